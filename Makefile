@@ -1,0 +1,37 @@
+# make help: what can be done here. Every target sets itself up first (.venv and, as root on Debian, system packages).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench bench-accuracy clean lock setup
+
+PYTHON := .venv/bin/python
+PYTEST_WORKERS ?= 2
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' Makefile | column -t -s '|'
+
+demo: setup  ## see HCloud run real jobs on this machine, be killed half-way and report (under 4 minutes)
+	@$(PYTHON) demo/run.py
+
+test: lint  ## lint, then every test
+	@echo "==> pytest ($(PYTEST_WORKERS) workers)"
+	@$(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+lint: setup  ## formatting, lint, strict types, import rules
+	@scripts/lint
+
+bench: setup  ## the performance targets, printed with this machine's description
+	@$(PYTHON) -m bench
+
+bench-accuracy: setup  ## how well applications are known from two runs, on real measurements
+	@$(PYTHON) -m bench.accuracy
+
+clean:  ## remove everything these targets made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: setup  ## renew requirements.lock from pyproject.toml
+	@scripts/lock
+
+setup:
+	@scripts/setup

@@ -1,0 +1,1 @@
+"""Tests of HCloud; the directories mirror the rooms of the package."""

@@ -1,0 +1,53 @@
+"""Settings for every test: same examples in every run, a clean environment, and no process left behind."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.waiting import wait_until
+
+# Databases to test on, and a loud line at the end of the run when one of them is not installed.
+pytest_plugins = ["tests.databases"]
+
+settings.register_profile("hcloud", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("hcloud")
+
+for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
+    del os.environ[_name]
+
+SESSION_VARIABLE = "HCLOUD_TEST_SESSION"
+# Helpers of Python's own multiprocessing; they end with the process that started them.
+_PYTHON_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+
+
+def processes_of_session(token: str) -> dict[int, str]:
+    """Command lines, by process id, of all other processes whose environment carries the test session's token."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+        except OSError:  # ended meanwhile, or of another user
+            continue
+        ours = f"{SESSION_VARIABLE}={token}".encode() in environment.split(b"\0")
+        if ours and command and not any(helper in command for helper in _PYTHON_HELPERS):
+            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_running() -> Iterator[None]:
+    """Everything a test starts has ended when the tests end; what still runs is named."""
+    token = uuid.uuid4().hex
+    os.environ[SESSION_VARIABLE] = token
+    yield
+    try:
+        wait_until(lambda: not processes_of_session(token), timeout_s=10)
+    except TimeoutError:
+        left = processes_of_session(token)
+        pytest.fail("tests left processes running: " + "; ".join(f"{pid} {line}" for pid, line in left.items()))

@@ -1,0 +1,274 @@
+"""The checkers: each takes source text (and where it came from) and returns one sentence per violation."""
+
+import ast
+import re
+import statistics
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FUNCTION_LINES_CAP = 60
+FUNCTION_LINES_MEDIAN = 10
+FUNCTION_LINES_P90 = 35
+FILE_LINES_CAP = 600
+
+PURE_ROOMS = ("planner", "classifier", "forecast", "pricing", "quality", "policy", "model")
+IMPURE_MODULES = {
+    "time",
+    "random",
+    "os",
+    "logging",
+    "sqlalchemy",
+    "yaml",
+    "secrets",
+    "subprocess",
+    "socket",
+    "hcloud.clock",
+}
+IMPURE_CALLS = {"now", "utcnow", "today", "default_rng", "open", "print", "input"}
+# A file may read a port's protocol or a name of the vocabulary; it may not be called one of these.
+VAGUE_FILE_NAMES = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py", "manager.py", "data.py", "info.py"}
+
+AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class FunctionLength(NamedTuple):
+    """Lines of one function from `def` to its end, its docstring not counted."""
+
+    where: str
+    lines: int
+
+
+def _docstring_lines(function: AnyFunction) -> int:
+    if ast.get_docstring(function, clean=False) is None:
+        return 0
+    text = function.body[0]
+    return (text.end_lineno or text.lineno) - text.lineno + 1
+
+
+def function_lengths(source: str, where: str) -> list[FunctionLength]:
+    """Length of every function and method in the source, nested ones too."""
+    lengths = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, AnyFunction):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
+            lengths.append(FunctionLength(f"{where}:{node.lineno} {node.name}", lines))
+    return lengths
+
+
+def too_long_functions(source: str, where: str) -> list[str]:
+    """Functions over the hard cap."""
+    return [
+        f"{name} has {lines} lines; the cap is {FUNCTION_LINES_CAP}"
+        for name, lines in function_lengths(source, where)
+        if lines > FUNCTION_LINES_CAP
+    ]
+
+
+def long_typical_functions(lengths: list[FunctionLength]) -> list[str]:
+    """The whole code's median and 90th percentile against the bar."""
+    counts = sorted(length.lines for length in lengths)
+    if not counts:
+        return []
+    median, p90 = statistics.median(counts), counts[min(len(counts) - 1, int(0.9 * len(counts)))]
+    found = []
+    if median > FUNCTION_LINES_MEDIAN:
+        found.append(f"the median function has {median} lines; the bar is {FUNCTION_LINES_MEDIAN}")
+    if p90 > FUNCTION_LINES_P90:
+        longest = ", ".join(length.where for length in sorted(lengths, key=lambda each: -each.lines)[:10])
+        found.append(f"90 % of functions stay within {p90} lines; the bar is {FUNCTION_LINES_P90}; longest: {longest}")
+    return found
+
+
+def too_long_file(source: str, where: str) -> list[str]:
+    """Files over the cap."""
+    lines = source.count("\n")
+    return [f"{where} has {lines} lines; the cap is {FILE_LINES_CAP}"] if lines > FILE_LINES_CAP else []
+
+
+def vague_file_name(path: Path) -> list[str]:
+    """File names that say nothing about what is in them."""
+    return [f"{path}: name the file after what it does"] if path.name in VAGUE_FILE_NAMES else []
+
+
+def _public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.ClassDef | AnyFunction]]:
+    for node in body:
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _public_definitions(node.body, prefix)
+        if not isinstance(node, ast.ClassDef | AnyFunction) or node.name.startswith("_"):
+            continue
+        if any(_decorator_name(each) in {"overload", "setter"} for each in node.decorator_list):
+            continue
+        yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef):
+            yield from _public_definitions(node.body, f"{prefix}{node.name}.")
+
+
+def _decorator_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def documented_methods(source: str) -> set[tuple[str, str]]:
+    """Pairs (class, method) that carry a docstring, for those who inherit it."""
+    return {
+        (node.name, each.name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, AnyFunction) and ast.get_docstring(each)
+    }
+
+
+def _inherits_docstring(tree: ast.Module, name: str, documented: Collection[tuple[str, str]]) -> bool:
+    class_name, _, method = name.rpartition(".")
+    bases = {
+        ast.unparse(base).split("[")[0].rpartition(".")[2]
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+        for base in node.bases
+    }
+    return any((base, method) in documented for base in bases)
+
+
+def missing_docstrings(source: str, where: str, documented: Collection[tuple[str, str]] = ()) -> list[str]:
+    """The module and every public class, function and method without a docstring.
+
+    A method whose class names a base that documents it (a port, a protocol) inherits that text. Alembic dictates the
+    names and meaning of `upgrade` and `downgrade`; they need none.
+    """
+    tree = ast.parse(source)
+    documented = {*documented, *documented_methods(source)}
+    found = [] if ast.get_docstring(tree) else [f"{where} has no module docstring"]
+    for name, node in _public_definitions(tree.body, ""):
+        dictated = "migrations" in where and name in {"upgrade", "downgrade"}
+        if not (ast.get_docstring(node) or dictated or _inherits_docstring(tree, name, documented)):
+            found.append(f"{where}:{node.lineno} {name} has no docstring")
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _called_name(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def impurities(source: str, where: str) -> list[str]:
+    """What a pure room may not do: import a clock, chance, the system, a log or a database, or call one.
+
+    Stricter than the import contracts: it also sees `datetime.now()`, `open()` and a generator made on the spot.
+    """
+    tree = ast.parse(source)
+    found = []
+    for line, name in _imports(tree):
+        if any(name == banned or name.startswith(banned + ".") for banned in IMPURE_MODULES):
+            found.append(f"{where}:{line} imports {name}; a pure room gets such things as arguments")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called_name(node) in IMPURE_CALLS:
+            found.append(
+                f"{where}:{node.lineno} calls {_called_name(node)}(); a pure room gets its result as an argument"
+            )
+    return found
+
+
+def mocks(source: str, where: str) -> list[str]:
+    """Any use of mock objects in place of behaving fakes."""
+    pattern = re.compile(r"unittest\.mock|unittest import mock|MagicMock|mocker\b|import mock\b")
+    return [
+        f"{where}:{number} uses mock objects; write a fake that behaves"
+        for number, line in enumerate(source.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def sleeps(source: str, where: str) -> list[str]:
+    """Calls of `time.sleep`, by any name they were imported under, and `asyncio.sleep` for a real time."""
+    tree = ast.parse(source)
+    sleepers = {"sleep"} | {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in {"time", "asyncio"}
+        for alias in node.names
+        if alias.name == "sleep" and alias.asname
+    }
+    return [
+        f"{where}:{node.lineno} sleeps; wait for a condition with tests.waiting.wait_until"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _called_name(node) in sleepers and not _sleeps_zero(node)
+    ]
+
+
+def _sleeps_zero(call: ast.Call) -> bool:
+    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def hidden_defects(source: str, where: str) -> list[str]:
+    """Skips without a condition and expected failures: they hide a defect instead of showing it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr == "xfail":
+            found.append(f"{where}:{node.lineno} expects a failure; mend it or leave the test out")
+        for decorator in getattr(node, "decorator_list", []):
+            if _decorator_name(decorator) == "skip":
+                found.append(f"{where}:{decorator.lineno} is always skipped; mend it or leave the test out")
+    return found
+
+
+def broad_excepts(source: str, where: str) -> list[str]:
+    """`except Exception` (or barer) without a comment on its line or the next that says why."""
+    lines = source.splitlines()
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        names = {getattr(each, "id", "") for each in ast.walk(node.type)} if node.type else {"BaseException"}
+        nearby = "\n".join(lines[node.lineno - 1 : node.lineno + 1]).replace("noqa: BLE001", "")
+        if names & {"Exception", "BaseException"} and not re.search(r"#[^\w\n]*\w", nearby):
+            found.append(
+                f"{where}:{node.lineno} catches everything; only a loop's top may, with a comment that says why"
+            )
+    return found
+
+
+# Written in two parts so that this file does not contain what it forbids.
+_REGISTRY_HOSTS = [
+    name + ending
+    for name, ending in [
+        ("pypi.", "org"), ("pythonhosted.", "org"), ("npmjs.", "org"), ("npmjs.", "com"), ("deb.debian.", "org"),
+        ("security.debian.", "org"), ("archive.ubuntu.", "com"), ("proxy.golang.", "org"), ("crates.", "io"),
+        ("rubygems.", "org"), ("conda.", "anaconda.org"),
+    ]
+]  # fmt: skip
+_MACHINE_PATH = re.compile(r"(?<![\w.}\-)])/(?:work|root|tmp/brief)" + r"/")
+_UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+
+
+def forbidden_words(text: str, where: str) -> list[str]:
+    """Package registries' hosts, paths of one machine, and marks of unfinished work."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        found += [f"{where}:{number} names {host}" for host in _REGISTRY_HOSTS if host in line]
+        if _MACHINE_PATH.search(line):
+            found.append(f"{where}:{number} has a path of one machine")
+        if _UNFINISHED.search(line):
+            found.append(f"{where}:{number} is marked as unfinished")
+    return found
+
+
+def import_cycles_hidden(source: str, where: str) -> list[str]:
+    """Imports under TYPE_CHECKING are fine; `importlib.import_module("providers...")` slips past the contracts."""
+    return [
+        f"{where}:{node.lineno} imports {node.args[0].value!r} by name; find plug-ins by entry point"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and _called_name(node) in {"import_module", "__import__"}
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ]

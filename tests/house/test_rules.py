@@ -1,0 +1,160 @@
+"""Every house rule holds in the whole tree, and every checker is shown to fail on a bad snippet."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.house import rules, tree
+
+Checker = Callable[[str, str], list[str]]
+
+
+def violations(checker: Checker, paths: list[Path]) -> str:
+    found = [line for path in paths for line in checker(path.read_text(encoding="utf-8"), tree.relative(path))]
+    return "\n".join(found)
+
+
+def nothing(found: str) -> None:
+    """One violation per line, instead of pytest's shortened comparison."""
+    if found:
+        pytest.fail(found, pytrace=False)
+
+
+@pytest.mark.parametrize("checker", [rules.too_long_functions, rules.too_long_file])
+def test_nothing_grows_over_its_cap(checker: Checker) -> None:
+    nothing(violations(checker, tree.all_python_files()))
+
+
+def test_typical_functions_stay_short() -> None:
+    lengths = [
+        length
+        for path in tree.python_files()
+        for length in rules.function_lengths(path.read_text(encoding="utf-8"), tree.relative(path))
+    ]
+    nothing("\n".join(rules.long_typical_functions(lengths)))
+
+
+def test_public_code_is_documented() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in tree.python_files()]
+    documented = set().union(*map(rules.documented_methods, texts))
+    nothing(violations(partial(rules.missing_docstrings, documented=documented), tree.python_files()))
+
+
+def test_code_is_wired_openly() -> None:
+    nothing(violations(rules.import_cycles_hidden, tree.python_files()))
+
+
+@pytest.mark.parametrize("checker", [rules.broad_excepts, rules.mocks])
+def test_no_mocks_and_no_silent_catch_alls_anywhere(checker: Checker) -> None:
+    own = Path(rules.__file__).resolve().parent
+    nothing(violations(checker, [path for path in tree.all_python_files() if own not in path.parents]))
+
+
+def test_tests_neither_sleep_nor_hide_defects() -> None:
+    files = [path for path in tree.python_files("tests") if path.name != "waiting.py"]
+    nothing(violations(rules.sleeps, files))
+    nothing(violations(rules.hidden_defects, files))
+
+
+def test_pure_rooms_decide_from_their_arguments_only() -> None:
+    files = [path for path in tree.python_files("hcloud") if _room(path) in rules.PURE_ROOMS]
+    assert files
+    nothing(violations(rules.impurities, files))
+
+
+def test_files_are_named_after_what_they_do() -> None:
+    assert not [line for path in tree.all_python_files() for line in rules.vague_file_name(path)]
+
+
+def test_no_file_names_a_registry_a_machine_or_unfinished_work() -> None:
+    found = [line for path, text in tree.text_files() for line in rules.forbidden_words(text, tree.relative(path))]
+    nothing("\n".join(found))
+
+
+def _room(path: Path) -> str:
+    inside = path.relative_to(tree.ROOT / "hcloud")
+    return inside.parts[0].removesuffix(".py")
+
+
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 60
+INHERITED = """'Module.'
+class Port:
+    'Doc.'
+    def send(self):
+        'Doc.'
+class Sender(Port):
+    'Doc.'
+    def send(self): ...
+"""
+DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n    return 1\n'
+
+
+@pytest.mark.parametrize(
+    ("checker", "bad"),
+    [
+        (rules.too_long_functions, LONG_FUNCTION),
+        (rules.too_long_file, "x = 1\n" * 601),
+        (rules.missing_docstrings, "x = 1\n"),
+        (rules.missing_docstrings, '"""Module."""\ndef public(): ...\n'),
+        (rules.missing_docstrings, '"""Module."""\nclass Public:\n    "Doc."\n    async def method(self): ...\n'),
+        (rules.missing_docstrings, INHERITED.replace("(Port)", "")),
+        (rules.missing_docstrings, INHERITED.replace("self):\n        'Doc.'", "self): ...")),
+        (rules.missing_docstrings, '"""Module."""\nif True:\n    def public(): ...\n'),
+        (rules.impurities, "import time\n"),
+        (rules.impurities, "from os import environ\n"),
+        (rules.impurities, "from hcloud.clock import Clock\n"),
+        (rules.impurities, "from hcloud import clock\n"),
+        (rules.impurities, "import datetime\nx = datetime.datetime.now()\n"),
+        (rules.impurities, "import numpy\nx = numpy.random.default_rng()\n"),
+        (rules.mocks, "from unittest import mock\n"),
+        (rules.mocks, "import unittest.mock as m\n"),
+        (rules.mocks, "def test_x(mocker): ...\n"),
+        (rules.sleeps, "import time\ntime.sleep(0.1)\n"),
+        (rules.sleeps, "from time import sleep as pause\npause(1)\n"),
+        (rules.sleeps, "import asyncio\nasync def f():\n    await asyncio.sleep(0.1)\n"),
+        (rules.hidden_defects, "import pytest\n@pytest.mark.xfail\ndef test_x(): ...\n"),
+        (rules.hidden_defects, "import pytest\n@pytest.mark.skip(reason='later')\ndef test_x(): ...\n"),
+        (rules.broad_excepts, "try:\n    f()\nexcept Exception:\n    pass\n"),
+        (rules.broad_excepts, "try:\n    f()\nexcept (OSError, BaseException):  # noqa: BLE001\n    pass\n"),
+        (rules.broad_excepts, "try:\n    f()\nexcept:\n    pass\n"),
+        (rules.import_cycles_hidden, "import importlib\nimportlib.import_module('providers.mock')\n"),
+        (rules.forbidden_words, "fetch from py" + "pi.org\n"),
+        (rules.forbidden_words, "cd /wo" + "rk/main\n"),
+        (rules.forbidden_words, "x = '/ro" + "ot/key'\n"),
+        (rules.forbidden_words, "# TO" + "DO: later\n"),
+    ],
+)
+def test_checker_sees_what_it_forbids(checker: Checker, bad: str) -> None:
+    assert checker(bad, "snippet.py")
+
+
+@pytest.mark.parametrize(
+    ("checker", "good"),
+    [
+        (rules.too_long_functions, DOCUMENTED_FUNCTION),
+        (rules.missing_docstrings, '"""Module."""\ndef _private(): ...\nclass _Own:\n    def method(self): ...\n'),
+        (rules.missing_docstrings, INHERITED),
+        (rules.sleeps, "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
+        (rules.broad_excepts, "try:\n    f()\nexcept Exception:  # one bad job must not end the cycle\n    pass\n"),
+        (
+            rules.broad_excepts,
+            "try:\n    f()\nexcept Exception:  # noqa: BLE001 one bad job must not end it\n    pass\n",
+        ),
+        (rules.forbidden_words, "x = f'{home}/work/unit' + 'var/root/'\n"),
+    ],
+)
+def test_checker_allows_what_is_right(checker: Checker, good: str) -> None:
+    assert not checker(good, "snippet.py")
+
+
+def test_median_and_p90_bars_are_seen_to_be_crossed() -> None:
+    short, long = rules.FunctionLength("short", 3), rules.FunctionLength("long", 40)
+    assert not rules.long_typical_functions([short] * 95 + [long] * 5)
+    assert len(rules.long_typical_functions([short] * 80 + [long] * 20)) == 1
+    assert len(rules.long_typical_functions([long] * 10)) == 2
+
+
+def test_vague_file_name_is_seen() -> None:
+    assert rules.vague_file_name(Path("hcloud/utils.py"))
