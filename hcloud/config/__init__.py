@@ -1,0 +1,35 @@
+"""The only reader of YAML: configuration, policies and job files, with errors that name file, line and key."""
+
+from hcloud.config.document import read_documents, to_yaml
+from hcloud.config.files import find_config, load_config, load_job, load_policy, read_env_file
+from hcloud.config.settings import (
+    SOCKET_NAME,
+    ApiSettings,
+    Config,
+    EngineSettings,
+    ProviderSettings,
+    RetentionSettings,
+    TcpSettings,
+    home_dir,
+)
+from hcloud.config.watch import PolicyStatus, PolicyWatch
+
+__all__ = [
+    "SOCKET_NAME",
+    "ApiSettings",
+    "Config",
+    "EngineSettings",
+    "PolicyStatus",
+    "PolicyWatch",
+    "ProviderSettings",
+    "RetentionSettings",
+    "TcpSettings",
+    "find_config",
+    "home_dir",
+    "load_config",
+    "load_job",
+    "load_policy",
+    "read_documents",
+    "read_env_file",
+    "to_yaml",
+]

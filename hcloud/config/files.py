@@ -1,0 +1,155 @@
+"""From a file's path to a checked configuration, policy or list of jobs, every error with file, line and key."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
+from hcloud.config.settings import Config, home_dir
+from hcloud.errors import ConfigError
+from hcloud.jobfile import JobFile, parse_job
+from hcloud.policy import Policy, parse_policy
+from hcloud.quantity import shown
+from hcloud.sentences import KeyPath, nearest, parse
+
+SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+
+
+def find_config(explicit: Path | None = None) -> Path:
+    """Return the configuration file in force.
+
+    The first of: ``explicit`` and ``$HCLOUD_CONFIG`` (whether or not there is such a file), ``./hcloud.yaml``,
+    ``config.yaml`` in ``$HCLOUD_HOME`` or ``~/.hcloud``, ``/etc/hcloud/config.yaml``.
+
+    Raises:
+        ConfigError: there is none anywhere.
+    """
+    if explicit is not None:
+        return explicit
+    if os.environ.get("HCLOUD_CONFIG"):
+        return Path(os.environ["HCLOUD_CONFIG"])
+    places = [Path("hcloud.yaml"), home_dir() / "config.yaml", SYSTEM_CONFIG]
+    for place in places:
+        if place.is_file():
+            return place
+    looked = ", ".join(str(place) for place in places)
+    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
+
+
+def load_config(path: Path, *, provider_types: Collection[str] | None = None) -> Config:
+    """Return the configuration in ``path``; relative paths in it are relative to its directory.
+
+    With ``provider_types``, providers of other types are refused.
+
+    Raises:
+        ConfigError: names file, line, key, what is wrong and what would be right.
+    """
+    document = read_document(path)
+    value = _with_references(document)
+    context = {"base": path.expanduser().absolute().parent, "provider_types": provider_types}
+    return parse(Config, value, document.where, context=context)
+
+
+def load_policy(path: Path) -> Policy:
+    """Return the policy in ``path``.
+
+    Raises:
+        ConfigError: names file, line, key, what is wrong and what would be right.
+    """
+    document = read_document(path)
+    return parse_policy(document.value, locate=document.where)
+
+
+def load_job(path: Path, *, now: float | None = None) -> tuple[JobFile, ...]:
+    """Return the jobs in ``path`` (``-``: standard input), one per document.
+
+    ``env_file`` is read into ``env``, ``workdir`` becomes absolute and must be a directory; both are relative to the
+    job file. With ``now``, deadlines in the past are refused.
+
+    Raises:
+        ConfigError: names file, line, key, what is wrong and what would be right.
+    """
+    base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
+    return tuple(_job(document, base, now) for document in read_documents(path))
+
+
+def _job(document: Document, base: Path, now: float | None) -> JobFile:
+    job = parse_job(document.value, locate=document.where, now=now)
+    changes: dict[str, object] = {}
+    if job.workdir is not None:
+        directory = base / Path(job.workdir).expanduser()
+        if not directory.is_dir():
+            raise ConfigError(f"is no directory: {file_name(directory)}", where=document.where(("workdir",)))
+        changes["workdir"] = str(directory)
+    if job.env_file is not None:
+        file = base / Path(job.env_file).expanduser()
+        changes |= {"env_file": None, "env": {**read_env_file(file, document.where(("env_file",))), **job.env}}
+    return parse_job({**job.model_dump(mode="json"), **changes}, locate=document.where) if changes else job
+
+
+def read_env_file(path: Path, where: str = "") -> dict[str, str]:
+    """Return the variables of a file of ``NAME=value`` lines; blank lines and ``#`` comments are skipped.
+
+    Values are taken as they are, without one pair of quotes around them. ``where`` is the key that named the file.
+
+    Raises:
+        ConfigError: it cannot be read, or a line has another form.
+    """
+    try:
+        text = read_text(path)
+    except ConfigError as error:
+        raise ConfigError(str(error), where=where) from None
+    variables = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.strip().removeprefix("export ").lstrip()
+        if not entry or entry.startswith("#"):
+            continue
+        match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", entry)
+        if match is None:
+            raise ConfigError(f"must be a line NAME=value, not {shown(entry)}", where=f"{file_name(path)}:{number}")
+        value = match[2].strip()
+        quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
+        variables[match[1]] = value[1:-1] if quoted else value
+    return variables
+
+
+def _with_references(document: Document) -> object:
+    """Return the configuration with ``${NAME}`` in ``database`` replaced.
+
+    Anywhere else it would be taken literally, so it is refused.
+    """
+    value = document.value
+    if not isinstance(value, Mapping):
+        return value
+    for path, text in _texts(value, ()):
+        if "${" in text and path != ("database",):
+            raise ConfigError("references such as ${NAME} work only in database", where=document.where(path))
+    database = value.get("database")
+    if not isinstance(database, str):
+        return value
+    return {**value, "database": _REFERENCE.sub(lambda match: _variable(match[1], document), database)}
+
+
+def _variable(name: str, document: Document) -> str:
+    found = os.environ.get(name)
+    if not found:
+        hint = nearest(name, [each for each in os.environ if each.startswith("HCLOUD_")] or [])
+        hint = f"; {hint}" if hint.startswith("did you mean") else ""
+        raise ConfigError(
+            f"the environment variable {shown(name)} is not set{hint}", where=document.where(("database",))
+        )
+    return found
+
+
+def _texts(value: object, path: KeyPath) -> list[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        return [(path, value)]
+    if isinstance(value, Mapping):
+        return [found for key, child in value.items() for found in _texts(child, (*path, str(key)))]
+    if isinstance(value, list):
+        return [found for index, child in enumerate(value) for found in _texts(child, (*path, index))]
+    return []

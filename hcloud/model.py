@@ -1,0 +1,564 @@
+"""The vocabulary: what a job, a target, an offer, an instance and an event are.
+
+Conventions: ``*_at`` is Unix seconds (UTC), ``*_s`` a duration in seconds, ``*_mib``/``*_gib`` binary units, ``*_usd``
+money. Everything is frozen; change is ``dataclasses.replace``, and a state changes only through :func:`move_job` and
+:func:`move_instance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+from hcloud.errors import InvalidTransition
+
+JobId = str
+"""``job-<n>``, assigned by the store."""
+InstanceId = str
+"""``inst-<n>``, assigned by the store before launch; also the worker's name and, with the owner, the name tag."""
+AttemptId = str
+"""``job-<n>.<k>``: the k-th attempt (from 1) to run a job. At most one unit per attempt and rank is ever started."""
+UnitId = str
+"""``job-<n>.<k>.<rank>``: one node's part of an attempt, from rank 0."""
+
+Number = float | int | str | bool | None
+EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+# ------------------------------------------------------------------------------------------------- what users ask for
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTarget:
+    """Finish by an absolute time or within a span of submission; the earlier counts when both are given."""
+
+    kind: Literal["batch"] = "batch"
+    finish_by_at: float | None = None
+    finish_within_s: float | None = None
+
+    def deadline_at(self, submitted_at: float) -> float | None:
+        """Return the Unix time by which the job must end, or None where no limit was stated."""
+        limits = [self.finish_by_at] if self.finish_by_at is not None else []
+        if self.finish_within_s is not None:
+            limits.append(submitted_at + self.finish_within_s)
+        return min(limits, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTarget:
+    """Serve ``requests_per_s`` with the given latency percentile (0..100) at or below ``latency_ms``."""
+
+    kind: Literal["service"] = "service"
+    requests_per_s: float
+    latency_ms: float
+    percentile: float = 99.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestEffortTarget:
+    """No promise: runs in what is left over, is evicted first."""
+
+    kind: Literal["best_effort"] = "best_effort"
+
+
+Target = BatchTarget | ServiceTarget | BestEffortTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """An amount of one machine; ``vcpus`` may be fractional."""
+
+    vcpus: float = 1.0
+    memory_mib: int = 512
+    disk_gib: float = 1.0
+
+    def fits(self, other: Resources) -> bool:
+        """Return whether this amount fits into ``other`` (with float slack on vCPUs and disk)."""
+        return (
+            self.vcpus <= other.vcpus + 1e-9
+            and self.memory_mib <= other.memory_mib
+            and self.disk_gib <= other.disk_gib + 1e-9
+        )
+
+    def plus(self, other: Resources) -> Resources:
+        """Return the sum."""
+        return Resources(
+            vcpus=self.vcpus + other.vcpus,
+            memory_mib=self.memory_mib + other.memory_mib,
+            disk_gib=self.disk_gib + other.disk_gib,
+        )
+
+    def minus(self, other: Resources) -> Resources:
+        """Return what is left after taking ``other`` away (may be negative)."""
+        return Resources(
+            vcpus=self.vcpus - other.vcpus,
+            memory_mib=self.memory_mib - other.memory_mib,
+            disk_gib=self.disk_gib - other.disk_gib,
+        )
+
+
+NOTHING = Resources(vcpus=0.0, memory_mib=0, disk_gib=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Scale-out. ``gang``: all ``count`` start together or none; else ranks start as room appears, from ``minimum``."""
+
+    count: int = 1
+    minimum: int = 1
+    gang: bool = True
+
+
+class FailureCause(StrEnum):
+    """Why an attempt did not succeed; the key of the retry table."""
+
+    EXIT_CODE = "exit_code"  # the program ended with a non-zero code or a signal of its own
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+    TIMEOUT = "timeout"  # ran longer than max_runtime_s
+    PREEMPTED = "preempted"  # spot instance taken back
+    INSTANCE_LOST = "instance_lost"  # the machine died or was confirmed gone
+    START_REFUSED = "start_refused"  # the worker could not start it (no such command, sandbox, workdir)
+    EVICTED = "evicted"  # stopped by the planner (budget, drain, higher priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often each cause may be retried; ``limits`` maps :class:`FailureCause` values to counts (absent = 0)."""
+
+    limits: Mapping[str, int] = field(
+        default_factory=lambda: {"preempted": 100, "instance_lost": 10, "evicted": 100, "start_refused": 1}
+    )
+    backoff_s: float = 5.0
+    backoff_cap_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressHook:
+    """How a batch job's progress (0..1) is read: by the last line (number or ``done/total``) of a file."""
+
+    file: str
+    total: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsHook:
+    """How a service's rate and latency are read, inside its own network: a URL (Prometheus text) or a probe command.
+
+    A probe prints one JSON object ``{"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}`` as its last line.
+    """
+
+    url: str | None = None
+    probe: tuple[str, ...] | None = None
+    every_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a user asks for; never changes after submission."""
+
+    name: str
+    user: str
+    command: tuple[str, ...]
+    target: Target
+    resources: Resources = Resources()
+    nodes: Nodes = Nodes()
+    image: str | None = None
+    setup: str | None = None
+    workdir_sha256: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    stateful: bool = False
+    interruptible: bool = True
+    network: Literal["none", "host"] = "none"
+    retries: Retries = Retries()
+    max_runtime_s: float | None = None
+    stop_grace_s: float = 10.0
+    budget_usd: float | None = None
+    progress: ProgressHook | None = None
+    metrics: MetricsHook | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------- jobs
+class JobState(StrEnum):
+    """Where a job is on its walk (architecture.md, "A job's walk")."""
+
+    SUBMITTED = "submitted"
+    PROFILED = "profiled"
+    CLASSIFIED = "classified"
+    QUEUED = "queued"
+    AWAITING_INSTANCE = "awaiting_instance"
+    PLACED = "placed"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_J = JobState
+_END = frozenset({_J.FAILED, _J.CANCELLED})
+JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
+    {
+        _J.SUBMITTED: frozenset({_J.PROFILED, _J.CLASSIFIED, _J.QUEUED}) | _END,
+        _J.PROFILED: frozenset({_J.CLASSIFIED, _J.QUEUED}) | _END,
+        _J.CLASSIFIED: frozenset({_J.QUEUED}) | _END,
+        _J.QUEUED: frozenset({_J.AWAITING_INSTANCE, _J.PLACED}) | _END,
+        _J.AWAITING_INSTANCE: frozenset({_J.QUEUED, _J.PLACED}) | _END,
+        _J.PLACED: frozenset({_J.RUNNING, _J.QUEUED, _J.PREEMPTED, _J.SUCCEEDED}) | _END,
+        _J.RUNNING: frozenset({_J.QUEUED, _J.PREEMPTED, _J.SUCCEEDED}) | _END,
+        _J.PREEMPTED: frozenset({_J.QUEUED}) | _END,
+        _J.SUCCEEDED: frozenset(),
+        _J.FAILED: frozenset(),
+        _J.CANCELLED: frozenset(),
+    }
+)
+JOB_ENDED: frozenset[JobState] = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELLED})
+JOB_WAITING: frozenset[JobState] = frozenset({_J.QUEUED, _J.AWAITING_INSTANCE})
+JOB_ON_INSTANCE: frozenset[JobState] = frozenset({_J.PLACED, _J.RUNNING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One rank of an attempt: which part of which instance it holds, and what became of its unit.
+
+    The allocation holds its resources until ``released`` (the unit is confirmed ended or the instance confirmed gone).
+    """
+
+    rank: int
+    instance_id: InstanceId
+    resources: Resources
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    cause: FailureCause | None = None
+    detail: str = ""
+
+    @property
+    def released(self) -> bool:
+        """Whether the unit is known to be over."""
+        return self.ended_at is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try to run a job. It is over when every allocation is released."""
+
+    id: AttemptId
+    number: int
+    placed_at: float
+    allocations: tuple[Allocation, ...]
+    stop_cause: FailureCause | None = None
+    """Set before stopping, so that the end of the units is read as what it was."""
+    stop_requested_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of this attempt runs any more."""
+        return all(a.released for a in self.allocations)
+
+    @property
+    def failure(self) -> FailureCause | None:
+        """Why it failed: the stop's cause, else the first failed rank's. None: every rank ended well, asked or not."""
+        first = next((a.cause for a in self.allocations if a.cause is not None), None)
+        return self.stop_cause or first if first is not None else None
+
+    def unit_id(self, rank: int) -> UnitId:
+        """Return the id under which the engine knows this attempt's part ``rank``."""
+        return f"{self.id}.{rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job and how far it has come. ``attempt`` is the present or last one."""
+
+    id: JobId
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    queued_at: float | None = None
+    not_before_at: float = 0.0
+    awaiting: tuple[InstanceId, ...] = ()
+    attempt: Attempt | None = None
+    attempts_made: int = 0
+    failures: tuple[FailureCause, ...] = ()
+    cancelled_by: str | None = None
+    wait_code: str = ""
+    """Why it waits, as last recorded (a reason code); an event is written only when it changes."""
+    finished_at: float | None = None
+    outcome: str = ""
+    spent_usd: float = 0.0
+    submission_token: str | None = None
+    revision: int = 0
+
+    @property
+    def deadline_at(self) -> float | None:
+        """The time by which a batch job must end, else None."""
+        target = self.spec.target
+        return target.deadline_at(self.submitted_at) if isinstance(target, BatchTarget) else None
+
+
+def move_job(job: Job, to: JobState, **changes: object) -> Job:
+    """Return ``job`` in state ``to`` with ``changes`` applied.
+
+    Raises:
+        InvalidTransition: the table forbids the move; the message tells the job's story.
+    """
+    if to is not job.state and to not in JOB_TRANSITIONS[job.state]:
+        raise InvalidTransition(
+            f"{job.id} cannot go from {job.state} to {to}: submitted {job.submitted_at:.0f}, "
+            f"attempts {job.attempts_made}, failures {[str(f) for f in job.failures]}, last attempt {job.attempt}; "
+            f"allowed: {sorted(JOB_TRANSITIONS[job.state])}"
+        )
+    return replace(job, state=to, **changes)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------ classifications
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value, and the limits between which the truth lies in 80 of 100 cases; ``observed``: measured, not inferred."""
+
+    value: float
+    low: float
+    high: float
+    observed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A known application, and how alike it behaves: 1 the same, towards 0 nothing in common."""
+
+    name: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
+
+    Performance is work per second (or requests per second) in the unit in which the job was measured; more is better.
+    ``tolerated`` and ``caused`` are pressures 0..100 per shared resource. ``quality_target`` is ``Q_T`` (0..1) with its
+    80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what was missing, unusable or never seen before.
+    """
+
+    by_type: Mapping[str, Estimate] = field(default_factory=dict)
+    by_step: Mapping[str, Estimate] = field(default_factory=dict)
+    by_nodes: Mapping[int, Estimate] = field(default_factory=dict)
+    tolerated: Mapping[str, Estimate] = field(default_factory=dict)
+    caused: Mapping[str, Estimate] = field(default_factory=dict)
+    quality_target: Estimate
+    quality_class: int
+    nearest: tuple[Neighbour, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------------------ machines
+class Market(StrEnum):
+    """How a machine is paid for."""
+
+    RESERVED = "reserved"
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """A machine model of one provider. ``boot_delay_s`` is the typical time from launch to a registered worker."""
+
+    provider: str
+    name: str
+    capacity: Resources
+    boot_delay_s: float = 60.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A machine that can be had now: type, place, market and price.
+
+    ``available`` is how many more can be had (None: not stated). A RESERVED offer's price is its amortised cost, which
+    is paid whether or not it is used.
+    """
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: InstanceType
+    market: Market
+    price_usd_per_h: float
+    priced_at: float
+    billing_minimum_s: float = 60.0
+    available: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Identify the offer: provider, zone, type name, market."""
+        return (self.provider, self.zone, self.instance_type.name, self.market.value)
+
+
+class InstanceState(StrEnum):
+    """Where a machine is: from the intent to launch to confirmed gone."""
+
+    REQUESTED = "requested"  # intent recorded; the provider may or may not know of it
+    BOOTING = "booting"  # the provider confirmed it; billed from here
+    READY = "ready"  # its worker has registered
+    DRAINING = "draining"  # nothing new is placed on it
+    TERMINATING = "terminating"  # terminate intent recorded
+    TERMINATED = "terminated"  # confirmed gone (or never came to be)
+
+
+_I = InstanceState
+INSTANCE_TRANSITIONS: Mapping[InstanceState, frozenset[InstanceState]] = MappingProxyType(
+    {
+        _I.REQUESTED: frozenset({_I.BOOTING, _I.TERMINATING, _I.TERMINATED}),
+        _I.BOOTING: frozenset({_I.READY, _I.DRAINING, _I.TERMINATING, _I.TERMINATED}),
+        _I.READY: frozenset({_I.DRAINING, _I.TERMINATING, _I.TERMINATED}),
+        _I.DRAINING: frozenset({_I.READY, _I.TERMINATING, _I.TERMINATED}),
+        _I.TERMINATING: frozenset({_I.TERMINATED}),
+        _I.TERMINATED: frozenset(),
+    }
+)
+INSTANCE_USABLE: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING, _I.READY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A machine of ours. ``token`` is the idempotency key of its one launch."""
+
+    id: InstanceId
+    offer: Offer
+    state: InstanceState
+    token: str
+    requested_at: float
+    expires_at: float
+    """The machine powers itself off then, unless renewed (which the budget must allow first)."""
+    provider_id: str | None = None
+    launched_at: float | None = None
+    """Billing starts here."""
+    ready_at: float | None = None
+    seen_at: float | None = None
+    """When its worker last answered."""
+    idle_since: float | None = None
+    preempt_at: float | None = None
+    """The provider announced it takes the machine back then."""
+    terminated_at: float | None = None
+    """Billing ends here."""
+    reason: str = ""
+    revision: int = 0
+
+    @property
+    def capacity(self) -> Resources:
+        """What the whole machine offers to units."""
+        return self.offer.instance_type.capacity
+
+    @property
+    def retention_s(self) -> float:
+        """Typical spin-up of its type: the unit in which policy states how long to keep it idle (HCloud §8.3)."""
+        return self.offer.instance_type.boot_delay_s
+
+
+def move_instance(instance: Instance, to: InstanceState, **changes: object) -> Instance:
+    """Return ``instance`` in state ``to`` with ``changes`` applied.
+
+    Raises:
+        InvalidTransition: the table forbids the move.
+    """
+    if to is not instance.state and to not in INSTANCE_TRANSITIONS[instance.state]:
+        raise InvalidTransition(
+            f"{instance.id} ({instance.provider_id}) cannot go from {instance.state} to {to}: requested "
+            f"{instance.requested_at:.0f}, launched {instance.launched_at}, ready {instance.ready_at}; "
+            f"allowed: {sorted(INSTANCE_TRANSITIONS[instance.state])}"
+        )
+    return replace(instance, state=to, **changes)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------------- intents
+class IntentKind(StrEnum):
+    """An outside effect that must happen at most once."""
+
+    LAUNCH = "launch"
+    TERMINATE = "terminate"
+    START = "start"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """Written before an outside call, closed after it. An open intent found at start-up is simply repeated.
+
+    ``token`` identifies the effect: the instance's launch token, ``terminate:<instance>``, ``start:<attempt>:<rank>``,
+    ``stop:<attempt>``.
+    """
+
+    token: str
+    kind: IntentKind
+    subject: str
+    created_at: float
+    tries: int = 0
+    retry_at: float = 0.0
+
+
+# -------------------------------------------------------------------------------------------------------------- events
+class EventKind(StrEnum):
+    """What the append-only log records. The listed keys of ``Event.fields`` are what reports rely on."""
+
+    JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority; target fields
+    JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
+    JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts
+    ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text
+    UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
+    UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
+    SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
+    #                    latency_ms_pNN
+    INSTANCE_REQUESTED = "instance_requested"  # provider, region, zone, type, market, price_usd_per_h, priced_at,
+    #                         vcpus, memory_mib, billing_minimum_s, on_demand_usd_per_h, expires_at, code, text
+    INSTANCE_LAUNCHED = "instance_launched"  # provider_id, launched_at (billing starts), price_usd_per_h
+    INSTANCE_READY = "instance_ready"  # boot_s
+    INSTANCE_STATE = "instance_state"  # from, to, code, text
+    INSTANCE_RENEWED = "instance_renewed"  # expires_at
+    INSTANCE_PRICE = "instance_price"  # price_usd_per_h (spot prices move)
+    INSTANCE_NOTICE = "instance_notice"  # preempt_at
+    INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
+    PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
+    OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
+    ORPHAN = "orphan"  # provider_id: carries our owner tag but no record; action
+    POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
+    BUDGET_REFUSED = "budget_refused"  # rule, limit_usd, committed_usd, wanted_usd
+    DAEMON = "daemon"  # what: started | stopped | leader | recovered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the audit log. ``seq`` increases with commit order; ``actor`` is a user name or ``hcloud``."""
+
+    seq: int = 0
+    at: float
+    kind: EventKind
+    job_id: JobId | None = None
+    instance_id: InstanceId | None = None
+    user: str | None = None
+    actor: str = "hcloud"
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------------------------------- reasons
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a decision was made: a stable ``code``, one sentence, and the numbers that decided it."""
+
+    code: str
+    text: str
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+
+def free_capacity(instance: Instance, jobs: Sequence[Job]) -> Resources:
+    """Return what of ``instance`` no unreleased allocation of ``jobs`` holds."""
+    left = instance.capacity
+    for job in jobs:
+        if job.attempt is not None:
+            for held in job.attempt.allocations:
+                if held.instance_id == instance.id and not held.released:
+                    left = left.minus(held.resources)
+    return left

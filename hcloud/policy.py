@@ -1,0 +1,298 @@
+"""The operator's policy: what may be spent, rented, kept and disturbed. Pure; files are read by ``hcloud.config``.
+
+Every field has a unit in its name, a safe default and one line of meaning; they feed ``hcloud policy schema``. Python
+names are the keys of the YAML. Construction checks every value, so a ``Policy`` that exists is a valid one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, field
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from hcloud.model import Market, Offer
+from hcloud.quantity import Count, Flag, NonEmptyText, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
+from hcloud.sentences import AtKey, KeyPath, key_path, parse
+
+_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+TargetKind = Literal["batch", "service", "best_effort"]
+
+
+def _check_order(small_name: str, small: float | None, large_name: str, large: float | None) -> None:
+    if small is not None and large is not None and small > large:
+        raise AtKey(small_name, f"must not be more than {large_name} ({large:g}), but is {small:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class UserBudget:
+    """What the jobs of one user may cost."""
+
+    per_day_usd: PositiveUsd | None = None
+    """At most this much per UTC day; null: no limit of its own."""
+    per_month_usd: PositiveUsd | None = None
+    """At most this much per UTC month; null: no limit of its own."""
+
+    def __post_init__(self) -> None:
+        _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Budgets:
+    """Money. A machine is launched or renewed only if all it may cost until its expiry still fits."""
+
+    per_hour_usd: PositiveUsd | None = None
+    """All live machines together may cost at most this much per hour; null: no limit."""
+    per_day_usd: PositiveUsd | None = None
+    """At most this much per UTC day; null: no limit."""
+    per_month_usd: PositiveUsd | None = None
+    """At most this much per UTC month; null: no limit."""
+    per_user: Mapping[NonEmptyText, UserBudget] = field(default_factory=lambda: {"default": UserBudget()})
+    """Limits by user name; the entry `default` holds for everybody else, and for keys a user's own entry leaves out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit_default(cls, given: Any) -> Any:
+        """Give each user the limits of `default` that their own entry does not name (an explicit null lifts one)."""
+        arguments = getattr(given, "kwargs", given)  # a call passes ArgsKwargs, a parsed file a mapping
+        users = arguments.get("per_user") if isinstance(arguments, Mapping) else None
+        common = users.get("default") if isinstance(users, Mapping) else None
+        if not isinstance(users, Mapping) or not isinstance(common, Mapping):
+            return given
+        merged = {name: {**common, **own} if isinstance(own, Mapping) else own for name, own in users.items()}
+        return {**arguments, "per_user": merged}
+
+    def __post_init__(self) -> None:
+        _check_order("per_hour_usd", self.per_hour_usd, "per_day_usd", self.per_day_usd)
+        _check_order("per_hour_usd", self.per_hour_usd, "per_month_usd", self.per_month_usd)
+        _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
+
+    def for_user(self, user: str) -> UserBudget:
+        """Return the limits that hold for ``user``."""
+        return self.per_user.get(user) or self.per_user.get("default") or UserBudget()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Caps:
+    """Limits on how much there may be at one time; null: no limit."""
+
+    max_instances: PositiveCount = 20
+    """Machines of ours that are alive at one time."""
+    max_vcpus: Annotated[Number, Field(gt=0)] | None = None
+    """vCPUs of all live machines together."""
+    max_price_usd_per_h: PositiveUsd | None = None
+    """No single machine may cost more than this per hour."""
+    max_instances_per_type: Mapping[NonEmptyText, Count] = field(default_factory=dict)
+    """Live machines by instance type name, for example {m5.large: 4}; 0 forbids the type."""
+    max_jobs_per_user: PositiveCount | None = None
+    """Jobs of one user that hold machines at one time; the others wait."""
+    max_queued_jobs: PositiveCount = 100_000
+    """Jobs that may wait; further submissions are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Allow:
+    """What may be rented at all; null: everything the configured providers offer."""
+
+    providers: tuple[NonEmptyText, ...] | None = None
+    """Names of providers, with * and ? as wildcards."""
+    regions: tuple[NonEmptyText, ...] | None = None
+    """Regions, with * and ? as wildcards."""
+    zones: tuple[NonEmptyText, ...] | None = None
+    """Zones, with * and ? as wildcards."""
+    instance_types: tuple[NonEmptyText, ...] | None = None
+    """Instance type names, with * and ? as wildcards, for example [m5.*, c5.large]."""
+    markets: tuple[Market, ...] = (Market.RESERVED, Market.ON_DEMAND, Market.SPOT)
+    """Ways to pay: reserved, on_demand, spot."""
+
+    def __post_init__(self) -> None:
+        for name in ("providers", "regions", "zones", "instance_types", "markets"):
+            if getattr(self, name) == ():
+                meaning = "name at least one market" if name == "markets" else "write null to allow all"
+                raise AtKey(name, f"is empty, so nothing could ever be launched; {meaning}")
+
+    def refusal(self, offer: Offer) -> str | None:
+        """Return the key that forbids ``offer`` and why, or None when it is allowed."""
+        rules = (
+            ("providers", self.providers, offer.provider),
+            ("regions", self.regions, offer.region),
+            ("zones", self.zones, offer.zone),
+            ("instance_types", self.instance_types, offer.instance_type.name),
+            ("markets", self.markets, offer.market.value),
+        )
+        for name, patterns, value in rules:
+            if patterns is not None and not any(fnmatchcase(value, pattern) for pattern in patterns):
+                return f"allow.{name} does not include {value}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Spot:
+    """When machines that may be taken back are good enough."""
+
+    for_targets: tuple[TargetKind, ...] = ("best_effort", "batch")
+    """Kinds of target that may run on spot machines: batch, service, best_effort."""
+    only_interruptible: Flag = True
+    """Only jobs that say they may be interrupted run on spot machines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Retention:
+    """How long an idle machine is kept for the next job: a multiple of its type's spin-up time (HCloud §8.3)."""
+
+    spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 10.0
+    """Idle machines are kept for this many times their spin-up time."""
+    minimum_s: Seconds = 0.0
+    """But at least this long."""
+    maximum_s: Seconds = 3600.0
+    """And at most this long."""
+
+    def __post_init__(self) -> None:
+        if self.minimum_s > self.maximum_s:
+            raise AtKey("minimum_s", f"must not be more than maximum_s ({self.maximum_s:g}), but is {self.minimum_s:g}")
+
+    def keep_idle_s(self, spin_up_s: float) -> float:
+        """Return how long a machine whose type spins up in ``spin_up_s`` is kept idle."""
+        return min(max(self.spin_up_multiple * spin_up_s, self.minimum_s), self.maximum_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Lease:
+    """How far ahead a machine's life is paid. It powers itself off at the horizon unless renewed, daemon or not."""
+
+    horizon_s: PositiveSeconds = 3600.0
+    """A launch or renewal lets the machine live this much longer."""
+    renew_before_s: PositiveSeconds = 900.0
+    """Renew when less than this is left."""
+
+    def __post_init__(self) -> None:
+        if self.renew_before_s >= self.horizon_s:
+            raise AtKey(
+                "renew_before_s",
+                f"must be less than horizon_s ({self.horizon_s:g}), or machines would be renewed in every cycle; "
+                f"it is {self.renew_before_s:g}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Boot:
+    """When to give a starting machine up."""
+
+    timeout_s: PositiveSeconds = 600.0
+    """A machine whose worker has not registered this long after launch is terminated and its type backed off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Unreachable:
+    """When to give a silent machine up."""
+
+    terminate_after_s: PositiveSeconds = 120.0
+    """A machine silent this long is terminated; its jobs run again only when the provider confirms it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Stockout:
+    """How long an offer that could not be had is left alone: doubled with each failure up to the cap."""
+
+    backoff_s: PositiveSeconds = 60.0
+    """After the first failure."""
+    backoff_cap_s: PositiveSeconds = 1800.0
+    """At most this long."""
+
+    def __post_init__(self) -> None:
+        if self.backoff_cap_s < self.backoff_s:
+            raise AtKey(
+                "backoff_cap_s", f"must be at least backoff_s ({self.backoff_s:g}), but is {self.backoff_cap_s:g}"
+            )
+
+    def backoff_after_s(self, failures: int) -> float:
+        """Return the back-off after ``failures`` (from 1) failures in a row."""
+        return float(min(self.backoff_s * 2.0 ** min(failures - 1, 60), self.backoff_cap_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Disruption:
+    """How much may be changed at once."""
+
+    max_terminations_per_cycle: PositiveCount = 10
+    """Machines terminated in one planning cycle."""
+    evict_best_effort: Flag = True
+    """Best-effort jobs may be stopped to make room for jobs with a promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Placement:
+    """On which of the machines with room a job goes."""
+
+    order: Literal["least_loaded"] = "least_loaded"
+    """least_loaded: the machine with the smallest share of its vCPUs in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Timing:
+    """How often to look."""
+
+    sample_every_s: PositiveSeconds = 10.0
+    """CPU, memory, progress, rate and latency of running jobs are sampled this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Policy:
+    """What the operator allows and prefers. Every key may be left out; the defaults are safe."""
+
+    name: NonEmptyText = "default"
+    """Shown in status, reports and reasons."""
+    budgets: Budgets = Budgets()
+    """Money."""
+    caps: Caps = Caps()
+    """Limits on how much there may be at one time."""
+    allow: Allow = Allow()
+    """What may be rented at all."""
+    spot: Spot = Spot()
+    """When machines that may be taken back are good enough."""
+    retention: Retention = Retention()
+    """How long idle machines are kept."""
+    lease: Lease = Lease()
+    """How far ahead a machine's life is paid."""
+    boot: Boot = Boot()
+    """When to give a starting machine up."""
+    unreachable: Unreachable = Unreachable()
+    """When to give a silent machine up."""
+    stockout: Stockout = Stockout()
+    """How long an offer that could not be had is left alone."""
+    disruption: Disruption = Disruption()
+    """How much may be changed at once."""
+    placement: Placement = Placement()
+    """On which machine a job goes."""
+    timing: Timing = Timing()
+    """How often to look."""
+
+    def __post_init__(self) -> None:
+        if self.boot.timeout_s > self.lease.horizon_s:
+            raise AtKey(
+                "boot",
+                f"timeout_s must not be more than lease.horizon_s ({self.lease.horizon_s:g}), or a machine would "
+                f"expire before it is given up; it is {self.boot.timeout_s:g}",
+            )
+
+    @property
+    def digest(self) -> str:
+        """Identify the content: 16 hex digits of SHA-256, the same for any spelling of the same policy."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_policy(mapping: object, *, locate: Callable[[KeyPath], str] = key_path) -> Policy:
+    """Return the policy that ``mapping`` (keys as in the YAML) states; what it leaves out has its default.
+
+    ``locate`` turns a key path into the ``where`` of an error.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong kind, or values that contradict each other.
+    """
+    return parse(Policy, mapping, locate)

@@ -1,0 +1,169 @@
+"""From a mapping to a checked object, and from what is wrong with it to sentences people understand.
+
+Pydantic checks; this module words. An error names the key, what stands there, what would be right and, for a misspelt
+name, the nearest right spelling. The first problem is the error's message, further ones are its notes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from hcloud.errors import ConfigError
+from hcloud.quantity import shown
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list indexes from the top of a document down to a value."""
+T = TypeVar("T")
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_NO_MAPPING = frozenset({"dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type"})
+_BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+_KINDS = {
+    "string_type": "text (put it in quotes)",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_unicode": "text that can be written as UTF-8",
+}
+
+
+class AtKey(ValueError):
+    """A contradiction between several values, to be shown at one of their keys."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def key_path(path: KeyPath) -> str:
+    """Return ``a.b[0].c`` for ``("a", "b", 0, "c")``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" if text else _printable(part)
+    return text
+
+
+def _printable(key: str) -> str:
+    plain = key if key.isprintable() else ascii(key)[1:-1]
+    return plain if len(plain) <= 60 else plain[:57] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the nearest right spelling, or the known names (at most twelve) when none is near."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name[:80].lower().replace("-", "_"), names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"known here: {listed}" if names else "nothing is expected here"
+
+
+def parse(
+    model: type[T],
+    mapping: object,
+    locate: Callable[[KeyPath], str] = key_path,
+    context: Mapping[str, Any] | None = None,
+) -> T:
+    """Return ``mapping`` as a checked ``model``.
+
+    ``locate`` turns a key path into the ``where`` of an error; ``context`` is handed to the model's validators.
+
+    Raises:
+        ConfigError: for the first problem; each further problem is a note of it.
+    """
+    try:
+        checked: T = _adapter(model).validate_python(mapping, context=context)
+        return checked
+    except ValidationError as error:
+        # A misspelt key also leaves the right one missing or at its default: it explains the others, so it comes first.
+        problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN)
+    sentences = [_sentence(model, problem) for problem in problems]
+    first = ConfigError(sentences[0][1], where=locate(sentences[0][0]))
+    for path, message in sentences[1:]:
+        first.add_note(str(ConfigError(message, where=locate(path))))
+    raise first
+
+
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+    """Return the checker of ``model``, built once."""
+    if model not in _ADAPTERS:
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]
+
+
+def json_schema(model: type[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of what the class ``model`` accepts."""
+    return _adapter(model).json_schema()
+
+
+def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:
+    """Return where the problem is and what to say of it."""
+    kind, context, value = problem["type"], problem.get("ctx", {}), problem["input"]
+    path: KeyPath = tuple(part for part in problem["loc"] if part != "[key]")
+    if kind in _UNKNOWN:
+        return path, f"unknown key; {nearest(str(path[-1]), _names_at(model, path[:-1]))}"
+    if kind == "missing":
+        return path, "is missing"
+    if kind == "value_error":
+        cause = context["error"]
+        return (*path, cause.key) if isinstance(cause, AtKey) else path, str(cause)
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return path, f"must be {words} {context[name]:g}, not {shown(value)}"
+    if kind in {"enum", "literal_error"}:
+        return path, _choice_sentence(context["expected"], value)
+    if kind in _NO_MAPPING:
+        names = _names_at(model, path)
+        listed = f" ({', '.join(names[:6])}{', ...' if len(names) > 6 else ''})" if names else ""
+        return path, f"must be a mapping of keys{listed}, not {shown(value)}"
+    if kind in {"too_long", "too_short"}:
+        bound = f"at most {context['max_length']}" if kind == "too_long" else f"at least {context['min_length']}"
+        return path, f"must have {bound} entries"
+    if kind in _KINDS:
+        return path, f"must be {_KINDS[kind]}, not {shown(value)}"
+    return path, problem["msg"].replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _choice_sentence(expected: str, value: object) -> str:
+    choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
+    hint = difflib.get_close_matches(shown(value).strip("'").lower().replace("-", "_"), choices, n=1)
+    wanted = f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
+    return f"{wanted}, not {shown(value)}" + (f"; did you mean {hint[0]!r}?" if hint else "")
+
+
+def _names_at(model: type[Any], path: KeyPath) -> Sequence[str]:
+    """Return the keys that may stand in the mapping at ``path``, read off the model's JSON Schema."""
+    schema = json_schema(model)
+    nodes = _branches(schema, schema)
+    for part in path:
+        nodes = [branch for node in nodes for child in _children(node, part) for branch in _branches(child, schema)]
+    return [name for node in nodes for name in node.get("properties", {})]
+
+
+def _branches(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the plain schemas that ``node`` may stand for, its references and alternatives followed."""
+    if "$ref" in node:
+        return _branches(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    return [leaf for each in alternatives for leaf in _branches(each, schema)] if alternatives else [node]
+
+
+def _children(node: Mapping[str, Any], part: str | int) -> list[Mapping[str, Any]]:
+    if isinstance(part, int):
+        child = node.get("items")
+    else:
+        child = node.get("properties", {}).get(part) or node.get("additionalProperties")
+    return [child] if isinstance(child, Mapping) else []

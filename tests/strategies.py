@@ -1,0 +1,190 @@
+"""Hypothesis strategies for the vocabulary: every field of every thing takes every kind of value it may have."""
+
+from hypothesis import strategies as st
+
+from hcloud.model import (
+    Allocation,
+    Attempt,
+    BatchTarget,
+    BestEffortTarget,
+    EventKind,
+    FailureCause,
+    Instance,
+    InstanceState,
+    InstanceType,
+    Intent,
+    IntentKind,
+    Job,
+    JobSpec,
+    JobState,
+    Market,
+    MetricsHook,
+    Nodes,
+    Offer,
+    ProgressHook,
+    Resources,
+    Retries,
+    ServiceTarget,
+)
+from hcloud.planner.snapshot import OfferBackoff
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+"""Any text a JSON document can hold, NUL and emoji included."""
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=12)
+"""Text that both databases can hold in a column."""
+moments = st.floats(min_value=0, max_value=4e9)
+amounts = st.floats(min_value=0, allow_nan=False)
+"""Durations and money; infinite means without limit."""
+finite = st.floats(min_value=0, max_value=1e12)
+maybe_moments = st.none() | moments
+mappings = st.dictionaries(texts, texts, max_size=3)
+tags = st.dictionaries(words, words, max_size=3)
+numbers = st.integers(1, 10**6)
+
+resources = st.builds(Resources, vcpus=finite, memory_mib=st.integers(0, 2**40), disk_gib=finite)
+targets = st.one_of(
+    st.builds(BatchTarget, finish_by_at=maybe_moments, finish_within_s=st.none() | amounts),
+    st.builds(ServiceTarget, requests_per_s=finite, latency_ms=finite, percentile=st.floats(0, 100)),
+    st.builds(BestEffortTarget),
+)
+nodes = st.builds(Nodes, count=numbers, minimum=numbers, gang=st.booleans())
+retries = st.builds(
+    Retries,
+    limits=st.dictionaries(st.sampled_from([cause.value for cause in FailureCause]), st.integers(0, 100)),
+    backoff_s=amounts,
+    backoff_cap_s=amounts,
+)
+specs = st.builds(
+    JobSpec,
+    name=words,
+    user=words,
+    command=st.lists(texts, min_size=1, max_size=3).map(tuple),
+    target=targets,
+    resources=resources,
+    nodes=nodes,
+    image=st.none() | texts,
+    setup=st.none() | texts,
+    workdir_sha256=st.none() | texts,
+    env=mappings,
+    tags=tags,
+    priority=st.integers(-(2**40), 2**40),
+    stateful=st.booleans(),
+    interruptible=st.booleans(),
+    network=st.sampled_from(["none", "host"]),
+    retries=retries,
+    max_runtime_s=st.none() | amounts,
+    stop_grace_s=amounts,
+    budget_usd=st.none() | amounts,
+    progress=st.none() | st.builds(ProgressHook, file=texts, total=finite),
+    metrics=st.none()
+    | st.builds(
+        MetricsHook,
+        url=st.none() | texts,
+        probe=st.none() | st.lists(texts, max_size=2).map(tuple),
+        every_s=finite,
+    ),
+)
+
+causes = st.sampled_from(FailureCause)
+allocations = st.builds(
+    Allocation,
+    rank=st.integers(0, 100),
+    instance_id=numbers.map("inst-{}".format),
+    resources=resources,
+    started_at=maybe_moments,
+    ended_at=maybe_moments,
+    exit_code=st.none() | st.integers(-64, 255),
+    cause=st.none() | causes,
+    detail=texts,
+)
+attempts = st.builds(
+    Attempt,
+    id=st.builds("job-{}.{}".format, numbers, numbers),
+    number=numbers,
+    placed_at=moments,
+    allocations=st.lists(allocations, max_size=3).map(tuple),
+    stop_cause=st.none() | causes,
+    stop_requested_at=maybe_moments,
+)
+job_progress = st.fixed_dictionaries(
+    {
+        "queued_at": maybe_moments,
+        "not_before_at": moments,
+        "awaiting": st.lists(numbers.map("inst-{}".format), max_size=2).map(tuple),
+        "attempt": st.none() | attempts,
+        "attempts_made": numbers,
+        "failures": st.lists(causes, max_size=3).map(tuple),
+        "cancelled_by": st.none() | texts,
+        "wait_code": texts,
+        "finished_at": maybe_moments,
+        "outcome": texts,
+        "spent_usd": finite,
+    }
+)
+"""All fields of a Job that change while it runs, except its state."""
+jobs = st.builds(
+    lambda spec, state, submitted_at, token, progress: Job(
+        id="job-1", spec=spec, state=state, submitted_at=submitted_at, submission_token=token, **progress
+    ),
+    specs,
+    st.sampled_from(JobState),
+    moments,
+    st.none() | words,
+    job_progress,
+)
+
+instance_types = st.builds(
+    InstanceType, provider=words, name=words, capacity=resources, boot_delay_s=amounts, labels=mappings
+)
+offers = st.builds(
+    Offer,
+    provider=words,
+    region=texts,
+    zone=words,
+    instance_type=instance_types,
+    market=st.sampled_from(Market),
+    price_usd_per_h=finite,
+    priced_at=moments,
+    billing_minimum_s=finite,
+    available=st.none() | st.integers(0, 1000),
+)
+instances = st.builds(
+    Instance,
+    id=st.just("inst-1"),
+    offer=offers,
+    state=st.sampled_from(InstanceState),
+    token=words,
+    requested_at=moments,
+    expires_at=amounts,
+    provider_id=st.none() | texts,
+    launched_at=maybe_moments,
+    ready_at=maybe_moments,
+    seen_at=maybe_moments,
+    idle_since=maybe_moments,
+    preempt_at=maybe_moments,
+    terminated_at=maybe_moments,
+    reason=texts,
+)
+intents = st.builds(
+    Intent,
+    token=words,
+    kind=st.sampled_from(IntentKind),
+    subject=texts,
+    created_at=moments,
+    tries=st.integers(0, 1000),
+    retry_at=amounts,
+)
+backoffs = st.builds(
+    OfferBackoff,
+    provider=words,
+    zone=st.just("") | words,
+    instance_type=st.just("") | words,
+    market=st.just("") | st.sampled_from([market.value for market in Market]),
+    until_at=amounts,
+    error=texts,
+    failures=st.integers(1, 1000),
+)
+EVENT_COLUMNS = {"kind", "job_id", "instance_id", "user", "actor", "at"}
+event_values = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | amounts | texts | st.lists(texts, max_size=2)
+event_fields = st.dictionaries(texts.filter(lambda name: name not in EVENT_COLUMNS), event_values, max_size=4)
+event_kinds = st.sampled_from(EventKind)
