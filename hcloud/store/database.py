@@ -1,0 +1,243 @@
+"""One database: connections, the only two kinds of transaction there are, and its errors in words.
+
+A *reading* transaction sees one moment. A *writing* one excludes every other writer, of this process by a lock (fair
+enough and cheap, where SQLite's own waiting sleeps and starves), of other processes by SQLite's write lock or by the
+lock on the one row of ``head``.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from hcloud.errors import ConfigError, StoreBusy
+from hcloud.store.faults import database_fault
+
+_POSTGRESQL_CONNECT = {
+    "connect_timeout": 5,
+    # A host that vanished with its connection open must not hold the lock on `head` for hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+
+class Database:
+    """An open database of either kind.
+
+    ``crash_point`` is called with ``commit:before`` and ``commit:after`` around every commit (crash tests).
+    """
+
+    def __init__(self, url: str, busy_timeout_s: float) -> None:
+        self.url = parse_url(url)
+        self.busy_timeout_s = busy_timeout_s
+        self.crash_point: Callable[[str], None] | None = None
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.path = Path(self.url.database or "") if self.is_sqlite else None
+        self._writer_lock = threading.Lock()
+        self._writer_thread: int | None = None
+        self._file: tuple[int, int] | None = None
+        self._engine = self._sqlite_engine() if self.is_sqlite else self._postgresql_engine()
+        self._writers = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        self._readers = (
+            self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="REPEATABLE READ")
+        )
+
+    @property
+    def name(self) -> str:
+        """Name the database in messages: its file, or its URL without the password."""
+        return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        self._engine.dispose()
+
+    # ---------------------------------------------------------------------------------------------------- transactions
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Yield a connection that sees the database as it is at its first query. Raises StoreBusy, StoreError."""
+        with self._faults_in_words():
+            self._check_file()
+            with self._readers.connect() as connection:
+                yield connection
+
+    @contextmanager
+    def writing(self, before_commit: Callable[[Connection], None] | None = None) -> Iterator[Connection]:
+        """Yield a connection that may write: committed on exit, rolled back on any exception.
+
+        ``before_commit`` runs at the end of the body, inside the transaction. Transactions do not nest.
+
+        Raises:
+            StoreBusy: locked, full or gone; nothing was written. Only where PostgreSQL goes away in the very moment of
+                the commit may all have been written: the same write repeated is then a StaleWrite or finds itself done.
+        """
+        with self._only_writer_here(), self._faults_in_words():
+            self._check_file()
+            with self._writers.connect() as connection, _rolled_back_on_error(connection):
+                connection.begin()
+                yield connection
+                if before_commit is not None:
+                    before_commit(connection)
+                self._commit(connection)
+
+    def _commit(self, connection: Connection) -> None:
+        if self.crash_point is not None:
+            self.crash_point("commit:before")
+        connection.commit()
+        if self.crash_point is not None:
+            self.crash_point("commit:after")
+
+    @contextmanager
+    def _only_writer_here(self) -> Iterator[None]:
+        me = threading.get_ident()
+        if self._writer_thread == me:
+            raise RuntimeError("a store transaction was begun inside another one; it would wait for itself for ever")
+        if not self._writer_lock.acquire(timeout=self.busy_timeout_s):
+            raise StoreBusy(
+                f"{self.name}: another thread has been writing for {self.busy_timeout_s:g} s; nothing was written"
+            )
+        self._writer_thread = me
+        try:
+            yield
+        finally:
+            self._writer_thread = None
+            self._writer_lock.release()
+
+    @contextmanager
+    def _faults_in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise database_fault(error.orig or error, self.name, self.busy_timeout_s) from error
+        except PoolTimeout as error:
+            raise StoreBusy(f"{self.name}: all connections are in use; try again") from error
+
+    # ---------------------------------------------------------------------------------------------------------- SQLite
+    def _check_file(self) -> None:
+        """See that the SQLite file in use is still the one under its path: a deleted one takes writes to the grave.
+
+        Raises:
+            StoreBusy: it is not; moving it back mends that.
+        """
+        if self.path is None:
+            return
+        found = _identity(self.path)
+        if found is None or found != self._file:
+            what = "has been deleted or moved away" if found is None else "has been replaced by another file"
+            raise StoreBusy(f"{self.path} {what} while in use; put it back, or restart the daemon; nothing was written")
+
+    def prepare_file(self) -> None:
+        """Make the SQLite file where it is not there, readable by its owner only (jobs' environments are in it).
+
+        Raises:
+            ConfigError: the path cannot be a database of ours.
+        """
+        path = self.path
+        if path is None:
+            return
+        if not path.parent.is_dir():
+            raise ConfigError(
+                f"the directory {path.parent} does not exist; create it or name another", where="database"
+            )
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be opened for writing: {error.strerror}", where="database") from error
+        self._file = _identity(path)
+
+    def use_write_ahead_log(self) -> None:
+        """Let SQLite's readers and writer not wait for each other; kept in the file. Raises StoreBusy."""
+        if self.is_sqlite:
+            try:
+                with closing(self._sqlite_connection()) as connection:
+                    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.Error as error:
+                raise database_fault(error, self.name, self.busy_timeout_s) from error
+
+    def _sqlite_engine(self) -> Engine:
+        engine = create_engine(self.url, creator=self._sqlite_connection, pool_size=8, max_overflow=16)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    def _sqlite_connection(self) -> sqlite3.Connection:
+        # mode=rw: never creates, so a deleted database is noticed instead of being replaced by an empty one.
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode=rw",
+            uri=True,
+            timeout=self.busy_timeout_s,
+            isolation_level=None,  # transactions begin where we say (also around DDL), not where the driver guesses
+            check_same_thread=False,  # the pool hands a connection to one thread at a time
+        )
+        connection.execute("PRAGMA foreign_keys = ON")
+        # FULL: what was committed survives a power cut. It costs one fsync per commit (bench: single submits/s).
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    # ------------------------------------------------------------------------------------------------------ PostgreSQL
+    def _postgresql_engine(self) -> Engine:
+        timeout_ms = int(self.busy_timeout_s * 1000)
+        options = f"-c lock_timeout={timeout_ms} -c idle_in_transaction_session_timeout=30000"
+        connect = _POSTGRESQL_CONNECT | {"options": options, "application_name": "hcloud"}
+        url = self.url.set(drivername="postgresql+psycopg")
+        try:
+            return create_engine(url, connect_args=connect, pool_pre_ping=True, pool_size=8, max_overflow=16)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]", where="database"
+            ) from error
+
+
+def parse_url(url: str) -> URL:
+    """Return the parsed URL of a database HCloud can use.
+
+    Raises:
+        ConfigError: it is not one; the message shows what one looks like.
+    """
+    right = "write sqlite:////path/to/hcloud.db or postgresql://user@host/database"
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise ConfigError(f"{url!r} is not a database URL; {right}", where="database") from error
+    if backend not in {"sqlite", "postgresql"}:
+        raise ConfigError(
+            f"HCloud keeps its state in SQLite or PostgreSQL, not in {backend!r}; {right}", where="database"
+        )
+    if backend == "sqlite" and parsed.database in {None, "", ":memory:"}:
+        raise ConfigError(f"a database in memory would lose every job; {right}", where="database")
+    if backend == "sqlite" and parsed.query:
+        raise ConfigError(f"a SQLite URL takes no options, here {dict(parsed.query)}; {right}", where="database")
+    return parsed
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+@contextmanager
+def _rolled_back_on_error(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # whatever ended the body, half of it must not stay
+        try:
+            connection.rollback()
+        except DBAPIError:
+            connection.invalidate()  # never hand this connection to anybody again
+        raise

@@ -1,0 +1,151 @@
+"""Between the frozen things of `hcloud.model` and rows: numbers in ids, and JSON texts that give back equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from hcloud.errors import BadInput, NotFound, StoreError
+from hcloud.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
+from hcloud.planner.snapshot import OfferBackoff
+
+_JOB_COLUMNS = {"id", "spec", "revision"}
+_INSTANCE_COLUMNS = {"id", "revision"}
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    # Built on first use: the adapters cost 0.1 s, which `hcloud submit` need not pay.
+    return TypeAdapter(kind)
+
+
+def numbered(prefix: str, thing_id: str) -> int:
+    """Return n of ``<prefix>-<n>``.
+
+    Raises:
+        NotFound: the text is not an id of this kind; the message says what one looks like.
+    """
+    head, _, digits = thing_id.partition("-")
+    if head != prefix or not digits.isascii() or not digits.isdigit() or len(digits) > 18 or digits != str(int(digits)):
+        raise NotFound(f"{thing_id!r} is not the id of a {_LONG_NAMES[prefix]}; one looks like {prefix}-7")
+    return int(digits)
+
+
+_LONG_NAMES = {"job": "job", "inst": "instance"}
+
+
+def job_number(job_id: JobId) -> int:
+    """Return n of ``job-<n>``. Raises NotFound."""
+    return numbered("job", job_id)
+
+
+def instance_number(instance_id: InstanceId) -> int:
+    """Return n of ``inst-<n>``. Raises NotFound."""
+    return numbered("inst", instance_id)
+
+
+def dump(value: object, *, without: set[str] | None = None) -> str:
+    """Return ``value`` as JSON text; infinite floats are kept.
+
+    Raises:
+        BadInput: a text in it is not valid Unicode (a lone surrogate from an undecodable file name).
+    """
+    try:
+        return to_json(value, exclude=without, inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise BadInput(f"this cannot be stored as text: {error}") from error
+
+
+def checked_text(text: str, what: str) -> str:
+    """Return ``text`` if both databases can hold it in a column.
+
+    Raises:
+        BadInput: it has a NUL character or is not valid Unicode.
+    """
+    if not storable(text):
+        raise BadInput(f"{what} {text!r} contains a NUL character or is not valid Unicode; use printable text")
+    return text
+
+
+def storable(text: str) -> bool:
+    """Return whether both databases can hold ``text`` in a column; what they cannot hold, no row can match."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\x00" not in text
+
+
+def _load(kind: type, name: str, document: str, **columns: object) -> Any:
+    """Build one thing out of its document and its columns. Raises StoreError where that is not possible."""
+    try:
+        if not columns:
+            return _adapter(kind).validate_json(document)
+        return _adapter(kind).validate_python(from_json(document) | columns)
+    except ValueError as error:  # pydantic's errors are ValueErrors too
+        first = str(error).splitlines()[:3]
+        raise StoreError(f"a {name} in the database is damaged ({' '.join(first)}): {columns.get('id', '')}") from error
+
+
+def load_spec(document: str) -> JobSpec:
+    """Return the spec of a document."""
+    spec: JobSpec = _load(JobSpec, "job's spec", document)
+    return spec
+
+
+def dump_job(job: Job) -> str:
+    """Return a job's document: all but what has its own column and the spec."""
+    return dump(job, without=_JOB_COLUMNS)
+
+
+def load_job(number: int, revision: int, document: str, spec: JobSpec) -> Job:
+    """Return the job of a row; ``spec`` is used as it is, not copied."""
+    job: Job = _load(Job, "job", document, id=f"job-{number}", revision=revision, spec=spec)
+    return job
+
+
+def dump_instance(instance: Instance) -> str:
+    """Return an instance's document."""
+    return dump(instance, without=_INSTANCE_COLUMNS)
+
+
+def load_instance(number: int, revision: int, document: str) -> Instance:
+    """Return the instance of a row."""
+    instance: Instance = _load(Instance, "instance", document, id=f"inst-{number}", revision=revision)
+    return instance
+
+
+def load_intent(document: str) -> Intent:
+    """Return the intent of a document."""
+    intent: Intent = _load(Intent, "intent", document)
+    return intent
+
+
+def load_backoff(document: str) -> OfferBackoff:
+    """Return the back-off of a document."""
+    backoff: OfferBackoff = _load(OfferBackoff, "offer back-off", document)
+    return backoff
+
+
+def backoff_key(backoff: OfferBackoff) -> tuple[str, str, str, str]:
+    """Identify what a back-off speaks of: provider, zone, type name, market (empty: any)."""
+    return (backoff.provider, backoff.zone, backoff.instance_type, backoff.market)
+
+
+def load_event(row: Any) -> Event:
+    """Return the event of a row of the event table."""
+    fields: Mapping[str, object] = from_json(row.fields)
+    return Event(
+        seq=row.seq,
+        at=row.at,
+        kind=EventKind(row.kind),
+        job_id=None if row.job_number is None else f"job-{row.job_number}",
+        instance_id=None if row.instance_number is None else f"inst-{row.instance_number}",
+        user=row.user_name,
+        actor=row.actor,
+        fields=fields,
+    )

@@ -1,0 +1,143 @@
+"""All that has not ended, kept in memory and brought up to date by revision numbers: what each cycle starts from.
+
+Only committed rows are ever read into it, inside one reading transaction, so no failed write can leave a trace in it
+and what other processes write appears as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
+from hcloud.planner.snapshot import OfferBackoff
+from hcloud.store.database import Database
+from hcloud.store.documents import backoff_key, load_backoff, load_instance, load_intent, load_job, load_spec
+from hcloud.store.schema import head, instance, intent, job, job_spec, offer_backoff
+
+ENDED_STATES = tuple(sorted(state.value for state in JOB_ENDED))
+_TERMINATED = InstanceState.TERMINATED.value
+
+_HEAD = select(head.c.revision, head.c.intents_revision, head.c.backoffs_revision)
+_JOB_COLUMNS = (job.c.number, job.c.revision, job.c.document, job.c.state)
+_FIRST_JOBS = select(*_JOB_COLUMNS).where(job.c.state.not_in(ENDED_STATES)).order_by(job.c.number)
+# Not ordered here: SQLite would then walk the whole table in that order instead of using the index on revisions.
+_CHANGED_JOBS = select(*_JOB_COLUMNS).where(job.c.revision > bindparam("seen"))
+_INSTANCE_COLUMNS = (instance.c.number, instance.c.revision, instance.c.document, instance.c.state)
+_FIRST_INSTANCES = select(*_INSTANCE_COLUMNS).where(instance.c.state != _TERMINATED).order_by(instance.c.number)
+_CHANGED_INSTANCES = select(*_INSTANCE_COLUMNS).where(instance.c.revision > bindparam("seen"))
+_SPECS = select(job_spec.c.number, job_spec.c.document).where(
+    job_spec.c.number.in_(bindparam("numbers", expanding=True))
+)
+_CHANGED_INTENTS = select(intent.c.token, intent.c.document).where(intent.c.revision > bindparam("seen"))
+_TOKENS = select(intent.c.token)
+_BACKOFFS = select(offer_backoff.c.document)
+_SPECS_PER_QUERY = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveView:
+    """Jobs that have not ended and instances not terminated, in order of their number; open intents by token; back-offs
+    by key. All of one moment."""
+
+    jobs: tuple[Job, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    intents: tuple[Intent, ...] = ()
+    backoffs: tuple[OfferBackoff, ...] = ()
+
+
+class LiveCache:
+    """Keeps the last view and makes the next one out of the rows that changed since."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._jobs: dict[int, Job] = {}
+        self._instances: dict[int, Instance] = {}
+        self._intents: dict[str, Intent] = {}
+        # The revisions below are those of the last refresh that went through to its end.
+        self._seen = -1
+        self._seen_intents = -1
+        self._seen_backoffs = -1
+        self._view = LiveView()
+
+    def view(self) -> LiveView:
+        """Return what lives now. Without any change since the last call it is the same object. Raises StoreBusy."""
+        with self._lock, self._database.reading() as connection:
+            now = connection.execute(_HEAD).one()
+            if now.revision != self._seen:
+                self._refresh(connection, now)
+            return self._view
+
+    def known_spec(self, number: int) -> JobSpec | None:
+        """Return a live job's spec if it is at hand: specs never change, so a cached one is right."""
+        job = self._jobs.get(number)
+        return job.spec if job is not None else None
+
+    def _refresh(self, connection: Connection, now: Any) -> None:
+        jobs = self._changed_jobs(connection)
+        machines = self._changed_instances(connection)
+        intents = self._intents if now.intents_revision == self._seen_intents else self._open_intents(connection)
+        same_backoffs = now.backoffs_revision == self._seen_backoffs
+        backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
+        # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
+        _take_over(self._jobs, jobs)
+        _take_over(self._instances, machines)
+        self._intents = intents
+        self._view = LiveView(
+            jobs=tuple(self._jobs.values()) if jobs else self._view.jobs,
+            instances=tuple(self._instances.values()) if machines else self._view.instances,
+            intents=tuple(intents[token] for token in sorted(intents)),
+            backoffs=backoffs,
+        )
+        self._seen = now.revision
+        self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision
+
+    def _rows(self, connection: Connection, first: Any, changed: Any) -> Sequence[Any]:
+        if self._seen < 0:
+            return connection.execute(first).all()
+        return sorted(connection.execute(changed, {"seen": self._seen}), key=lambda row: row.number)
+
+    def _changed_jobs(self, connection: Connection) -> dict[int, Job | None]:
+        rows = self._rows(connection, _FIRST_JOBS, _CHANGED_JOBS)
+        living = [row for row in rows if row.state not in ENDED_STATES]
+        specs = {row.number: spec for row in living if (spec := self.known_spec(row.number)) is not None}
+        missing = [row.number for row in living if row.number not in specs]
+        for start in range(0, len(missing), _SPECS_PER_QUERY):
+            wanted = {"numbers": missing[start : start + _SPECS_PER_QUERY]}
+            specs.update((row.number, load_spec(row.document)) for row in connection.execute(_SPECS, wanted))
+        changed: dict[int, Job | None] = dict.fromkeys(row.number for row in rows)
+        changed.update(
+            (row.number, load_job(row.number, row.revision, row.document, specs[row.number])) for row in living
+        )
+        return changed
+
+    def _changed_instances(self, connection: Connection) -> dict[int, Instance | None]:
+        rows = self._rows(connection, _FIRST_INSTANCES, _CHANGED_INSTANCES)
+        return {
+            row.number: None if row.state == _TERMINATED else load_instance(row.number, row.revision, row.document)
+            for row in rows
+        }
+
+    def _open_intents(self, connection: Connection) -> dict[str, Intent]:
+        changed = connection.execute(_CHANGED_INTENTS, {"seen": self._seen})
+        fresh = {row.token: load_intent(row.document) for row in changed}
+        # A closed intent is a deleted row: what is no longer listed is dropped.
+        return {token: fresh.get(token) or self._intents[token] for token in connection.execute(_TOKENS).scalars()}
+
+
+def _read_backoffs(connection: Connection) -> tuple[OfferBackoff, ...]:
+    return tuple(sorted((load_backoff(text) for text in connection.execute(_BACKOFFS).scalars()), key=backoff_key))
+
+
+def _take_over(kept: dict[int, Any], changed: Mapping[int, Any]) -> None:
+    """Replace in place, append what is new (its number is the highest yet, so order holds), drop what ended."""
+    for number, value in changed.items():
+        if value is None:
+            kept.pop(number, None)
+        else:
+            kept[number] = value

@@ -1,0 +1,173 @@
+"""The tables. `hcloud.migrations` builds the same ones step by step; a test compares the two on SQLite and PostgreSQL.
+
+A job is spread over two tables, so that a change of state rewrites a few hundred bytes and never what the user
+submitted. Columns exist for what is searched by; everything else of a thing is one JSON text. JSON is kept as TEXT, not
+JSONB, because it must come back bit by bit (infinite floats, key order) and is never searched.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    event,
+)
+
+SCHEMA_REVISION = "v0001"
+"""The migration this code needs; a test compares it with the newest one in `hcloud.migrations`."""
+
+VERSION_TABLE = "hcloud_schema"
+"""Where Alembic notes the migration a database has."""
+
+metadata = MetaData()
+
+# SQLite gives a table its fast 64-bit row number only for the type name INTEGER.
+_Count = BigInteger().with_variant(Integer(), "sqlite")
+
+head = Table(
+    "head",
+    metadata,
+    # One row. Every writing transaction locks it first: that is what makes commit order, revision order and
+    # event order one and the same on both databases.
+    Column("only_row", Integer, CheckConstraint("only_row = 1", name="head_only_row"), primary_key=True),
+    Column("revision", _Count, nullable=False),
+    Column("jobs", _Count, nullable=False),
+    Column("instances", _Count, nullable=False),
+    Column("events", _Count, nullable=False),
+    Column("intents_revision", _Count, nullable=False),
+    Column("backoffs_revision", _Count, nullable=False),
+    Column("lease_holder", Text),
+    Column("lease_epoch", _Count, nullable=False),
+    Column("lease_until", Double, nullable=False),
+)
+
+job = Table(
+    "job",
+    metadata,
+    Column("number", _Count, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False),
+    Column("user_name", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("token", Text),
+    Column("finished_at", Double),
+    Column("revision", _Count, nullable=False),
+    Column("document", Text, nullable=False),
+    Index("job_by_state", "state", "number"),
+    Index("job_by_user", "user_name", "number"),
+    Index("job_by_name", "name", "number"),
+    Index("job_by_token", "user_name", "token", unique=True),
+    Index("job_by_revision", "revision"),
+)
+
+job_spec = Table(
+    "job_spec",
+    metadata,
+    Column("number", _Count, ForeignKey("job.number"), primary_key=True, autoincrement=False),
+    Column("document", Text, nullable=False),
+)
+
+job_tag = Table(
+    "job_tag",
+    metadata,
+    Column("number", _Count, ForeignKey("job.number"), primary_key=True, autoincrement=False),
+    Column("tag", Text, primary_key=True),
+    Column("tag_value", Text, nullable=False),
+    Index("job_tag_by_tag", "tag", "tag_value", "number"),
+)
+
+instance = Table(
+    "instance",
+    metadata,
+    Column("number", _Count, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("terminated_at", Double),
+    Column("revision", _Count, nullable=False),
+    Column("document", Text, nullable=False),
+    Index("instance_by_state", "state", "number"),
+    Index("instance_by_token", "token", unique=True),
+    Index("instance_by_revision", "revision"),
+)
+
+intent = Table(
+    "intent",
+    metadata,
+    Column("token", Text, primary_key=True),
+    Column("revision", _Count, nullable=False),
+    Column("document", Text, nullable=False),
+)
+
+offer_backoff = Table(
+    "offer_backoff",
+    metadata,
+    Column("provider", Text, primary_key=True),
+    Column("zone", Text, primary_key=True),
+    Column("instance_type", Text, primary_key=True),
+    Column("market", Text, primary_key=True),
+    Column("until_at", Double, nullable=False),
+    Column("document", Text, nullable=False),
+)
+
+event_log = Table(
+    "event",
+    metadata,
+    Column("seq", _Count, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("job_number", _Count),
+    Column("instance_number", _Count),
+    Column("user_name", Text),
+    Column("actor", Text, nullable=False),
+    Column("fields", Text, nullable=False),
+    Index("event_by_at", "at"),
+    Index("event_by_job", "job_number", "seq"),
+    Index("event_by_instance", "instance_number", "seq"),
+)
+
+event_pruning = Table(
+    "event_pruning",
+    metadata,
+    # Has a row only inside a transaction of `Store.prune_events`: what the triggers then let go.
+    Column("before_at", Double, primary_key=True),
+)
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+_SQLITE_TRIGGERS = (
+    """CREATE TRIGGER event_keeps_lines BEFORE UPDATE ON event
+       BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END""",
+    """CREATE TRIGGER event_loses_no_lines BEFORE DELETE ON event
+       WHEN NOT EXISTS (SELECT 1 FROM event_pruning WHERE OLD.at < before_at)
+       BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END""",
+)
+_POSTGRESQL_TRIGGERS = (
+    """CREATE FUNCTION event_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+       BEGIN
+         IF TG_OP = 'DELETE' AND EXISTS (SELECT 1 FROM event_pruning WHERE OLD.at < before_at) THEN
+           RETURN OLD;
+         END IF;
+         RAISE EXCEPTION 'the event log is append-only';
+       END $$""",
+    """CREATE TRIGGER event_keeps_lines BEFORE UPDATE OR DELETE ON event
+       FOR EACH ROW EXECUTE FUNCTION event_is_append_only()""",
+    """CREATE TRIGGER event_keeps_all BEFORE TRUNCATE ON event
+       FOR EACH STATEMENT EXECUTE FUNCTION event_is_append_only()""",
+)
+for _dialect, _statements in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGRESQL_TRIGGERS)):
+    for _statement in _statements:
+        _ddl = DDL(_statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
+        event.listen(event_pruning, "after_create", _ddl.execute_if(dialect=_dialect))

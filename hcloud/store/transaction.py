@@ -1,0 +1,376 @@
+"""One write: fresh rows, checked changes, events; all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
+
+from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.model import (
+    BatchTarget,
+    EventKind,
+    Instance,
+    InstanceId,
+    Intent,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    ServiceTarget,
+    move_instance,
+    move_job,
+)
+from hcloud.planner.snapshot import OfferBackoff
+from hcloud.store import schema
+from hcloud.store.documents import (
+    backoff_key,
+    checked_text,
+    dump,
+    dump_instance,
+    dump_job,
+    instance_number,
+    job_number,
+    load_instance,
+    load_intent,
+    load_job,
+    load_spec,
+)
+
+_HEAD = select(schema.head).with_for_update()
+_SAVE_HEAD = update(schema.head)
+_JOB = (
+    select(schema.job.c.number, schema.job.c.revision, schema.job.c.state, schema.job.c.document)
+    .where(schema.job.c.number == bindparam("n"))
+    .with_for_update()
+)
+_SPEC = select(schema.job_spec.c.document).where(schema.job_spec.c.number == bindparam("n"))
+_UPDATE_JOB = update(schema.job).where(schema.job.c.number == bindparam("n"))
+_INSTANCE = select(schema.instance).where(schema.instance.c.number == bindparam("n")).with_for_update()
+_INSTANCE_TOKEN = select(schema.instance.c.number).where(schema.instance.c.token == bindparam("t"))
+_UPDATE_INSTANCE = update(schema.instance).where(schema.instance.c.number == bindparam("n"))
+_INTENT = select(schema.intent.c.document).where(schema.intent.c.token == bindparam("t"))
+_UPDATE_INTENT = update(schema.intent).where(schema.intent.c.token == bindparam("t"))
+_DELETE_INTENT = delete(schema.intent).where(schema.intent.c.token == bindparam("t"))
+_BACKOFF_COLUMNS = ("provider", "zone", "instance_type", "market")
+_DELETE_BACKOFF = delete(schema.offer_backoff).where(
+    *(schema.offer_backoff.c[name] == bindparam(f"the_{name}") for name in _BACKOFF_COLUMNS)
+)
+_CLEAR_BACKOFFS = delete(schema.offer_backoff).where(schema.offer_backoff.c.until_at < bindparam("limit"))
+_EARLIER_JOB = select(schema.job.c.number).where(
+    schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job somebody hands in. The same user and ``token`` (a key the client chose) always mean the same job."""
+
+    spec: JobSpec
+    actor: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to lead until ``until``; ``epoch`` grows with every new holder and fences off earlier ones."""
+
+    holder: str
+    epoch: int
+    until: float
+
+
+class Transaction:
+    """What may be done inside ``Store.transaction``. Reads see this transaction's own writes.
+
+    Drop everything read or returned when the transaction does not commit.
+    """
+
+    def __init__(
+        self, connection: Connection, now: float, first_revision: int, known_spec: Callable[[int], JobSpec | None]
+    ) -> None:
+        self.now = now
+        self._connection = connection
+        self._known_spec = known_spec
+        self._specs: dict[int, JobSpec] = {}
+        # Locks the one row of `head`: from here to the commit nobody else writes.
+        self.head: dict[str, Any] = dict(connection.execute(_HEAD).one()._mapping)
+        self._head_before = dict(self.head)
+        self.revision: int = max(self.head["revision"] + 1, first_revision)
+        self._events: list[dict[str, object]] = []
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+    def job(self, job_id: JobId) -> Job:
+        """Return the job as it is now. Raises NotFound."""
+        number = job_number(job_id)
+        row = self._row(job_id, _JOB, number)
+        return load_job(number, row.revision, row.document, self._spec(number))
+
+    def put_job(self, job: Job) -> Job:
+        """Write a job's new state (its spec never changes) and return it with its new revision.
+
+        Raises:
+            StaleWrite: somebody wrote the job after ``job`` was read.
+            InvalidTransition: the stored state may not go to the new one.
+            NotFound: there is no such job.
+        """
+        number = job_number(job.id)
+        row = self._row(job.id, _JOB, number)
+        _check_revision(job.id, job.revision, row.revision)
+        if row.state != job.state.value:
+            move_job(load_job(number, row.revision, row.document, job.spec), job.state)
+        self._check_spec(number, job)
+        self._connection.execute(_UPDATE_JOB, {"n": number} | self._job_columns(job))
+        self.head["revision"] = self.revision
+        return replace(job, revision=self.revision)
+
+    def add_jobs(self, submissions: Sequence[Submission]) -> tuple[Job, ...]:
+        """Write new jobs, each with its JOB_SUBMITTED event; where user and token are known already, return that job.
+
+        Raises BadInput where a text cannot be stored.
+        """
+        added: dict[tuple[str, str | None], Job] = {}
+        jobs, fresh = [], []
+        for submission in submissions:
+            key = (submission.spec.user, submission.token)
+            job = added.get(key) or self._earlier_job(submission)
+            if job is None:
+                job = self._build_job(submission)
+                fresh.append((submission, job))
+                if submission.token is not None:
+                    added[key] = job
+            jobs.append(job)
+        if fresh:
+            self._insert_jobs([job for _, job in fresh])
+        for submission, job in fresh:
+            self.emit(
+                EventKind.JOB_SUBMITTED,
+                job_id=job.id,
+                user=job.spec.user,
+                actor=submission.actor,
+                **submitted_fields(job),
+            )
+        return tuple(jobs)
+
+    def _earlier_job(self, submission: Submission) -> Job | None:
+        if submission.token is None:
+            return None
+        key = {"u": submission.spec.user, "t": submission.token}
+        number = self._connection.execute(_EARLIER_JOB, key).scalar()
+        return None if number is None else self.job(f"job-{number}")
+
+    def _build_job(self, submission: Submission) -> Job:
+        self.head["jobs"] += 1
+        return Job(
+            id=f"job-{self.head['jobs']}",
+            spec=submission.spec,
+            state=JobState.SUBMITTED,
+            submitted_at=self.now,
+            submission_token=submission.token,
+            revision=self.revision,
+        )
+
+    def _insert_jobs(self, jobs: Sequence[Job]) -> None:
+        numbers = [job_number(job.id) for job in jobs]
+        rows = [
+            {"number": n} | _searched_by(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
+        ]
+        self._connection.execute(insert(schema.job), rows)
+        specs = [{"number": n, "document": dump(job.spec)} for n, job in zip(numbers, jobs, strict=True)]
+        self._connection.execute(insert(schema.job_spec), specs)
+        tags = [
+            {"number": n, "tag": checked_text(tag, "tag"), "tag_value": checked_text(value, f"value of tag {tag}")}
+            for n, job in zip(numbers, jobs, strict=True)
+            for tag, value in job.spec.tags.items()
+        ]
+        if tags:
+            self._connection.execute(insert(schema.job_tag), tags)
+        self.head["revision"] = self.revision
+
+    def _job_columns(self, job: Job) -> dict[str, object]:
+        return {
+            "state": job.state.value,
+            "finished_at": job.finished_at,
+            "revision": self.revision,
+            "document": dump_job(job),
+        }
+
+    def _spec(self, number: int) -> JobSpec:
+        spec = self._specs.get(number) or self._known_spec(number)
+        if spec is None:
+            spec = load_spec(self._connection.execute(_SPEC, {"n": number}).scalar_one())
+        self._specs[number] = spec
+        return spec
+
+    def _check_spec(self, number: int, job: Job) -> None:
+        stored = self._spec(number)
+        if job.spec is not stored and job.spec != stored:
+            raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
+
+    # ------------------------------------------------------------------------------------------------------- instances
+    def instance(self, instance_id: InstanceId) -> Instance:
+        """Return the instance as it is now. Raises NotFound."""
+        number = instance_number(instance_id)
+        row = self._row(instance_id, _INSTANCE, number)
+        return load_instance(number, row.revision, row.document)
+
+    def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
+        """Give the next free id to ``build``, write the instance it returns and return that with its revision.
+
+        Raises StaleWrite when its launch token was used before.
+        """
+        number = self.head["instances"] + 1
+        built = build(f"inst-{number}")
+        assert built.id == f"inst-{number}", "an instance must be built with the id it was given"
+        earlier = self._connection.execute(_INSTANCE_TOKEN, {"t": built.token}).scalar()
+        if earlier is not None:
+            raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
+        self.head["instances"] = number
+        columns = {"number": number, "token": checked_text(built.token, "launch token")}
+        self._connection.execute(insert(schema.instance), columns | self._instance_columns(built))
+        self.head["revision"] = self.revision
+        return replace(built, revision=self.revision)
+
+    def put_instance(self, instance: Instance) -> Instance:
+        """Write an instance's new state and return it with its new revision. Raises like ``put_job``."""
+        number = instance_number(instance.id)
+        row = self._row(instance.id, _INSTANCE, number)
+        _check_revision(instance.id, instance.revision, row.revision)
+        if row.state != instance.state.value:
+            move_instance(load_instance(number, row.revision, row.document), instance.state)
+        if row.token != instance.token:
+            raise InvalidTransition(
+                f"{instance.id} was launched with token {row.token}; it cannot become {instance.token}"
+            )
+        self._connection.execute(_UPDATE_INSTANCE, {"n": number} | self._instance_columns(instance))
+        self.head["revision"] = self.revision
+        return replace(instance, revision=self.revision)
+
+    def _instance_columns(self, instance: Instance) -> dict[str, object]:
+        return {
+            "state": instance.state.value,
+            "terminated_at": instance.terminated_at,
+            "revision": self.revision,
+            "document": dump_instance(instance),
+        }
+
+    # --------------------------------------------------------------------------------------------- intents, back-offs
+    def intent(self, token: str) -> Intent | None:
+        """Return the open intent of that token, or None."""
+        document = self._connection.execute(_INTENT, {"t": token}).scalar()
+        return None if document is None else load_intent(document)
+
+    def open_intent(self, intent: Intent) -> None:
+        """Write down an outside effect before it is tried. Raises StaleWrite when its token is open already."""
+        if self.intent(intent.token) is not None:
+            raise StaleWrite(f"intent {intent.token} is open already")
+        columns = {"token": checked_text(intent.token, "intent token")}
+        self._connection.execute(insert(schema.intent), columns | self._intent_columns(intent))
+
+    def put_intent(self, intent: Intent) -> None:
+        """Rewrite an open intent (another try). Raises StaleWrite when it is not open any more."""
+        if self.intent(intent.token) is None:
+            raise StaleWrite(f"intent {intent.token} is not open any more")
+        self._connection.execute(_UPDATE_INTENT, {"t": intent.token} | self._intent_columns(intent))
+
+    def close_intent(self, token: str) -> None:
+        """Forget an intent whose outcome is recorded; closing it twice is harmless."""
+        if self._connection.execute(_DELETE_INTENT, {"t": token}).rowcount:
+            self.head["revision"] = self.head["intents_revision"] = self.revision
+
+    def _intent_columns(self, intent: Intent) -> dict[str, object]:
+        self.head["revision"] = self.head["intents_revision"] = self.revision
+        return {"revision": self.revision, "document": dump(intent)}
+
+    def put_backoff(self, backoff: OfferBackoff) -> None:
+        """Remember not to try an offer; replaces what was remembered of the same one."""
+        key = dict(zip(_BACKOFF_COLUMNS, backoff_key(backoff), strict=True))
+        self._connection.execute(_DELETE_BACKOFF, {f"the_{name}": value for name, value in key.items()})
+        columns = {"until_at": backoff.until_at, "document": dump(backoff)}
+        self._connection.execute(insert(schema.offer_backoff), key | columns)
+        self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    def clear_backoffs(self, before: float) -> None:
+        """Forget the back-offs that ended before ``before``."""
+        if self._connection.execute(_CLEAR_BACKOFFS, {"limit": before}).rowcount:
+            self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    def _row(self, thing_id: str, statement: Select[Any], number: int) -> Any:
+        row = self._connection.execute(statement, {"n": number}).first()
+        if row is None:
+            raise NotFound(f"there is no {thing_id}")
+        return row
+
+    # ---------------------------------------------------------------------------------------------------------- events
+    def emit(
+        self,
+        kind: EventKind,
+        *,
+        job_id: JobId | None = None,
+        instance_id: InstanceId | None = None,
+        user: str | None = None,
+        actor: str = "hcloud",
+        at: float | None = None,
+        **fields: object,
+    ) -> None:
+        """Append an event, of ``now`` unless ``at`` says otherwise. Its place in the log is fixed by the commit."""
+        self.head["events"] += 1
+        self._events.append(
+            {
+                "seq": self.head["events"],
+                "at": self.now if at is None else at,
+                "kind": kind.value,
+                "job_number": None if job_id is None else job_number(job_id),
+                "instance_number": None if instance_id is None else instance_number(instance_id),
+                "user_name": None if user is None else checked_text(user, "user"),
+                "actor": checked_text(actor, "actor"),
+                "fields": dump(fields),
+            }
+        )
+
+    def finish(self, connection: Connection) -> None:
+        """Write out the events and the head row; called once, right before the commit."""
+        if self._events:
+            connection.execute(insert(schema.event_log), self._events)
+        changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}
+        if changed:
+            connection.execute(_SAVE_HEAD, changed)
+
+
+def _check_revision(thing_id: str, read_at: int, stored: int) -> None:
+    if read_at != stored:
+        raise StaleWrite(f"{thing_id} was read at revision {read_at} and is now at {stored}; read it again")
+
+
+def _searched_by(job: Job) -> dict[str, object]:
+    token = job.submission_token
+    return {
+        "user_name": checked_text(job.spec.user, "user"),
+        "name": checked_text(job.spec.name, "job name"),
+        "token": None if token is None else checked_text(token, "submission token"),
+    }
+
+
+def submitted_fields(job: Job) -> dict[str, Any]:
+    """Return what the JOB_SUBMITTED event says of a job (see EventKind)."""
+    spec, target = job.spec, job.spec.target
+    fields: dict[str, Any] = {
+        "name": spec.name,
+        "tags": dict(spec.tags),
+        "target_kind": target.kind,
+        "vcpus": spec.resources.vcpus,
+        "memory_mib": spec.resources.memory_mib,
+        "nodes": spec.nodes.count,
+        "priority": spec.priority,
+    }
+    if isinstance(target, BatchTarget):
+        fields |= {"deadline_at": job.deadline_at}
+    elif isinstance(target, ServiceTarget):
+        fields |= {
+            "requests_per_s": target.requests_per_s,
+            "latency_ms": target.latency_ms,
+            "percentile": target.percentile,
+        }
+    return fields

@@ -1,0 +1,1 @@
+"""One suite of tests per port, run on every implementation of it."""
