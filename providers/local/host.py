@@ -1,0 +1,139 @@
+"""What this host has to share, and what it does not offer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud.errors import InsufficientCapacity
+from providers.local.cgroups import CgroupRoom
+from providers.local.settings import LocalSettings
+from providers.local.slices import SliceRecord
+
+_MEMORY_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What all slices together may have."""
+
+    vcpus: float
+    memory_mib: int
+    disk_gib: float
+    cpus: tuple[int, ...]
+
+    def free(self, live: Iterable[SliceRecord]) -> tuple[float, int]:
+        """Return vCPUs and MiB that the live slices leave."""
+        records = list(live)
+        return self.vcpus - sum(each.vcpus for each in records), self.memory_mib - sum(
+            each.memory_mib for each in records
+        )
+
+    def room_for(self, vcpus: float, memory_mib: int, live: Iterable[SliceRecord]) -> int:
+        """Return how many more slices of this size fit."""
+        free_vcpus, free_memory_mib = self.free(live)
+        return max(0, min(int(free_vcpus / vcpus + 1e-9), free_memory_mib // memory_mib))
+
+    def pick_cpus(self, vcpus: float, live: Iterable[SliceRecord]) -> tuple[int, ...]:
+        """Return the least promised CPUs, as many as ``vcpus`` needs."""
+        promised = dict.fromkeys(self.cpus, 0.0)
+        for record in live:
+            for cpu in record.cpus:
+                if cpu in promised:
+                    promised[cpu] += record.vcpus / len(record.cpus)
+        count = min(len(self.cpus), max(1, -int(-vcpus // 1)))
+        return tuple(sorted(sorted(self.cpus, key=lambda cpu: (promised[cpu], cpu))[:count]))
+
+
+def measure_host(settings: LocalSettings, state_dir: Path) -> Host:
+    """Read CPUs, memory and disk; settings win."""
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    memory_mib = settings.memory_mib or int(_available_mib() * _MEMORY_SHARE)
+    return Host(
+        vcpus=(settings.vcpus or float(len(cpus))) * settings.oversubscription,
+        memory_mib=memory_mib,
+        disk_gib=shutil.disk_usage(state_dir).free / 2**30,
+        cpus=cpus,
+    )
+
+
+def _available_mib() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) // 1024
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20)
+
+
+def pick_port(between: str, taken: set[int], *, start: int) -> int:
+    """Return a port of a range such as ``9100-9999`` that nobody listens on, searching from ``start`` on.
+
+    Raises:
+        InsufficientCapacity: every port is in use.
+    """
+    first, last = map(int, between.split("-"))
+    ports = range(first, last + 1)
+    for step in range(len(ports)):
+        port = ports[(start + step) % len(ports)]
+        if port not in taken and _bindable(port):
+            return port
+    raise InsufficientCapacity(f"all worker ports {between} are in use")
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+def isolation_facts(room: CgroupRoom, host: Host, *, pinning: bool) -> Mapping[str, str]:
+    """Say which isolation is in force here and what the machine lacks."""
+    limits = {
+        0: f"none ({room.why_not}); memory is limited per process, CPU by binding only",
+        1: f"version 1: {', '.join(room.controllers)}",
+        2: f"version 2: {', '.join(room.controllers)}",
+    }
+    return {
+        "user": "root" if os.geteuid() == 0 else f"ordinary user (uid {os.geteuid()})",
+        "cgroups": limits[room.version],
+        "pinning": f"slices are bound to CPUs out of {list(host.cpus)}" if pinning else "off by setting",
+        "sandbox": _sandbox(),
+        "missing": "; ".join(_missing(room)) or "nothing",
+    }
+
+
+def _sandbox() -> str:
+    if shutil.which("bwrap") is None:
+        return "none: bubblewrap (bwrap) is not installed"
+    # Tried with what units need: having the program says nothing about being allowed to use namespaces.
+    tried = subprocess.run(
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    return (
+        "bubblewrap with own namespaces"
+        if tried.returncode == 0
+        else f"none: bwrap fails: {tried.stderr.strip()[:200]}"
+    )
+
+
+def _missing(room: CgroupRoom) -> Iterable[str]:
+    if room.version != 2:
+        yield "cgroup version 2 with cpu, memory and pids"
+    if room.version == 0:
+        yield f"limits on a slice's total CPU and memory ({room.why_not})"
+    if not any(Path("/sys/bus/event_source/devices").glob("cpu*")):
+        yield "hardware performance counters"
+    if "resctrl" not in Path("/proc/filesystems").read_text():
+        yield "cache and memory-bandwidth partitioning (resctrl)"

@@ -1,0 +1,164 @@
+"""Settings of the local provider: what this host is divided into, and at which nominal prices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hcloud.errors import ConfigError
+from hcloud.model import Market
+
+_USD_PER_VCPU_H = 0.04
+_USD_PER_GIB_H = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalType:
+    """A size of slice. The default price is nominal: 0.04 USD per vCPU-hour and 0.005 USD per GiB-hour."""
+
+    vcpus: float
+    memory_mib: int
+    disk_gib: float = 4.0
+    price_usd_per_h: float = 0.0
+
+    @property
+    def nominal_usd_per_h(self) -> float:
+        """The on-demand price."""
+        return self.price_usd_per_h or round(self.vcpus * _USD_PER_VCPU_H + self.memory_mib / 1024 * _USD_PER_GIB_H, 6)
+
+
+DEFAULT_TYPES: Mapping[str, LocalType] = {
+    "local.small": LocalType(vcpus=0.5, memory_mib=512, disk_gib=2.0),
+    "local.medium": LocalType(vcpus=1.0, memory_mib=1024, disk_gib=4.0),
+    "local.large": LocalType(vcpus=2.0, memory_mib=2048, disk_gib=8.0),
+    "local.xlarge": LocalType(vcpus=4.0, memory_mib=4096, disk_gib=16.0),
+    "local.2xlarge": LocalType(vcpus=8.0, memory_mib=8192, disk_gib=32.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """Every setting under ``providers: [{type: local, settings: ...}]``."""
+
+    vcpus: float | None = None
+    """vCPUs shared out among all slices; default: the CPUs this process may use."""
+    oversubscription: float = 1.0
+    """Multiplies ``vcpus``: 2.0 promises each CPU twice."""
+    memory_mib: int | None = None
+    """Memory shared out among all slices; default: 80 % of what is available at start."""
+    types: Mapping[str, LocalType] = field(default_factory=lambda: DEFAULT_TYPES)
+    """Sizes on offer, by name; those larger than the host are not offered."""
+    markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
+    """Markets on offer, besides ``reserved``."""
+    spot_price_fraction: float = 0.3
+    """Nominal spot price as a part of the on-demand price."""
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    """Number of reserved slices by type name."""
+    reserved_price_fraction: float = 0.6
+    """Nominal amortised price of a reserved slice as a part of the on-demand price."""
+    boot_delay_s: float = 2.0
+    """Typical time from launch to a registered worker, as told to the planner."""
+    pinning: bool = True
+    """Bind each slice to as few CPUs as it needs."""
+    cgroups: bool = True
+    """Limit slices by control groups where the host allows it."""
+    cgroup_parent: str = "hcloud"
+    """Name of the control group above all slices."""
+    pids_max: int = 4096
+    """Processes and threads per slice."""
+    worker_memory_mib: int = 256
+    """Memory of a slice's worker itself, on top of what its units may use."""
+    worker_command: tuple[str, ...] = ()
+    """Program run instead of the HCloud worker, with ``--bootstrap FILE`` added."""
+    keep_ended_s: float = 7 * 86400.0
+    """How long an ended slice's record is kept (its token cannot launch again meanwhile)."""
+
+
+def parse_settings(name: str, settings: Mapping[str, object]) -> LocalSettings:
+    """Read the settings of provider ``name``.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest right one), or a value of the wrong kind.
+    """
+    where = f"providers: {name}: settings"
+    _refuse_unknown(settings, [each.name for each in fields(LocalSettings)], where)
+    values: dict[str, Any] = {key: _READ.get(key, _same)(value, where) for key, value in settings.items()}
+    try:
+        return _checked(LocalSettings(**values), where)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error), where=where) from error
+
+
+def _refuse_unknown(given: Mapping[str, object], known: list[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(known))}"
+            raise ConfigError(f"unknown setting {key!r}; {hint}", where=where)
+
+
+def _same(value: object, _where: str) -> object:
+    return value
+
+
+def _types(value: object, where: str) -> Mapping[str, LocalType]:
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError(
+            "types must map names to {vcpus, memory_mib}, for example local.tiny: {vcpus: 0.25, memory_mib: 256}",
+            where=where,
+        )
+    types = {}
+    for name, content in value.items():
+        here = f"{where}: types: {name}"
+        if not isinstance(content, Mapping):
+            raise ConfigError("must be a mapping with vcpus and memory_mib", where=here)
+        _refuse_unknown(content, [each.name for each in fields(LocalType)], here)
+        types[str(name)] = _positive_type(content, here)
+    return types
+
+
+def _positive_type(content: Mapping[str, object], where: str) -> LocalType:
+    for key in ("vcpus", "memory_mib"):
+        if not isinstance(content.get(key), int | float) or content[key] <= 0:  # type: ignore[operator]
+            raise ConfigError(f"{key} must be a number above 0", where=where)
+    return LocalType(**content)  # type: ignore[arg-type]
+
+
+def _markets(value: object, where: str) -> tuple[Market, ...]:
+    allowed = [Market.ON_DEMAND.value, Market.SPOT.value]
+    if not isinstance(value, list | tuple) or not set(value) <= set(allowed):
+        raise ConfigError(
+            f"markets must be a list out of {allowed} (reserved slices are given by 'reserved')", where=where
+        )
+    return tuple(Market(each) for each in value)
+
+
+def _words(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError("worker_command must be a list of words", where=where)
+    return tuple(map(str, value))
+
+
+_READ = {"types": _types, "markets": _markets, "worker_command": _words}
+
+
+def _checked(settings: LocalSettings, where: str) -> LocalSettings:
+    for key in (
+        "vcpus",
+        "memory_mib",
+        "oversubscription",
+        "spot_price_fraction",
+        "reserved_price_fraction",
+        "pids_max",
+    ):
+        value = getattr(settings, key)
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or value <= 0):
+            raise ConfigError(f"{key} must be a number above 0, not {value!r}", where=where)
+    unknown = sorted(set(settings.reserved) - set(settings.types))
+    if unknown:
+        raise ConfigError(
+            f"reserved names {unknown[0]!r}, which is none of the types {sorted(settings.types)}", where=where
+        )
+    return settings

@@ -1,0 +1,301 @@
+"""A slice on disk: its directory says what it is, whether it runs and how it ended; and how to power it off.
+
+Files of a slice's directory, each written once (or replaced whole) and synced, in the order of its life:
+``slice.json`` the :class:`SliceRecord`; ``bootstrap.json`` the worker's orders; ``supervisor.json`` the supervisor's
+process; ``alive`` touched while it lives; ``preempt`` an operator's wish; ``notice.json`` the announced end;
+``stop.json`` power-off has begun; ``ended.json`` nothing of it runs any more. ``machine/`` belongs to the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hcloud.errors import ProviderUnavailable
+from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
+
+SLICE_VARIABLE = "HCLOUD_SLICE"
+"""Environment variable of everything a slice runs; its value is the slice's directory."""
+_KILL_TIMEOUT_S = 3.0
+_END_TIMEOUT_S = 20.0
+
+
+def boot_id() -> str:
+    """Name the present run of the kernel; process ids of another run mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """A process that cannot be mistaken for a later one with the same id."""
+
+    pid: int
+    started_ticks: int
+    boot_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """Identify a live process; None if there is none (a zombie is none)."""
+        stat = _stat(pid)
+        return cls(pid=pid, started_ticks=int(stat[19]), boot_id=boot_id()) if stat and stat[0] not in "ZX" else None
+
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return ProcessIdentity.of(self.pid) == self
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Fields of ``/proc/PID/stat`` from the state on (field 3 is index 0); empty if the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _processes() -> Iterable[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def descendants(pid: int) -> set[int]:
+    """All live processes below ``pid``, which as a subreaper also keeps those whose parents ended."""
+    children: dict[int, set[int]] = {}
+    for each in _processes():
+        stat = _stat(each)
+        if stat:
+            children.setdefault(int(stat[1]), set()).add(each)
+    found: set[int] = set()
+    frontier = {pid}
+    while frontier:
+        frontier = set().union(*(children.get(each, set()) for each in frontier)) - found
+        found |= frontier
+    return {each for each in found if (_stat(each) or ["Z"])[0] not in "ZX"}
+
+
+def marked(directory: Path) -> set[int]:
+    """Live processes that carry the slice's directory in their environment (as far as we may read it)."""
+    mark = f"{SLICE_VARIABLE}={directory}".encode()
+    found = set()
+    for pid in _processes():
+        with contextlib.suppress(OSError):  # ended meanwhile, or of a user who is none of ours
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found
+
+
+def _run_quietly(argv: tuple[str, ...]) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # tidying: what it leaves does no harm
+        if argv:
+            null = subprocess.DEVNULL
+            subprocess.run(argv, stdin=null, stdout=null, stderr=null, timeout=_END_TIMEOUT_S, check=False)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file whole and durably: a crash leaves the old one or the new one, never half of one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with open(draft, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+        json.dump(content, stream, indent=1, sort_keys=True)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(draft, path)
+    sync_directory(path.parent)
+
+
+def write_json_once(path: Path, content: Mapping[str, object]) -> None:
+    """Like :func:`write_json`, but what stands there already stays: the first account of an end is the true one."""
+    draft = path.with_name(f".once.{path.name}.{os.getpid()}.{threading.get_ident()}")
+    write_json(draft, content)
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    os.unlink(draft)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames within ``path`` durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a file of ours; None only if there is none.
+
+    Raises:
+        ProviderUnavailable: it exists and cannot be read: nothing may be concluded.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        return content
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ProviderUnavailable(f"cannot read {path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRecord:
+    """What was asked for and what was given, fixed when the slice is made."""
+
+    provider_id: str
+    instance_id: str
+    token: str
+    owner: str
+    type_name: str
+    zone: str
+    market: str
+    price_usd_per_h: float
+    vcpus: float
+    memory_mib: int
+    launched_at: float
+    expires_at: float
+    boot_id: str
+    worker_port: int
+    cpus: tuple[int, ...]
+    memory_limit_mib: int
+    """Of all its processes together, the worker included; where no group can hold that, of each single process."""
+    pids_max: int
+    place: int
+    """Its number among the live slices, from 0; gives it a range of user ids of its own."""
+    cgroup_paths: Mapping[str, str] = field(default_factory=dict)
+    cgroup_procs_files: tuple[str, ...] = ()
+    worker_argv: tuple[str, ...] = ()
+    end_argv: tuple[str, ...] = ()
+    """Run after everything was killed: the engine takes back what it set up outside (its firewall table)."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class SliceDirectory:
+    """One slice's files, and the questions they answer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.machine = path / "machine"
+        self.bootstrap_file = path / "bootstrap.json"
+        self.notice_file = path / "notice.json"
+
+    def record(self) -> SliceRecord | None:
+        """Return what the slice is; None if it was never made."""
+        content = read_json(self.path / "slice.json")
+        if content is None:
+            return None
+        for name in ("cpus", "cgroup_procs_files", "worker_argv", "end_argv"):
+            content[name] = tuple(content[name])
+        return SliceRecord(**content)
+
+    def write_record(self, record: SliceRecord) -> None:
+        """Write what the slice is."""
+        write_json(self.path / "slice.json", asdict(record))
+
+    def ended(self) -> dict[str, Any] | None:
+        """Return ``{at, reason}`` once nothing of the slice runs any more."""
+        return read_json(self.path / "ended.json")
+
+    def stopping(self) -> dict[str, Any] | None:
+        """Return ``{at, reason}`` once power-off has begun."""
+        return read_json(self.path / "stop.json")
+
+    def preempt_at(self) -> float | None:
+        """Return the announced time at which the slice is taken back."""
+        notice = read_json(self.notice_file)
+        return None if notice is None else float(notice["preempt_at"])
+
+    def expires_at(self, record: SliceRecord) -> float:
+        """Return when the slice powers itself off: as paid for at launch, or as its worker was told since."""
+        try:
+            renewal = read_json(self.machine / "renewal.json")
+        except ProviderUnavailable:
+            renewal = None  # torn by a full disk: what was paid for at launch still holds
+        return record.expires_at if renewal is None else float(renewal["expires_at"])
+
+    def supervisor(self) -> ProcessIdentity | None:
+        """Return the process that supervises it (alive or not); None before it has started."""
+        content = read_json(self.path / "supervisor.json")
+        return None if content is None else ProcessIdentity(**content)
+
+    def supervise(self) -> None:
+        """Record the calling process as the supervisor."""
+        identity = ProcessIdentity.of(os.getpid())
+        assert identity is not None
+        write_json(self.path / "supervisor.json", asdict(identity))
+
+    def touch_alive(self) -> None:
+        """Note that the slice lives now."""
+        (self.path / "alive").touch()
+
+    def alive_at(self) -> float | None:
+        """Return when the slice was last known to live."""
+        try:
+            return (self.path / "alive").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def power_off(self, *, reason: str, at: float) -> bool:
+        """Kill everything of the slice but the caller, give back groups and disk, record the end. Repeatable.
+
+        Returns whether that is done; False means a process resists (a device that does not answer) or the disk does not
+        take the record: ask again.
+        """
+        record = self.record()
+        if record is None:
+            return True
+        with contextlib.suppress(OSError):  # a full disk is no reason to let it run
+            write_json_once(self.path / "stop.json", {"at": at, "reason": reason})
+        supervisor = self.supervisor()
+        if supervisor is not None and supervisor.pid != os.getpid():
+            # Held, not killed: it restarts nothing more, and stays the parent by which orphans are found.
+            supervisor.signal(signal.SIGSTOP)
+        if not self._kill_all(record, supervisor):
+            return False
+        if supervisor is not None and supervisor.pid != os.getpid():
+            supervisor.signal(signal.SIGKILL)
+        if self.machine.exists():
+            _run_quietly(record.end_argv)
+        remove_cgroup(record.cgroup_paths)
+        shutil.rmtree(self.machine, ignore_errors=True)
+        try:
+            write_json_once(self.path / "ended.json", {"at": at, "reason": reason})
+        except OSError:
+            return False
+        return True
+
+    def _kill_all(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> bool:
+        give_up_at = time.monotonic() + _KILL_TIMEOUT_S
+        while victims := self._victims(record, supervisor):
+            kill_cgroup(record.cgroup_paths)
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _victims(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> set[int]:
+        """Everything of the slice that runs: found by group, by descent and by mark, as each alone can miss some."""
+        spared = {os.getpid()}
+        found = cgroup_pids(record.cgroup_paths.values()) | marked(self.path)
+        if supervisor is not None and supervisor.alive():
+            spared.add(supervisor.pid)
+            found |= descendants(supervisor.pid)
+        return {pid for pid in found - spared if (_stat(pid) or ["Z"])[0] not in "ZX"}

@@ -1,0 +1,8 @@
+"""A behaving cloud for tests, dry runs and the simulator: what real ones do to their users, repeatable by seed."""
+
+from providers.mock.faults import Fault, FaultKind
+from providers.mock.machine import MachineRecord
+from providers.mock.provider import MockProvider
+from providers.mock.settings import MockSettings, parse_settings
+
+__all__ = ["Fault", "FaultKind", "MachineRecord", "MockProvider", "MockSettings", "parse_settings"]

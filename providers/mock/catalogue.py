@@ -1,0 +1,115 @@
+"""What the mock cloud offers at a moment: types, zones and markets with their prices, and what is out of stock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hcloud.model import InstanceType, Market, Offer, Resources
+from providers.mock.draws import draws_for, walk
+from providers.mock.settings import MockSettings
+
+LOWEST_SPOT_SHARE = 0.1
+
+
+class Catalogue:
+    """Types and prices of one mock cloud. All answers depend on settings and time only."""
+
+    def __init__(self, provider: str, settings: MockSettings) -> None:
+        self.settings = settings
+        self._provider = provider
+        self.types = {
+            name: InstanceType(
+                provider=provider,
+                name=name,
+                capacity=Resources(vcpus=each.vcpus, memory_mib=each.memory_mib, disk_gib=each.disk_gib),
+                boot_delay_s=settings.boot.p50_s,
+            )
+            for name, each in sorted(settings.types.items())
+        }
+        self._spot_shares: dict[tuple[str, str, int], float] = {}
+
+    def offers(self, now: float, reserved_in_use: Mapping[tuple[str, str], int]) -> tuple[Offer, ...]:
+        """Return all offers sorted by key, priced as of the present step of the spot prices.
+
+        ``reserved_in_use`` counts taken reserved machines by zone and type.
+        """
+        priced_at = max(1.0, self.step_of(now) * self.settings.spot.step_s)
+        return tuple(
+            self._offer(zone, name, market, now, priced_at, reserved_in_use.get((zone, name), 0))
+            for zone in sorted(self.settings.zones)
+            for name in self.types
+            for market in sorted(self.settings.markets)
+        )
+
+    def step_of(self, now: float) -> int:
+        """Return the number of the step of spot prices that a time is in."""
+        return math.floor(now / self.settings.spot.step_s)
+
+    def price_usd_per_h(self, zone: str, type_name: str, market: Market, now: float) -> float:
+        """Return the price of a type in a zone and market at a time; only spot prices move."""
+        fixed = self._fixed_price(zone, type_name, market)
+        return fixed * self._spot_share(zone, type_name, self.step_of(now)) if market is Market.SPOT else fixed
+
+    def cost_usd(self, zone: str, type_name: str, market: Market, from_at: float, to_at: float) -> float:
+        """Return what a machine costs over an interval, at prices that may move within it."""
+        if market is not Market.SPOT:
+            return self._fixed_price(zone, type_name, market) * (to_at - from_at) / 3600
+        cost, at, step_s = 0.0, from_at, self.settings.spot.step_s
+        while at < to_at:
+            until = min(to_at, (self.step_of(at) + 1) * step_s)
+            until = until if until > at else to_at  # a float so large that a step no longer moves it
+            cost += self.price_usd_per_h(zone, type_name, market, at) * (until - at) / 3600
+            at = until
+        return cost
+
+    def out_of_stock(self, offer: Offer, now: float) -> bool:
+        """Whether chance has this offer out of stock in the present period."""
+        stockouts = self.settings.stockouts
+        if stockouts.rate <= 0:
+            return False
+        period = math.floor(now / stockouts.period_s)
+        return bool(draws_for(self.settings.seed, "stockout", *offer.key, period).random() < stockouts.rate)
+
+    def has(self, offer: Offer) -> bool:
+        """Whether such an offer exists at all."""
+        return (
+            offer.provider == self._provider
+            and offer.instance_type.name in self.types
+            and offer.zone in self.settings.zones
+            and offer.market in self.settings.markets
+        )
+
+    def reserved_count(self, type_name: str) -> int:
+        """Return how many machines of a type are reserved per zone."""
+        return self.settings.reserved.get(type_name, self.settings.reserved_default)
+
+    def _offer(self, zone: str, name: str, market: Market, now: float, priced_at: float, taken: int) -> Offer:
+        return Offer(
+            provider=self._provider,
+            region=self.settings.region_of(zone),
+            zone=zone,
+            instance_type=self.types[name],
+            market=market,
+            price_usd_per_h=self.price_usd_per_h(zone, name, market, now),
+            priced_at=priced_at,
+            billing_minimum_s=self.settings.billing_minimum_s,
+            available=self.reserved_count(name) - taken if market is Market.RESERVED else None,
+        )
+
+    def _fixed_price(self, zone: str, type_name: str, market: Market) -> float:
+        """On-demand and reserved prices; for spot the on-demand price its share is taken of."""
+        factor = self.settings.region_price_factors.get(self.settings.region_of(zone), 1.0)
+        factor *= self.settings.reserved_price_factor if market is Market.RESERVED else 1.0
+        return round(self.settings.types[type_name].usd_per_h * factor, 6)
+
+    def _spot_share(self, zone: str, type_name: str, step: int) -> float:
+        key = (zone, type_name, step)
+        share = self._spot_shares.get(key)
+        if share is None:
+            if len(self._spot_shares) > 100_000:
+                self._spot_shares.clear()
+            spot = self.settings.spot
+            wandering = math.exp(spot.volatility * walk(self.settings.seed, f"{zone}/{type_name}", step))
+            share = self._spot_shares[key] = min(1.0, max(LOWEST_SPOT_SHARE, spot.price_factor * wandering))
+        return share

@@ -1,0 +1,77 @@
+"""What can go wrong in the mock cloud, once, n times, for a while or by chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from hcloud.model import Offer
+
+Call = Literal["offers", "launch", "instances", "terminate"]
+
+
+class FaultKind(StrEnum):
+    """What goes wrong. All refusals come before the effect; LOSE_REPLY and ANSWER_LATE after it."""
+
+    THROTTLE = "throttle"  # Throttled
+    BE_AWAY = "be_away"  # ProviderUnavailable
+    RUN_OUT = "run_out"  # InsufficientCapacity
+    EXCEED_QUOTA = "exceed_quota"  # QuotaExceeded
+    REJECT = "reject"  # LaunchRejected
+    LOSE_REQUEST = "lose_request"  # OutcomeUnknown, nothing happened
+    LOSE_REPLY = "lose_reply"  # OutcomeUnknown, it happened
+    ANSWER_LATE = "answer_late"  # OutcomeUnknown, it happens ``delay_s`` later
+    LIST_PARTLY = "list_partly"  # the zone (the first with machines unless given) is missing from a listing
+    LIST_LATE = "list_late"  # the machine is missing from listings for as long as the cloud allows itself
+    NEVER_BOOT = "never_boot"  # the machine stays PENDING
+    DIE = "die"  # the machine dies ``delay_s`` after its launch
+    PREEMPT = "preempt"  # the machine is taken back ``delay_s`` after its launch, with notice
+
+
+_LAUNCH: frozenset[Call] = frozenset({"launch"})
+_WRITES: frozenset[Call] = frozenset({"launch", "terminate"})
+_ALL: frozenset[Call] = frozenset({"offers", "launch", "instances", "terminate"})
+CALLS: dict[FaultKind, frozenset[Call]] = {
+    FaultKind.THROTTLE: _ALL,
+    FaultKind.BE_AWAY: _ALL,
+    FaultKind.LOSE_REQUEST: _WRITES,
+    FaultKind.LOSE_REPLY: _WRITES,
+    FaultKind.LIST_PARTLY: frozenset({"instances"}),
+}
+"""Which calls a kind of fault may meet; all others meet a launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One scripted fault.
+
+    It meets calls of ``call`` (None: any its kind may meet) whose offer fits ``zone``, ``instance_type`` and ``market``
+    (None: any), between ``from_s`` and ``to_s`` seconds after the cloud came to be, ``times`` times (None: each time).
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    kind: FaultKind
+    call: Call | None = None
+    times: int | None = 1
+    zone: str | None = None
+    instance_type: str | None = None
+    market: str | None = None
+    from_s: float = 0.0
+    to_s: float | None = None
+    delay_s: float = 5.0
+
+    def meets(self, call: Call, offer: Offer | None, age_s: float) -> bool:
+        """Whether this fault applies to a call about an offer at this age of the cloud."""
+        if call not in CALLS.get(self.kind, _LAUNCH) or (self.call is not None and self.call != call):
+            return False
+        if age_s < self.from_s or (self.to_s is not None and age_s >= self.to_s):
+            return False
+        return offer is None or (
+            self.zone in (None, offer.zone)
+            and self.instance_type in (None, offer.instance_type.name)
+            and self.market in (None, offer.market.value)
+        )

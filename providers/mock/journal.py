@@ -1,0 +1,59 @@
+"""Rows in a file that outlives a killed process: a JSON line per write, appended under a lock; the latest row wins."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class FileJournal:
+    """A ``Journal`` on an append-only file, shared by threads and processes.
+
+    A line is whole or, when its writer was killed in the middle, torn: the next holder cuts a torn line off, so each
+    write happened entirely or not at all. Nothing is synced to disk: it survives the process, not the host.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self._file)
+        self._lock = threading.Lock()
+        self._read_to = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Mapping[str, object]]:
+        """Keep every other thread and process out; gives the rows others have written since it was last held."""
+        with self._lock:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield self._news()
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def write(self, rows: Mapping[str, object]) -> None:
+        """Append rows, all or none; only while holding."""
+        line = memoryview(json.dumps(rows, separators=(",", ":")).encode() + b"\n")
+        written = len(line)
+        while line:
+            line = line[os.write(self._file, line) :]
+        self._read_to += written
+
+    def _news(self) -> Mapping[str, object]:
+        size = os.fstat(self._file).st_size
+        if size == self._read_to:
+            return {}
+        text = os.pread(self._file, size - self._read_to, self._read_to)
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            os.ftruncate(self._file, self._read_to + whole)
+        self._read_to += whole
+        rows: dict[str, object] = {}
+        for line in text[:whole].splitlines():
+            rows.update(json.loads(line))
+        return rows

@@ -1,0 +1,159 @@
+"""One machine of the mock cloud. What becomes of it is fixed at launch and read off by time: nothing runs meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hcloud.model import Market, Resources
+from hcloud.provider import CloudInstance, CloudState, Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRecord:
+    """The truth about a machine that was ever launched, for tests and reports on the mock cloud itself."""
+
+    provider_id: str
+    instance_id: str
+    token: str
+    owner: str
+    zone: str
+    type_name: str
+    market: Market
+    state: CloudState
+    launched_at: float
+    running_at: float | None
+    terminated_at: float | None
+    expires_at: float
+    quality: float
+    billed_usd: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRow:
+    """A machine, with every moment of its life that is already settled; ``math.inf`` where it will not come.
+
+    ``listed_at`` is from when listings show it, ``notice_at`` from when they tell of ``preempt_at``. ``stopped_at`` is
+    the end of an asked termination, ``expires_at`` the end it makes by itself.
+    """
+
+    provider_id: str
+    instance_id: str
+    token: str
+    owner: str
+    zone: str
+    region: str
+    type_name: str
+    market: Market
+    capacity: Resources
+    price_usd_per_h: float
+    billing_minimum_s: float
+    quality: float
+    launched_at: float
+    running_at: float
+    listed_at: float
+    expires_at: float
+    dies_at: float = math.inf
+    preempt_at: float = math.inf
+    notice_at: float = math.inf
+    stop_asked_at: float = math.inf
+    stopped_at: float = math.inf
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ends_at(self) -> float:
+        """When it is TERMINATED and billing ends."""
+        return max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, self.expires_at))
+
+    def state_at(self, now: float) -> CloudState:
+        """Return its state at a time from its launch on."""
+        if now >= self.ends_at:
+            return CloudState.TERMINATED
+        if now >= self.stop_asked_at:
+            return CloudState.STOPPING
+        return CloudState.RUNNING if now >= self.running_at else CloudState.PENDING
+
+    def detail_at(self, now: float) -> str:
+        """Say in words why it ended, or that it was told to."""
+        if now < self.ends_at:
+            return "asked to end" if now >= self.stop_asked_at else ""
+        ends = {
+            self.stopped_at: "terminated on request",
+            self.expires_at: "ended itself at its expiry",
+            self.preempt_at: "taken back by the provider",
+            self.dies_at: "died",
+        }
+        return ends.get(self.ends_at, "")
+
+    def changes(self) -> tuple[float, ...]:
+        """Return every time at which what is told of it changes."""
+        times = (self.launched_at, self.listed_at, self.running_at, self.notice_at, self.stop_asked_at, self.ends_at)
+        return tuple(sorted({at for at in times if at <= self.ends_at and math.isfinite(at)}))
+
+    def told_at(self, now: float, price_usd_per_h: float) -> CloudInstance:
+        """Return the machine as the cloud tells it."""
+        return CloudInstance(
+            provider_id=self.provider_id,
+            instance_id=self.instance_id,
+            token=self.token,
+            owner=self.owner,
+            state=self.state_at(now),
+            zone=self.zone,
+            launched_at=self.launched_at,
+            price_usd_per_h=price_usd_per_h,
+            terminated_at=self.ends_at if self.ends_at <= now else None,
+            preempt_at=self.preempt_at_told(now),
+            expires_at=self.expires_at,
+            detail=self.detail_at(now),
+        )
+
+    def preempt_at_told(self, now: float) -> float | None:
+        """Return when it will be taken back, once that has been announced."""
+        return self.preempt_at if self.notice_at <= now and math.isfinite(self.preempt_at) else None
+
+    def machine_at(self, now: float) -> Machine:
+        """Return the machine as an engine on it sees it."""
+        return Machine(
+            instance_id=self.instance_id,
+            capacity=self.capacity,
+            ready_at=self.running_at,
+            expires_at=self.expires_at,
+            quality=self.quality,
+            preempt_at=self.preempt_at_told(now),
+        )
+
+    def record_at(self, now: float, billed_usd: float) -> MachineRecord:
+        """Return the truth about it as of a time."""
+        return MachineRecord(
+            provider_id=self.provider_id,
+            instance_id=self.instance_id,
+            token=self.token,
+            owner=self.owner,
+            zone=self.zone,
+            type_name=self.type_name,
+            market=self.market,
+            state=self.state_at(now),
+            launched_at=self.launched_at,
+            running_at=self.running_at if self.running_at <= min(now, self.ends_at) else None,
+            terminated_at=self.ends_at if self.ends_at <= now else None,
+            expires_at=self.expires_at,
+            quality=self.quality,
+            billed_usd=billed_usd,
+            detail=self.detail_at(now),
+        )
+
+    def billed_until(self, now: float) -> float:
+        """Return up to when it is billed as of a time: its end, and at least the billing minimum."""
+        return max(min(now, self.ends_at), self.launched_at + self.billing_minimum_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self) | {"market": self.market.value, "tags": dict(self.tags)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> MachineRow:
+        """Return it as it was written by :meth:`to_json`."""
+        return cls(**{**row, "market": Market(row["market"]), "capacity": Resources(**row["capacity"])})

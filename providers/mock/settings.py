@@ -1,0 +1,170 @@
+"""What can be set on the mock cloud, with a benign default for everything."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hcloud.errors import ConfigError
+from hcloud.model import Market
+from providers.mock.faults import Fault, FaultKind
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BootSettings(_Section):
+    """Time from launch to RUNNING: lognormal. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
+
+    p50_s: float = Field(15.0, ge=0)
+    p95_s: float = Field(120.0, ge=0)
+
+
+class TypeSettings(_Section):
+    """One machine type of the catalogue and its on-demand price in the cheapest region."""
+
+    vcpus: float = Field(gt=0)
+    memory_mib: int = Field(gt=0)
+    disk_gib: float = Field(50.0, gt=0)
+    usd_per_h: float = Field(gt=0)
+
+
+class SpotSettings(_Section):
+    """Spot prices (a share of on-demand that wanders every ``step_s``) and preemptions (``notice_s`` ahead)."""
+
+    price_factor: float = Field(0.35, gt=0, le=1)
+    volatility: float = Field(0.15, ge=0, le=1)
+    step_s: float = Field(300.0, gt=0)
+    preemptions_per_h: float = Field(0.0, ge=0)
+    notice_s: float = Field(120.0, ge=0)
+
+
+class QualitySettings(_Section):
+    """Spread of the machines' speed around 1 (lognormal standard deviation); units run so much faster or slower."""
+
+    spread: float = Field(0.0, ge=0, le=1)
+
+
+class QuotaSettings(_Section):
+    """At most so many vCPUs at once; ``region`` and ``market`` None: in all together."""
+
+    vcpus: float = Field(ge=0)
+    region: str | None = None
+    market: Market | None = None
+
+
+class StockoutSettings(_Section):
+    """Random stockouts: in each ``period_s`` each offer is out with probability ``rate``."""
+
+    rate: float = Field(0.0, ge=0, le=1)
+    period_s: float = Field(600.0, gt=0)
+
+
+class ThrottleSettings(_Section):
+    """A token bucket over all calls; None: no limit."""
+
+    calls_per_s: float | None = Field(None, gt=0)
+    burst: int = Field(20, ge=1)
+
+
+def _default_types() -> dict[str, TypeSettings]:
+    """General (m), compute (c) and memory (r) machines, priced like the big clouds' in 2025, to two digits."""
+    rows = {
+        "m.small": (1, 2048, 0.025),
+        "m.medium": (2, 8192, 0.096),
+        "m.large": (4, 16384, 0.192),
+        "m.xlarge": (8, 32768, 0.384),
+        "m.2xlarge": (16, 65536, 0.768),
+        "c.medium": (2, 4096, 0.085),
+        "c.large": (4, 8192, 0.17),
+        "c.2xlarge": (16, 32768, 0.68),
+        "r.medium": (2, 16384, 0.126),
+        "r.xlarge": (8, 65536, 0.504),
+    }
+    return {
+        name: TypeSettings(vcpus=vcpus, memory_mib=memory_mib, usd_per_h=usd, disk_gib=25.0 * vcpus)
+        for name, (vcpus, memory_mib, usd) in rows.items()
+    }
+
+
+class MockSettings(_Section):
+    """All settings of the mock cloud.
+
+    ``zones`` maps a zone to its region and price factor by name: ``east-1a`` is in ``east-1``. ``reserved`` holds how
+    many machines of a type are reserved per zone (absent types: ``reserved_default``). ``list_lag_s`` is how long a new
+    machine may be missing from listings. ``chances`` gives a fault's probability per call, ``script`` faults at set
+    times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's state directory) the cloud outlives
+    this process and is shared with others.
+    """
+
+    seed: int = Field(0, ge=0)
+    types: dict[str, TypeSettings] = Field(default_factory=_default_types, min_length=1)
+    zones: tuple[str, ...] = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
+    region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
+    markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
+    reserved: dict[str, int] = Field(default_factory=dict)
+    reserved_default: int = Field(2, ge=0)
+    reserved_price_factor: float = Field(0.6, gt=0, le=1)
+    billing_minimum_s: float = Field(60.0, ge=0)
+    boot: BootSettings = BootSettings()
+    stop_s: float = Field(3.0, ge=0)
+    spot: SpotSettings = SpotSettings()
+    quality: QualitySettings = QualitySettings()
+    deaths_per_h: float = Field(0.0, ge=0)
+    quotas: tuple[QuotaSettings, ...] = ()
+    stockouts: StockoutSettings = StockoutSettings()
+    throttle: ThrottleSettings = ThrottleSettings()
+    list_lag_s: float = Field(0.0, ge=0)
+    keep_terminated_s: float = Field(3600.0, ge=0)
+    chances: dict[FaultKind, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    script: tuple[Fault, ...] = ()
+    persist: bool = False
+    state_file: str | None = None
+
+    def region_of(self, zone: str) -> str:
+        """Return the region a zone is in: its name without the last letter."""
+        return zone[:-1]
+
+
+def parse_settings(provider: str, settings: Mapping[str, object]) -> MockSettings:
+    """Check settings.
+
+    Raises:
+        ConfigError: names the key and, for an unknown one, the nearest right one.
+    """
+    try:
+        return MockSettings.model_validate(dict(settings))
+    except ValidationError as error:
+        raise _in_one_sentence(provider, error) from error
+
+
+def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
+    errors = error.errors()
+    unknown = [each for each in errors if each["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
+    first = (unknown or errors)[0]
+    where = f"providers.{provider}.settings." + ".".join(str(part) for part in first["loc"])
+    if not unknown:
+        return ConfigError(f"{first['msg'].lower()}, not {first['input']!r}", where=where)
+    key = str(first["loc"][-1])
+    near = difflib.get_close_matches(key, _known_keys(first["loc"][:-1]), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_known_keys(first['loc'][:-1]))}"
+    return ConfigError(f"there is no setting {key}; {hint}", where=where)
+
+
+def _known_keys(path: tuple[Any, ...]) -> list[str]:
+    """The keys of the section at a path of the settings."""
+    sections: dict[str, list[str]] = {
+        "boot": list(BootSettings.model_fields),
+        "spot": list(SpotSettings.model_fields),
+        "quality": list(QualitySettings.model_fields),
+        "quotas": list(QuotaSettings.model_fields),
+        "stockouts": list(StockoutSettings.model_fields),
+        "throttle": list(ThrottleSettings.model_fields),
+        "types": list(TypeSettings.model_fields),
+        "script": list(Fault.__dataclass_fields__),
+    }
+    return sections.get(str(path[0]), []) if path else list(MockSettings.model_fields)

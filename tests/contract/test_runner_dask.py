@@ -1,0 +1,145 @@
+"""The runner contract on the real engine: scheduler, workers and units as processes of this host."""
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hcloud.clock import SystemClock
+from hcloud.engine.runner import DaskRunner, EngineAway
+from hcloud.model import InstanceId
+from hcloud.provider import Runner, UnitState
+from tests.contract.benches import RealTime
+from tests.contract.runner_contract import RunnerAbility, RunnerBench, RunnerContract
+from tests.engine.site import Site
+from tests.waiting import wait_until
+
+NAMES = ("inst-1", "inst-2")
+CALL_TIMEOUT_S = 2.0
+
+
+class LossyWire:
+    """A connection to the engine that loses one request, or one reply, when told to."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self.lose: RunnerAbility | None = None
+
+    def ask(self, operation: str, patience_s: float, **arguments: Any) -> Any:
+        """Ask as the real one does, but for the armed fault."""
+        lost, self.lose = (self.lose, None) if operation == "hcloud_call" else (None, self.lose)
+        if lost is RunnerAbility.LOSE_START_REQUEST:
+            raise EngineAway("the request was lost")
+        answer = self._wire.ask(operation, patience_s, **arguments)
+        if lost is RunnerAbility.LOSE_START_REPLY:
+            raise EngineAway("the reply was lost")
+        return answer
+
+    def close(self) -> None:
+        """Close the real one."""
+        self._wire.close()
+
+
+class DaskBench(RealTime, RunnerBench):
+    """One site for all tests; each test leaves it repaired and with no unit."""
+
+    instances = NAMES
+    patience_s = 30.0
+
+    def __init__(self, site: Site, numbers: Iterator[int]) -> None:
+        RunnerBench.__init__(self)
+        RealTime.__init__(self, SystemClock())
+        self._numbers = numbers  # ids are fenced for ever, so no test may use one again
+        self.site = site
+        self.runner: Runner = self._new_runner()
+        self._until_registered()
+
+    def _new_runner(self) -> DaskRunner:
+        runner = self.site.runner({"call_timeout_s": CALL_TIMEOUT_S})
+        runner._wire = LossyWire(runner._wire)  # type: ignore[assignment]
+        return runner
+
+    def _until_registered(self) -> None:
+        def registered() -> bool:
+            view = self.runner.observe()
+            return {each.instance_id for each in view.workers} >= set(NAMES) and not view.silent
+
+        wait_until(registered, self.patience_s)
+
+    def silence(self, instance_id: InstanceId) -> None:
+        os.kill(self.site.machines[instance_id].link(), signal.SIGSTOP)
+
+    def unsilence(self, instance_id: InstanceId) -> None:
+        os.kill(self.site.machines[instance_id].link(), signal.SIGCONT)
+
+    def kill_machine(self, instance_id: InstanceId) -> None:
+        self.site.machines[instance_id].kill()
+
+    def engine_away(self) -> None:
+        self.site.kill_engine()
+
+    def engine_back(self) -> None:
+        self.site.start_engine()
+
+    def break_next(self, fault: RunnerAbility) -> None:
+        self.runner._wire.lose = fault  # type: ignore[attr-defined]
+
+    def restarted(self) -> Runner:
+        return self._new_runner()
+
+    def announce_preemption(self, instance_id: InstanceId, preempt_at: float) -> None:
+        self.site.machines[instance_id].notice_file.write_text(json.dumps({"preempt_at": preempt_at}))
+
+    def tidy(self) -> None:
+        """Repair what the test broke, and let go of its units."""
+        assert self.site.engine is not None
+        if self.site.engine.poll() is not None:
+            self.site.start_engine()
+        for machine in self.site.machines.values():
+            machine.notice_file.unlink(missing_ok=True)
+            if machine.supervisor.poll() is not None:
+                machine.start()
+            os.kill(machine.link(), signal.SIGCONT)
+        self._until_registered()
+        wait_until(self._without_units, self.patience_s)
+        self.runner.close()
+
+    def _without_units(self) -> bool:
+        workers = self.runner.observe().workers
+        live = {each.id: worker.instance_id for worker in workers for each in worker.units}
+        ended = {each.id for worker in workers for each in worker.units if each.state is UnitState.ENDED}
+        self.runner.stop({unit: name for unit, name in live.items() if unit not in ended}, cause=None)
+        self.runner.forget({unit: name for unit, name in live.items() if unit in ended})
+        return not live
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
+    try:
+        for name in NAMES:
+            site.machine(name)
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+class TestDaskRunner(RunnerContract):
+    """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
+
+    abilities = frozenset(RunnerAbility)
+
+    @pytest.fixture
+    def bench(self, site: Site, numbers: Iterator[int]) -> Iterator[DaskBench]:
+        bench = DaskBench(site, numbers)
+        yield bench
+        bench.tidy()

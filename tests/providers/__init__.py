@@ -1,0 +1,1 @@
+"""Providers beyond what their port's contract suite asks."""
