@@ -1,0 +1,78 @@
+"""What a worker is told when its machine starts: one JSON file, written by the provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from hcloud.engine.unit import read_json
+from hcloud.errors import ConfigError
+
+POWERED_OFF_EXIT = 79
+"""Exit code of a worker that has switched its machine off: do not start it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """The worker's bootstrap file.
+
+    ``cpus``: ids this instance may use. ``cgroup``: ``{"version": 1, "paths": {controller: directory}}`` or
+    ``{"version": 2, "paths": {"": directory}}``, the instance's own groups; units get children of them.
+    ``unit_uid_base``: units run as this uid plus their slot (0..63), as root only; two instances of one host need
+    ranges of their own. ``poweroff``: what ends the machine: "exit" (write ``<state_dir>/off.json`` and exit with
+    ``POWERED_OFF_EXIT``) or a command. ``settings``: ``pids_max``, ``max_log_mib``, ``max_workdir_mib``,
+    ``readonly_paths`` (``:``-separated, shown to units), ``listen_host``, ``preempt_file`` (its appearance is a
+    notice).
+    """
+
+    instance_id: str
+    scheduler_address: str
+    tls_dir: Path
+    state_dir: Path
+    worker_port: int
+    expires_at: float
+    lease_s: float = 600.0
+    token: str = ""
+    owner: str = ""
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    cpus: tuple[int, ...] | None = None
+    cgroup: Mapping[str, Any] | None = None
+    isolation: Literal["require", "best_effort"] = "require"
+    unit_uid_base: int = 61000
+    poweroff: Literal["exit"] | tuple[str, ...] = "exit"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def number(self, name: str, default: int) -> int:
+        """Return a numeric setting."""
+        return int(self.settings.get(name, default))
+
+
+def load_bootstrap(path: Path) -> Bootstrap:
+    """Read a bootstrap file.
+
+    Raises:
+        ConfigError: it is missing, is not JSON, or lacks or misnames a key.
+    """
+    plain = read_json(path)
+    if plain is None:
+        raise ConfigError("no readable JSON file here; the provider writes it at launch", where=str(path))
+    known = {each.name for each in fields(Bootstrap)}
+    if unknown := sorted(set(plain) - known):
+        raise ConfigError(f"unknown key; known are: {', '.join(sorted(known))}", where=f"{path}: {unknown[0]}")
+    needed = ("instance_id", "scheduler_address", "tls_dir", "state_dir", "worker_port", "expires_at")
+    if missing := [name for name in needed if plain.get(name) is None]:
+        raise ConfigError("this key is missing", where=f"{path}: {missing[0]}")
+    plain = {name: value for name, value in plain.items() if value is not None}
+    poweroff = plain.get("poweroff", "exit")
+    address = plain["scheduler_address"]
+    changes = {
+        "scheduler_address": address if "://" in address else f"tls://{address}",
+        "tls_dir": Path(plain["tls_dir"]),
+        "state_dir": Path(plain["state_dir"]),
+        "cpus": tuple(plain["cpus"]) if plain.get("cpus") else None,
+        "poweroff": poweroff if isinstance(poweroff, str) else tuple(poweroff),
+        "settings": {name: str(value) for name, value in plain.get("settings", {}).items()},
+    }
+    return Bootstrap(**{**plain, **changes})

@@ -1,0 +1,72 @@
+"""Waiting for a change in unit directories (inotify), with a slow poll where the kernel gives no watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_IN_MOVED_TO, _IN_MOVED_FROM, _IN_CREATE = 0x80, 0x40, 0x100
+UNWATCHED_POLL_S = 0.25
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Changes:
+    """Notices files that are renamed into place (as all records are) and directories that come or go."""
+
+    def __init__(self, units: Path) -> None:
+        self._units = units
+        self._handle = -1
+        self._watched: dict[Path, int] = {}
+        self._woken = asyncio.Event()
+        self._units_at = 0
+
+    async def wait(self, live: Iterable[Path], timeout_s: float) -> bool:
+        """Return at the next change (True) or after ``timeout_s``, then saying whether units came or went unwatched."""
+        wanted = {self._units, *live}
+        self._watch(wanted)
+        if self._handle < 0 and len(wanted) > 1:
+            timeout_s = min(timeout_s, UNWATCHED_POLL_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), timeout_s)
+        changed = self._woken.is_set() or self._units_changed()
+        self._woken.clear()
+        return changed
+
+    def _units_changed(self) -> bool:
+        before, self._units_at = self._units_at, os.stat(self._units).st_mtime_ns
+        return before != self._units_at
+
+    def wake(self) -> None:
+        """Have the present, or the next, wait return at once."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Let go of the watches."""
+        if self._handle >= 0:
+            asyncio.get_running_loop().remove_reader(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+            self._watched.clear()
+
+    def _watch(self, wanted: set[Path]) -> None:
+        if self._handle < 0:
+            self._handle = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._handle < 0:  # too many watchers on this host: the poll does it alone
+                return
+            asyncio.get_running_loop().add_reader(self._handle, self._wake)
+        for path in wanted - self._watched.keys():
+            number = _libc.inotify_add_watch(self._handle, os.fsencode(path), _IN_MOVED_TO | _IN_MOVED_FROM)
+            if number >= 0:
+                self._watched[path] = number
+                self._woken.set()  # what happened before the watch stood is looked at once more
+        for path in self._watched.keys() - wanted:
+            _libc.inotify_rm_watch(self._handle, self._watched.pop(path))
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._handle, 1 << 16):
+                self._woken.set()

@@ -1,0 +1,335 @@
+"""A behaving engine without processes: units on simulated machines, ended by the clock, for tests and the simulator."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, cast
+
+from hcloud.clock import Clock
+from hcloud.engine.fakeunit import FakeUnit, Life
+from hcloud.engine.fakework import Work, WorkOf, read_work, work_from
+from hcloud.errors import NotFound, WorkerUnreachable
+from hcloud.model import FailureCause, InstanceId, UnitId
+from hcloud.provider import (
+    Journal,
+    LogChunk,
+    Machine,
+    MachineSource,
+    RunnerView,
+    StartResult,
+    Stream,
+    UnitSpec,
+    WorkerReport,
+)
+
+__all__ = ["FakeRunner", "Start", "StartFault", "Work", "WorkOf", "read_work", "work_from"]
+
+UNIT, START = "unit:", "start:"
+
+
+class StartFault(StrEnum):
+    """What can become of a start."""
+
+    LOSE_REPLY = "lose_reply"  # it starts, the outcome is unknown
+    LOSE_REQUEST = "lose_request"  # it does not start, the outcome is unknown
+    REFUSE = "refuse"  # it certainly does not start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One actual start of a unit: the truth against which "none ran twice" is checked."""
+
+    unit_id: UnitId
+    instance_id: InstanceId
+    at: float
+
+
+class FakeRunner:
+    """A Runner on simulated machines (``sources``). A worker is registered while its machine is up.
+
+    ``work`` says what a unit does. Samples are taken every ``sample_every_s`` of the clock, at moments of its own for
+    each worker. Units, fences and starts are written down where the first source keeps its journal, if it has one: then
+    they outlive this process, and other processes see them.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[MachineSource],
+        clock: Clock,
+        *,
+        work: WorkOf = read_work,
+        sample_every_s: float = 10.0,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._clock = clock
+        self._work = work
+        self._sample_every_s = sample_every_s
+        self._lock = threading.Lock()
+        self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
+        self._now = -math.inf
+        self._views: list[Mapping[InstanceId, Machine]] = []
+        self._machines: dict[InstanceId, Machine] = {}
+        self._units: dict[UnitId, FakeUnit] = {}
+        self._on: defaultdict[InstanceId, dict[UnitId, Life]] = defaultdict(dict)
+        self._ends: list[tuple[float, UnitId, InstanceId]] = []
+        self._sampling: list[tuple[float, InstanceId]] = []
+        self._changed: set[InstanceId] = set()
+        self._reports: dict[InstanceId, WorkerReport] = {}
+        self._view = RunnerView(workers=())
+        self._starts: list[Start] = []
+        self._faults: list[StartFault] = []
+        self._silent: set[InstanceId] = set()
+        self._away = False
+
+    # -------------------------------------------------------------------------------------------------- the Runner port
+    def observe(self) -> RunnerView:
+        """Return every worker's report; costs little where little has changed."""
+        try:
+            with self._hold():
+                if self._away:
+                    return RunnerView(workers=(), reachable=False)
+                silent = frozenset(self._silent & self._machines.keys())
+                if self._report_changed() or silent != self._view.silent:
+                    answering = (report for key, report in self._reports.items() if key not in silent)
+                    self._view = RunnerView(workers=tuple(answering), silent=silent)
+                return self._view
+        except OSError:  # the journal cannot be read: nothing may be concluded
+            return RunnerView(workers=(), reachable=False)
+
+    def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
+        """Start units at most once per id, ever."""
+        with self._hold():
+            fresh: dict[UnitId, FakeUnit] = {}
+            results = {unit.id: self._started(unit, fresh) for unit in units}
+            self._put(*fresh.values(), starts=True)
+            return results
+
+    def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
+        """Ask units to end; those never started are fenced."""
+        with self._hold():
+            asked = [each for each, instance_id in units.items() if self._answers(instance_id)]
+            self._put(*(self._stopped(each, units[each], cause) for each in asked))
+            return frozenset(asked)
+
+    def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
+        """Move the expiry of machines whose workers answer."""
+        with self._hold():
+            reached = {key: at for key, at in expiries.items() if self._answers(key)}
+            took = [source.set_expiry(reached) for source in self._sources] if reached else []
+            return frozenset().union(*took)
+
+    def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
+        """Read output written so far."""
+        with self._hold():
+            if not self._answers(instance_id):
+                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
+            life = self._on[instance_id].get(unit)
+            if life is None or life.unit.forgotten:
+                raise NotFound(f"there is no unit {unit} on {instance_id}")
+            written = life.output(stream, self._now)
+            content = written[offset : offset + limit]
+            end = life.ended(self._now) and offset + len(content) >= len(written)
+            return LogChunk(content=content, next_offset=offset + len(content), end=end)
+
+    def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
+        """Delete what is left of ended units, except their fences."""
+        with self._hold():
+            lives = [self._on[at].get(each) for each, at in units.items() if self._answers(at)]
+            ended = [life.unit for life in lives if life is not None and life.ended(self._now)]
+            self._put(*(replace(unit, forgotten=True) for unit in ended))
+
+    def facts(self) -> Mapping[str, str]:
+        """Say that nothing is real here."""
+        return {
+            "kind": "simulated engine; no real processes",
+            "sample_every_s": f"{self._sample_every_s:g}",
+            "state": "written down with its machines" if self._journal is not None else "in memory",
+        }
+
+    def close(self) -> None:
+        """Nothing to let go of; units go on."""
+
+    # ------------------------------------------------------------------------------------------ for tests and simulator
+    def inject(self, fault: StartFault, times: int = 1) -> None:
+        """Let the next starts go wrong, one fault per unit."""
+        self._faults += [fault] * times
+
+    def silence(self, instance_id: InstanceId) -> None:
+        """Cut a worker off; its units go on."""
+        self._silent.add(instance_id)
+
+    def unsilence(self, instance_id: InstanceId) -> None:
+        """Let a worker answer again."""
+        self._silent.discard(instance_id)
+
+    def disconnect(self) -> None:
+        """Let the whole engine be away; workers and units go on."""
+        self._away = True
+
+    def reconnect(self) -> None:
+        """Let the engine answer again."""
+        self._away = False
+
+    def starts(self, prefix: str = "") -> tuple[Start, ...]:
+        """Return every actual start, in order, of units whose id begins with ``prefix``, whoever asked for it."""
+        with self._hold():
+            return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
+
+    def next_event_at(self) -> float | None:
+        """Return when the next unit ends by itself, or None."""
+        with self._hold():
+            while self._ends:
+                if self._still_ends(*self._ends[0]):
+                    return self._ends[0][0]
+                heapq.heappop(self._ends)
+            return None
+
+    # ------------------------------------------------------------------------------------------------------------ calls
+    def _answers(self, instance_id: InstanceId) -> bool:
+        return not self._away and instance_id in self._machines and instance_id not in self._silent
+
+    def _started(self, spec: UnitSpec, fresh: dict[UnitId, FakeUnit]) -> StartResult:
+        if not self._answers(spec.instance_id):
+            return StartResult(outcome="unknown", detail=f"the worker on {spec.instance_id} does not answer")
+        known = self._units.get(spec.id) or fresh.get(spec.id)
+        if known is not None:
+            return _found(known, spec)
+        machine = self._machines[spec.instance_id]
+        refusal = self._work(spec).refusal
+        if not refusal and not spec.resources.fits(machine.capacity):
+            refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
+        fault = self._faults.pop(0) if self._faults else None
+        if refusal or fault is StartFault.REFUSE:
+            return StartResult(outcome="refused", detail=refusal or "refused")
+        if fault is not StartFault.LOSE_REQUEST:
+            fresh[spec.id] = FakeUnit(
+                id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
+            )
+        return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
+
+    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None) -> FakeUnit:
+        unit = self._units.get(unit_id)
+        if unit is None:
+            unit = FakeUnit(id=unit_id, instance_id=instance_id, spec=None, started_at=None)
+        if unit.stop_at < math.inf:
+            return unit
+        life = self._on[instance_id].get(unit_id)
+        over = life is not None and life.ended(self._now)
+        return unit if over else replace(unit, stop_at=self._now, stop_cause=cause)
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Keep others out, learn what they wrote, and bring machines and units up to the present."""
+        with self._held() as news:
+            for key, row in news.items():
+                self._learn(key, cast(Mapping[str, Any], row))
+            self._now = max(self._now, self._clock.now())
+            self._find_machines(news_of_units=bool(news))
+            while self._ends and self._ends[0][0] <= self._now:
+                end = heapq.heappop(self._ends)
+                if self._still_ends(*end):
+                    self._changed.add(end[2])
+            yield
+
+    @contextmanager
+    def _held(self) -> Iterator[Mapping[str, object]]:
+        if self._journal is None:
+            with self._lock:
+                yield {}
+        else:
+            with self._journal.hold() as news:
+                yield news
+
+    def _learn(self, key: str, row: Mapping[str, Any]) -> None:
+        if key.startswith(UNIT):
+            self._know(FakeUnit.from_json(row))
+        else:
+            self._starts.append(Start(**row))
+
+    def _put(self, *units: FakeUnit, starts: bool = False) -> None:
+        """Write new or changed units down, with their starts, then know them."""
+        changed = [unit for unit in units if unit is not self._units.get(unit.id)]
+        begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in changed if starts]
+        if self._journal is not None and changed:
+            rows: dict[str, object] = {UNIT + unit.id: unit.to_json() for unit in changed}
+            for number, start in enumerate(begun, len(self._starts) + 1):
+                rows[f"{START}{number}"] = {"unit_id": start.unit_id, "instance_id": start.instance_id, "at": start.at}
+            self._journal.write(rows)
+        self._starts += begun
+        for unit in changed:
+            self._know(unit)
+
+    def _know(self, unit: FakeUnit) -> None:
+        self._units[unit.id] = unit
+        self._changed.add(unit.instance_id)
+        life = Life(unit=unit, work=Work() if unit.spec is None else self._work(unit.spec))
+        self._on[unit.instance_id][unit.id] = life
+        if math.isfinite(life.record.ended_at):
+            heapq.heappush(self._ends, (life.record.ended_at, unit.id, unit.instance_id))
+
+    def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
+        """Whether a unit's machine is up and nothing has moved its end since."""
+        life = self._on.get(instance_id, {}).get(unit_id)
+        return life is not None and life.record.ended_at == at
+
+    def _find_machines(self, *, news_of_units: bool) -> None:
+        """Notice machines that came up or went; a machine that went takes its units with it."""
+        views = [source.running(self._now) for source in self._sources]
+        same = len(views) == len(self._views) and all(map(_is, views, self._views))
+        if same and not news_of_units:
+            return
+        machines = {key: machine for view in views for key, machine in view.items()}
+        for key in self._on.keys() - machines.keys():
+            for unit_id in self._on.pop(key):
+                self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
+        for key in self._reports.keys() - machines.keys():
+            del self._reports[key]
+            self._changed.add(key)
+        self._changed |= {key for key, machine in machines.items() if _looks_new(machine, self._machines.get(key))}
+        self._views, self._machines = views, machines
+
+    # ---------------------------------------------------------------------------------------------------------- reports
+    def _report_changed(self) -> bool:
+        """Renew the reports of workers on which something happened; return whether there were any."""
+        while self._sampling and self._sampling[0][0] <= self._now:
+            self._changed.add(heapq.heappop(self._sampling)[1])
+        changed, self._changed = self._changed, set()
+        for instance_id in sorted(changed & self._machines.keys()):
+            self._reports[instance_id] = self._report(self._machines[instance_id])
+        return bool(changed)
+
+    def _report(self, machine: Machine) -> WorkerReport:
+        key, every_s = machine.instance_id, self._sample_every_s
+        phase_s = zlib.crc32(key.encode()) % 1000 / 1000 * every_s
+        sampled_at = math.floor((self._now - phase_s) / every_s) * every_s + phase_s
+        lives = [life for life in self._on[key].values() if not life.unit.forgotten]
+        if any(not life.ended(self._now) for life in lives):
+            heapq.heappush(self._sampling, (sampled_at + every_s, key))
+        units = tuple(life.report(self._now, sampled_at) for life in lives)
+        return WorkerReport(instance_id=key, units=units, isolation=("simulated",), preempt_at=machine.preempt_at)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _looks_new(machine: Machine, before: Machine | None) -> bool:
+    return before is None or before.preempt_at != machine.preempt_at
+
+
+def _found(known: FakeUnit, spec: UnitSpec) -> StartResult:
+    """The answer to a start of a unit that has a fence."""
+    if known.instance_id != spec.instance_id:
+        return StartResult(outcome="refused", detail=f"{spec.id} belongs to {known.instance_id}")
+    if known.started_at is None:
+        return StartResult(outcome="refused", detail=f"{spec.id} was stopped before it was started")
+    return StartResult(outcome="started", detail="before")

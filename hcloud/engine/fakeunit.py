@@ -1,0 +1,157 @@
+"""One unit on the fake engine: what becomes of it follows from its work, its start and its stop, read off by time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hcloud.engine.fakework import Work
+from hcloud.engine.wire import unit_from_wire, unit_to_wire
+from hcloud.model import FailureCause, UnitId
+from hcloud.provider import ExitRecord, Stream, UnitReport, UnitSample, UnitSpec, UnitState
+
+TERMINATED_CODE, KILLED_CODE = 143, 137
+OUT_OF_MEMORY_AFTER_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeUnit:
+    """A unit's fence and story.
+
+    ``started_at`` None: it was fenced by a stop before its start and can never run. ``speed`` is its machine's quality.
+    ``forgotten``: its directory is gone, its fence is not.
+    """
+
+    id: UnitId
+    instance_id: str
+    spec: UnitSpec | None
+    started_at: float | None
+    speed: float = 1.0
+    stop_at: float = math.inf
+    stop_cause: FailureCause | None = None
+    forgotten: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "id": self.id,
+            "instance_id": self.instance_id,
+            "spec": None if self.spec is None else unit_to_wire(self.spec),
+            "started_at": self.started_at,
+            "speed": self.speed,
+            "stop_at": self.stop_at,
+            "stop_cause": self.stop_cause,
+            "forgotten": self.forgotten,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> FakeUnit:
+        """Return it as it was written by :meth:`to_json`."""
+        spec, cause = row["spec"], row["stop_cause"]
+        changes = {
+            "spec": None if spec is None else unit_from_wire(spec),
+            "stop_cause": None if cause is None else FailureCause(cause),
+        }
+        return cls(**{**row, **changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A unit with its work: all that can be asked about it at a time."""
+
+    unit: FakeUnit
+    work: Work
+    record: ExitRecord = field(init=False)
+    """How it ends if nothing more is done to it; ``ended_at`` may be infinite."""
+
+    def __post_init__(self) -> None:
+        """Settle the end and what will have been used by then."""
+        record, spec = _end_of(self.unit, self.work), self.unit.spec
+        if spec is not None and self.unit.started_at is not None:
+            cpu_s = (record.ended_at - record.started_at) * self.work.cpu_share * spec.resources.vcpus
+            record = replace(record, cpu_s=cpu_s, memory_mib_max=self.work.memory_mib)
+        object.__setattr__(self, "record", record)
+
+    def ended(self, now: float) -> bool:
+        """Whether it has ended."""
+        return self.record.ended_at <= now
+
+    def report(self, now: float, sampled_at: float | None) -> UnitReport:
+        """Return what its worker tells of it, with a sample taken at ``sampled_at``."""
+        if self.ended(now):
+            return UnitReport(id=self.unit.id, state=UnitState.ENDED, started_at=self.unit.started_at, exit=self.record)
+        sample = None if sampled_at is None else self.sample(sampled_at)
+        return UnitReport(id=self.unit.id, state=UnitState.RUNNING, started_at=self.unit.started_at, sample=sample)
+
+    def sample(self, at: float) -> UnitSample | None:
+        """Return what it has used and achieved up to a time; None before its start."""
+        spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
+        if spec is None or started_at is None or at < started_at:
+            return None
+        ran_s = min(at, self.record.ended_at) - started_at
+        return UnitSample(
+            at=at,
+            cpu_s=ran_s * work.cpu_share * spec.resources.vcpus,
+            memory_mib=work.memory_mib,
+            read_mib=0.0,
+            written_mib=0.0,
+            progress=self._progress(ran_s) if spec.progress is not None else None,
+            requests_per_s=work.requests_per_s if spec.metrics is not None else None,
+            latency_ms=self._latency_ms() if spec.metrics is not None else {},
+        )
+
+    def output(self, stream: Stream, now: float) -> bytes:
+        """Return what it has written to a stream up to a time."""
+        started_at = self.unit.started_at
+        if started_at is None:
+            return b""
+        until_s = min(now, self.record.ended_at) - started_at
+        said = [text for at_s, name, text in self.work.output if name == stream and at_s / self.unit.speed <= until_s]
+        if stream == "stdout" and self.ended(now) and self.record.exit_code == self.work.on_term:
+            said.append(self.work.last_words)
+        return "".join(said).encode()
+
+    def _progress(self, ran_s: float) -> float:
+        if self.work.progress_at is not None:
+            return self.work.progress_at
+        return min(1.0, ran_s * self.unit.speed / max(self.work.duration_s, 1e-9))
+
+    def _latency_ms(self) -> Mapping[str, float]:
+        return {name: ms / self.unit.speed for name, ms in self.work.latency_ms.items()}
+
+
+def _end_of(unit: FakeUnit, work: Work) -> ExitRecord:
+    """The first of all that could end the unit."""
+    if unit.started_at is None or unit.spec is None:
+        return _record(unit, unit.stop_at, None, unit.stop_cause, "stopped before it was started")
+    ends = [_own_end(unit, work)]
+    if work.memory_mib > unit.spec.resources.memory_mib:
+        at = unit.started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)
+        ends.append(_record(unit, at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
+    if unit.spec.max_runtime_s is not None:
+        limit_at = unit.started_at + unit.spec.max_runtime_s
+        ends.append(_told_to_end(unit, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
+    if unit.stop_at < math.inf:
+        ends.append(_told_to_end(unit, work, unit.stop_at, unit.stop_cause, "stopped on request"))
+    return min(ends, key=lambda each: each.ended_at)
+
+
+def _own_end(unit: FakeUnit, work: Work) -> ExitRecord:
+    assert unit.started_at is not None
+    cause = FailureCause.EXIT_CODE if work.exit_code else None
+    return _record(unit, unit.started_at + work.duration_s / unit.speed, work.exit_code, cause, "")
+
+
+def _told_to_end(unit: FakeUnit, work: Work, at: float, cause: FailureCause | None, detail: str) -> ExitRecord:
+    assert unit.spec is not None
+    if work.on_term == "ignores":
+        return _record(unit, at + unit.spec.stop_grace_s, KILLED_CODE, cause, detail + "; killed after its grace")
+    code = TERMINATED_CODE if work.on_term == "ends" else work.on_term
+    return _record(unit, at, code, cause, detail)
+
+
+def _record(unit: FakeUnit, at: float, code: int | None, cause: FailureCause | None, detail: str) -> ExitRecord:
+    started_at = at if unit.started_at is None else unit.started_at
+    return ExitRecord(exit_code=code, cause=cause, started_at=started_at, ended_at=at, detail=detail)

@@ -1,0 +1,144 @@
+"""What a unit does on the fake engine: told by a table, or read from its command by a very small shell."""
+
+from __future__ import annotations
+
+import math
+import os.path
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from hcloud.provider import Stream, UnitSpec
+
+SHELLS = {"sh", "/bin/sh", "bash", "/bin/bash"}
+STATEMENT_END = re.compile(r"\s*(?:;|\n|&&)\s*")
+VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+UNKNOWN_PROGRAM_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one unit does on a machine of quality 1.
+
+    ``output`` holds (seconds after the start, stream, text). ``cpu_share`` is of the unit's vCPUs. ``progress_at``
+    is what its progress file says all the time; None: it grows evenly to 1. ``on_term`` is what TERM does: the unit
+    ``ends``, ``ignores`` it until it is killed, or exits with that code after its ``last_words``. ``refusal`` says why
+    it cannot be started at all.
+    """
+
+    duration_s: float = 1.0
+    exit_code: int = 0
+    output: tuple[tuple[float, Stream, str], ...] = ()
+    cpu_share: float = 0.8
+    memory_mib: float = 16.0
+    progress_at: float | None = None
+    requests_per_s: float | None = None
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
+    on_term: Literal["ends", "ignores"] | int = "ends"
+    last_words: str = ""
+    refusal: str = ""
+
+
+WorkOf = Callable[[UnitSpec], Work]
+
+
+def work_from(scripts: Mapping[str, Work]) -> WorkOf:
+    """Return a reader of units that looks up shell scripts in a table and reads all other commands itself."""
+
+    def work(unit: UnitSpec) -> Work:
+        told = scripts.get(unit.command[-1])
+        return told if told is not None else read_work(unit)
+
+    return work
+
+
+def read_work(unit: UnitSpec) -> Work:
+    """Return what the unit's setup and command do, as far as a small shell can tell.
+
+    Known are ``sleep N``, ``true``, ``false``, ``exit N`` and ``echo WORDS [>&2]`` with variables, joined by ``;`` or
+    ``&&``. A program it does not know takes a second, or, with a metrics hook, serves until it is stopped.
+    """
+    refusal = _refusal(unit)
+    if refusal:
+        return Work(refusal=refusal)
+    environment = unit_environment(unit)
+    work = _read_script(_script_of(unit.command), environment)
+    if unit.setup:
+        setup = _read_script(unit.setup, environment)
+        if setup.exit_code:
+            return Work(refusal=f"setup ended with code {setup.exit_code}")
+        work = _after(setup, work)
+    if unit.metrics is not None and work.duration_s <= UNKNOWN_PROGRAM_S:
+        work = replace(work, duration_s=math.inf)
+    if unit.metrics is not None:
+        work = replace(work, requests_per_s=100.0, latency_ms={"50": 5.0, "95": 12.0, "99": 20.0})
+    return work
+
+
+def unit_environment(unit: UnitSpec) -> dict[str, str]:
+    """Return the variables a unit finds, as stated by :class:`~hcloud.provider.UnitSpec`."""
+    own = {"HCLOUD_UNIT_ID": unit.id, "HCLOUD_RANK": str(unit.rank), "HCLOUD_PEERS": ",".join(unit.peers)}
+    return {**unit.env, **own}
+
+
+def _refusal(unit: UnitSpec) -> str:
+    if not unit.command:
+        return "the command is empty"
+    program = unit.command[0]
+    if os.path.isabs(program) and not os.path.exists(program):
+        return f"there is no program {program}"
+    if unit.workdir is not None and not os.path.exists(unit.workdir):
+        return f"there is no work directory archive {unit.workdir}"
+    return ""
+
+
+def _script_of(command: tuple[str, ...]) -> str:
+    if len(command) == 3 and command[0] in SHELLS and command[1] == "-c":
+        return command[2]
+    return shlex.join((os.path.basename(command[0]), *command[1:]))
+
+
+def _after(first: Work, then: Work) -> Work:
+    later = tuple((at_s + first.duration_s, stream, text) for at_s, stream, text in then.output)
+    return replace(then, duration_s=first.duration_s + then.duration_s, output=first.output + later)
+
+
+def _read_script(script: str, environment: Mapping[str, str]) -> Work:
+    elapsed_s, status = 0.0, 0.0
+    output: list[tuple[float, Stream, str]] = []
+    for statement in filter(None, STATEMENT_END.split(script.strip())):
+        words = _words(statement, environment)
+        match words:
+            case ["exit", *code]:
+                status = _number(code, status)
+                break
+            case ["sleep", *seconds]:
+                elapsed_s, status = elapsed_s + _number(seconds, 0.0), 0
+            case ["echo", *said]:
+                stream: Stream = "stderr" if ">&2" in said else "stdout"
+                output.append((elapsed_s, stream, " ".join(word for word in said if word != ">&2") + "\n"))
+                status = 0
+            case ["true" | ":"] | []:
+                status = 0
+            case ["false"]:
+                status = 1
+            case _:
+                elapsed_s, status = elapsed_s + UNKNOWN_PROGRAM_S, 0
+    return Work(duration_s=elapsed_s, exit_code=int(status), output=tuple(output))
+
+
+def _words(statement: str, environment: Mapping[str, str]) -> list[str]:
+    expanded = VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), statement)
+    try:
+        return shlex.split(expanded)
+    except ValueError:  # an unbalanced quote: a statement this small shell cannot read
+        return [statement]
+
+
+def _number(words: list[str], otherwise: float) -> float:
+    try:
+        return float(words[0])
+    except (IndexError, ValueError):
+        return otherwise

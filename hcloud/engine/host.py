@@ -1,0 +1,115 @@
+"""The machine as the profiler uses it (its port ``hcloud.profiler.host``), made of what keeps units."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud.engine import launch, limits, usage
+from hcloud.engine.launch import Launch
+from hcloud.engine.limits import Bounds, Group, find_instance_cgroup, group_for, remove_instance_cgroup
+from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
+
+PREFIX = "profile"
+LOG_BYTES = 1 << 20
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEnclosure:
+    """A unit's cell for a single command."""
+
+    cell: Cell
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """What is not isolated here, in sentences."""
+        return tuple(self.cell.isolation.lacks.values())
+
+    @property
+    def workdir(self) -> Path:
+        """Where the command's work directory has to be laid, seen from outside."""
+        return self.cell.root / "job"
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], before: Callable[[], None], log: Path) -> Launch:
+        """Start the command; ``before`` is called in the child, still outside, to take on bounds."""
+        return Launch(self.cell, command, self.cell.environment(env), before, log, LOG_BYTES)
+
+
+class EngineHost:
+    """Groups, process trees and enclosed starts on this machine."""
+
+    @contextmanager
+    def own_group(
+        self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
+    ) -> Iterator[Group | None]:
+        """Make a group for a block; at the end kill what is in it and remove it. None: this process may not."""
+        _sweep()
+        parent = find_instance_cgroup(f"{PREFIX}-{os.getpid()}-{next(_numbers)}", cpus)
+        group = group_for(parent, "run")
+        if group is None:
+            yield None
+            return
+        try:
+            group.make(Bounds(vcpus=vcpus, memory_mib=memory_mib, pids=pids, cpus=cpus))
+            yield group
+        finally:
+            group.kill(lambda: None)
+            group.remove()
+            remove_instance_cgroup(parent)
+
+    def enclosure(self, root: Path, uid: int, *, network: bool) -> CellEnclosure:
+        """Prepare a cell for a command of that user, with files of its own below ``root``."""
+        isolation = _isolation()
+        prepare_cell(root, uid, root_user=isolation.root)
+        return CellEnclosure(cell=Cell(root=root, uid=uid, network="host" if network else "none", isolation=isolation))
+
+    def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
+        """Set plain limits on the calling process and what it starts; None leaves one alone."""
+        limits.limit_process(file_mib=file_mib, pids=pids, memory_mib=memory_mib)
+
+    def die_with_parent(self) -> None:
+        """Have the kernel kill the calling process when its parent dies."""
+        launch.die_with_parent()
+
+    def descendants(self, pid: int) -> set[int]:
+        """Return the ids of all processes below one."""
+        return usage.descendants(pid)
+
+    def tree_usage(self, pids: Iterable[int]) -> usage.TreeUsage:
+        """Sum what the processes used."""
+        return usage.tree_usage(pids)
+
+    def kill_each(self, pids: Iterable[int]) -> None:
+        """Send KILL to each process that still exists."""
+        limits.kill_each(pids)
+
+
+def _isolation() -> Isolation:
+    root = os.geteuid() == 0
+    bwrap = working_bwrap(root)
+    lacks = {}
+    if bwrap is None:
+        lacks["sandbox"] = (
+            "bubblewrap (bwrap) is not installed or may not make namespaces here: the copy sees this machine's files "
+            "and processes, has its network, and a daemon it forks may outlive it"
+        )
+    if not root:
+        lacks["uid"] = "not root: the copy runs under this process's own user id"
+    return Isolation(root=root, bwrap=bwrap, firewall=False, cgroup=None, podman=None, pinned=False, lacks=lacks)
+
+
+def _sweep() -> None:
+    """Remove groups whose maker was killed. One that is still in use refuses, so this can do no harm."""
+    for path in Path("/sys/fs/cgroup").glob(f"**/hcloud.{PREFIX}-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            for each in (path / "run", path):
+                try:
+                    each.rmdir()
+                except OSError:
+                    continue

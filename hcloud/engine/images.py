@@ -1,0 +1,53 @@
+"""Container images as a unit's root file system: podman fetches and mounts them, our own sandbox runs in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from hcloud.engine.sandbox import Isolation
+from hcloud.errors import UnitRefused
+
+PULL_TIMEOUT_S = 600.0
+
+
+def mount_image(isolation: Isolation, image: str, unit_id: str) -> Path:
+    """Return a directory with a private, writable copy (an overlay) of the image's files.
+
+    Raises:
+        UnitRefused: podman cannot get or mount the image.
+    """
+    _podman(isolation, "rm", "--force", "--ignore", _container(unit_id), image=image)
+    # Never started: it only gives the overlay a name. "none" keeps podman from preparing a network for it.
+    _podman(isolation, "create", "--network=none", f"--name={_container(unit_id)}", image, "none", image=image)
+    return Path(_podman(isolation, "mount", _container(unit_id), image=image).strip())
+
+
+def image_environment(isolation: Isolation, image: str) -> dict[str, str]:
+    """Return the environment the image asks for. Its entry point is not used: the job's command is all."""
+    told = json.loads(_podman(isolation, "image", "inspect", image, image=image))[0].get("Config") or {}
+    return dict(pair.split("=", 1) for pair in told.get("Env") or [] if "=" in pair)
+
+
+def unmount_image(isolation: Isolation, unit_id: str) -> None:
+    """Let go of a unit's copy; none is no error."""
+    if isolation.podman is not None:
+        command = [isolation.podman, "rm", "--force", "--ignore", _container(unit_id)]
+        subprocess.run(command, capture_output=True, check=False, timeout=60)
+
+
+def _container(unit_id: str) -> str:
+    return f"hcloud-{unit_id}"
+
+
+def _podman(isolation: Isolation, *arguments: str, image: str) -> str:
+    command = [isolation.podman or "podman", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PULL_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnitRefused(f"image {image!r} cannot be had: {error}") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["podman said nothing"])[-1]
+        raise UnitRefused(f"image {image!r} cannot be had: {last}")
+    return done.stdout

@@ -1,0 +1,347 @@
+"""The process that keeps one unit: starts it, holds its bounds, ends it, and writes down how it ended.
+
+It is forked from the worker's supervisor (nothing is imported again, so a start takes milliseconds), leads a session
+of its own and outlives everything else of HCloud on the machine. It holds the unit's lock; when it dies its unit dies
+with it (the sandbox's first process follows its parent) and the supervisor writes the exit record instead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+from hcloud.clock import Clock, SystemClock
+from hcloud.engine import launch
+from hcloud.engine.archive import EXPANSION_MAX, unpack
+from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.images import image_environment, mount_image, unmount_image
+from hcloud.engine.launch import Launch
+from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process, warm_up
+from hcloud.engine.sampling import Sampler
+from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
+from hcloud.engine.unit import STOP_SIGNAL, Unit, sync_directory
+from hcloud.engine.usage import descendants
+from hcloud.errors import UnitRefused
+from hcloud.model import FailureCause
+from hcloud.provider import ExitRecord, UnitSpec
+
+MIB, GIB = 1 << 20, 1 << 30
+WATCH_S = 0.5
+KILL_S = 5.0
+FULL_DISK_BYTES = MIB
+
+
+class Keeper:
+    """Keeps one unit; ``run`` returns when it is over and its exit record is on the disk."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        spec: UnitSpec,
+        uid: int,
+        bootstrap: Bootstrap,
+        isolation: Isolation,
+        clock: Clock | None = None,
+    ) -> None:
+        self._unit, self._spec, self._uid = unit, spec, uid
+        self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
+        self._group = group_for(isolation.cgroup, unit.id)
+        self._sampler = Sampler(unit, spec, self._group, self._clock)
+        self._launch: Launch | None = None
+        self._started_at = self._clock.now()
+        self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
+        self._kill_at: float | None = None
+        self._cause: FailureCause | None = None  # why it failed, when that is known before its exit code is
+        self._detail = ""
+        self._stopping = False
+        self._image_environment: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------------------------- the walk
+    def run(self) -> None:
+        """Set up, run, clean up, record."""
+        exit_code: int | None = None
+        try:
+            exit_code = self._run_all(self._prepare())
+        except UnitRefused as refused:
+            self._decide(FailureCause.START_REFUSED, str(refused))
+        except OSError as error:
+            full = self._disk_is_full()
+            cause = FailureCause.OUT_OF_DISK if full else FailureCause.START_REFUSED
+            self._decide(cause, f"the worker could not keep it: {error}")
+        if not self._kill_everything():
+            self._detail += "; some of its processes could not be killed"
+        if self._spec.image:
+            unmount_image(self._isolation, self._unit.id)
+        if self._group is not None:
+            self._group.remove()
+        self._unit.end(self._exit_record(exit_code))
+
+    def _prepare(self) -> Cell:
+        root = self._unit.path / "root"
+        prepare_cell(root, self._uid, root_user=self._isolation.root)
+        if self._group is not None:
+            self._group.make(self._bounds())
+        spec = self._spec
+        image_root = None
+        if spec.image is not None:
+            image_root = mount_image(self._isolation, spec.image, self._unit.id)
+            self._image_environment = image_environment(self._isolation, spec.image)
+        (self._unit.path / "log").mkdir(mode=0o700, exist_ok=True)
+        self._unpack(root / "job")
+        return Cell(
+            root=root,
+            uid=self._uid,
+            network=spec.network,
+            isolation=self._isolation,
+            readonly=tuple(path for path in self._bootstrap.settings.get("readonly_paths", "").split(":") if path),
+            image_root=image_root,
+        )
+
+    def _bounds(self) -> Bounds:
+        asked, pids = self._spec.resources, self._bootstrap.number("pids_max", 1024)
+        return Bounds(vcpus=asked.vcpus, memory_mib=asked.memory_mib, pids=pids, cpus=self._bootstrap.cpus)
+
+    def _unpack(self, job: Path) -> None:
+        """Unpack as the unit's own user, so that not even a flaw in unpacking can touch anything else."""
+        archive = self._unit.path / "workdir.tar.gz"
+        if not archive.exists():
+            return
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, self._unpack_as_user(archive, job).encode()[:4000])
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            message = pipe.read(4096)
+        if os.waitpid(child, 0)[1] or message:
+            raise UnitRefused(message or "the work directory could not be unpacked")
+        archive.unlink()
+
+    def _unpack_as_user(self, archive: Path, job: Path) -> str:
+        cap = self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
+        try:
+            launch.die_with_parent()
+            handle = os.open(archive, os.O_RDONLY)
+            os.chdir(job)
+            if self._isolation.root:
+                launch.become_user(self._uid)
+            unpack(handle, min(cap, int(self._spec.resources.disk_gib * GIB)))
+        except UnitRefused as error:
+            return str(error)
+        except OSError as error:
+            return f"the work directory cannot be unpacked: {error.strerror}"
+        return ""
+
+    def _run_all(self, cell: Cell) -> int | None:
+        """Run the setup, then the command; return the exit code of what ran last."""
+        sync_directory(self._unit.path.parent)  # nothing of the job runs before its fence is on the disk
+        if self._spec.setup is not None and not self._stop_asked():
+            code = self._run(cell, ("/bin/sh", "-c", self._spec.setup))
+            if code != 0 or self._cause is not None or self._stopping:
+                self._detail = self._detail or f"the setup ended with code {code}"
+                return code
+        if self._stop_asked():
+            return None
+        self._started_at = self._clock.now()
+        self._unit.write("started.json", {"at": self._started_at})
+        code = self._run(cell, self._spec.command)
+        if self._launch is not None and self._launch.missing:
+            self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
+        return code
+
+    def _run(self, cell: Cell, command: tuple[str, ...]) -> int:
+        log_bytes = self._bootstrap.number("max_log_mib", 64) * MIB
+        environment = cell.environment({**self._image_environment, **self._job_environment()})
+        self._launch = Launch(cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes)
+        self._watch(self._launch)
+        code = os.waitstatus_to_exitcode(self._launch.status or 0)
+        return code if code >= 0 else 128 - code
+
+    def _take_bounds(self) -> None:
+        """In the child, before it turns into the sandbox."""
+        bounds, bare = self._bounds(), self._group is None
+        if self._group is not None:
+            self._group.enter()
+        elif bounds.cpus:
+            os.sched_setaffinity(0, bounds.cpus)
+        limit_process(
+            file_mib=max(1, int(self._spec.resources.disk_gib * 1024)),
+            pids=bounds.pids if bare else None,
+            memory_mib=bounds.memory_mib if bare else None,
+        )
+
+    def _job_environment(self) -> dict[str, str]:
+        attempt, _, rank = self._spec.id.rpartition(".")
+        asked = self._spec.resources
+        ours = {
+            "HCLOUD_UNIT_ID": self._spec.id,
+            "HCLOUD_ATTEMPT": attempt,
+            "HCLOUD_RANK": rank,
+            "HCLOUD_NODES": str(len(self._spec.peers) or 1),
+            "HCLOUD_PEERS": ",".join(self._spec.peers),
+            "HCLOUD_VCPUS": f"{asked.vcpus:g}",
+            "HCLOUD_MEMORY_MIB": str(asked.memory_mib),
+        }
+        return ours | dict(self._spec.env)
+
+    # ---------------------------------------------------------------------------------------------------------- watch
+    def _watch(self, running: Launch) -> None:
+        """Copy output and hold bounds until the command has ended, then end what it left behind."""
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            while running.status is None:
+                ready, _, _ = select.select([*running.handles, reader], [], [], self._patience())
+                if reader in ready:
+                    os.read(reader, 4096)
+                running.take(ready)
+                self._reap()
+                self._hold_bounds(running)
+        finally:
+            signal.set_wakeup_fd(-1)
+            os.close(reader)
+            os.close(writer)
+        self._sampler.finish()
+        self._kill_everything()
+        running.drain()
+        if running.lost_output:
+            self._detail = self._detail or "output was lost because the disk was full"
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        times = [each for each in (self._deadline, self._kill_at) if each is not None]
+        return max(0.0, min([now + WATCH_S, *times]) - now)
+
+    def _reap(self) -> None:
+        """Collect dead children: the command, and orphans of its that were handed to us."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._launch is not None and pid == self._launch.pid:
+                self._launch.status = status
+
+    def _hold_bounds(self, running: Launch) -> None:
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline and not self._stopping:
+            self._decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
+            self._ask_to_end(running)
+        if self._stop_asked() and not self._stopping:
+            self._ask_to_end(running)
+        overrun = self._sampler.look(running.pid)
+        if overrun is not None:
+            self._decide(*overrun)
+            self._kill_everything()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._detail = self._detail or f"killed: it did not end within its grace of {self._spec.stop_grace_s:g} s"
+            self._kill_everything()
+            self._kill_at = None
+
+    # ------------------------------------------------------------------------------------------------------------ end
+    def _stop_asked(self) -> bool:
+        return (self._unit.path / "stop.json").exists()
+
+    def _ask_to_end(self, running: Launch) -> None:
+        """Send TERM to the command and all its children, but not to the sandbox's own two processes."""
+        self._stopping = True
+        self._kill_at = time.monotonic() + self._spec.stop_grace_s
+        own = descendants(os.getpid())
+        if self._isolation.bwrap:
+            own -= {running.pid} | descendants(running.pid, depth=1)
+        for pid in own:
+            _send(pid, signal.SIGTERM)
+
+    def _kill_everything(self) -> bool:
+        """Kill the whole tree; return whether nothing is left of it."""
+        gone = self._group.kill(self._reap) if self._group is not None else True
+        deadline = time.monotonic() + KILL_S
+        while left := descendants(os.getpid()):
+            if time.monotonic() > deadline:
+                return False
+            for pid in left:
+                _send(pid, signal.SIGSTOP)  # a stopped process cannot fork away from the KILL
+            kill_each(descendants(os.getpid()))
+            self._reap()
+            time.sleep(0.002)
+        return gone
+
+    def _decide(self, cause: FailureCause, detail: str) -> None:
+        if self._cause is None:
+            self._cause, self._detail = cause, detail
+
+    def _exit_record(self, exit_code: int | None) -> ExitRecord:
+        stop, cause, detail = self._unit.read("stop.json"), self._cause, self._detail
+        if cause is None and stop is not None and (self._stopping or exit_code is None):
+            cause = FailureCause(stop["cause"]) if stop["cause"] else None
+            detail = detail or "stopped on request"
+        elif cause is None and exit_code not in (0, None):
+            cause, detail = self._judge(exit_code or 0)
+        return ExitRecord(
+            exit_code=exit_code,
+            cause=cause,
+            started_at=self._started_at,
+            ended_at=self._clock.now(),
+            detail=detail,
+            cpu_s=self._sampler.cpu_s,
+            memory_mib_max=self._sampler.memory_mib_max,
+        )
+
+    def _judge(self, exit_code: int) -> tuple[FailureCause, str]:
+        """Say why a command that ended by itself failed."""
+        asked = self._spec.resources
+        if self._sampler.oom_kills:
+            return FailureCause.OUT_OF_MEMORY, f"it used more than its {asked.memory_mib} MiB of memory"
+        if exit_code == 128 + signal.SIGXFSZ or self._sampler.disk_is_used_up() or self._disk_is_full():
+            return FailureCause.OUT_OF_DISK, f"it used up its {asked.disk_gib:g} GiB of disk, or the machine's"
+        if exit_code - 128 in set(signal.Signals):
+            return FailureCause.EXIT_CODE, self._detail or f"ended by {signal.Signals(exit_code - 128).name}"
+        return FailureCause.EXIT_CODE, self._detail or f"ended with code {exit_code}"
+
+    def _disk_is_full(self) -> bool:
+        room = os.statvfs(self._unit.path)
+        return room.f_bavail * room.f_frsize < FULL_DISK_BYTES
+
+
+def keep(unit: Unit, lock: int, spec: UnitSpec, uid: int, bootstrap: Bootstrap, isolation: Isolation) -> None:
+    """Be the unit's keeper: called in a child of the supervisor, ends the process."""
+    code = 1
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            launch.close_inherited(lock)
+            _settle(unit)
+            Keeper(unit, spec, uid, bootstrap, isolation).run()
+        else:
+            warm_up(isolation.cgroup)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _settle(unit: Unit) -> None:
+    """Let go of everything inherited: standard streams, signals, directory."""
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # it ends when its unit ends; who must end it sooner stops the unit
+    for signum in (STOP_SIGNAL, signal.SIGCHLD):
+        signal.signal(signum, lambda *_: None)  # only wakes the loop
+    unit.write("keeper.json", {"pid": os.getpid()})
+    log = os.open(unit.path / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for number, handle in ((0, os.open("/dev/null", os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(handle, number)
+    os.chdir("/")
+    launch.become_subreaper()
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,357 @@
+"""What bounds a unit: a control group of its own (cgroup v1 or v2), and plain process limits where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+MIB = 1 << 20
+CPU_PERIOD_US = 100_000
+V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids", "freezer", "cpuset")
+KILL_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much a unit may use."""
+
+    vcpus: float
+    memory_mib: int
+    pids: int
+    cpus: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUsage:
+    """Totals since the group was made, None where the group cannot tell; memory without reclaimable file cache."""
+
+    cpu_s: float | None = None
+    memory_mib: float | None = None
+    read_mib: float | None = None
+    written_mib: float | None = None
+
+
+class Group(Protocol):
+    """A unit's control group."""
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+
+    def processes(self) -> set[int]:
+        """Return the ids of all processes in it."""
+
+    def usage(self) -> GroupUsage:
+        """Return what its processes used so far."""
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel killed for memory."""
+
+    def kill(self, reap: Callable[[], None]) -> bool:
+        """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
+
+    def remove(self) -> None:
+        """Remove the (empty) group."""
+
+
+class GroupV1:
+    """One directory per controller. Controllers that are not there are simply not enforced."""
+
+    version = 1
+
+    def __init__(self, parents: Mapping[str, Path], name: str) -> None:
+        self._paths = {controller: parent / name for controller, parent in parents.items()}
+
+    def make(self, bounds: Bounds) -> None:
+        """Create the group and set its limits. Raises OSError when the kernel refuses one."""
+        for controller, path in self._paths.items():
+            path.mkdir(exist_ok=True)
+            if controller == "cpuset":
+                _fill_cpuset(path, bounds.cpus)
+        self._write("cpu", "cpu.cfs_period_us", CPU_PERIOD_US)
+        self._write("cpu", "cpu.cfs_quota_us", max(1000, int(bounds.vcpus * CPU_PERIOD_US)))
+        self._write("memory", "memory.limit_in_bytes", bounds.memory_mib * MIB)
+        if (self._paths.get("memory", Path("/nowhere")) / "memory.memsw.limit_in_bytes").exists():
+            self._write("memory", "memory.memsw.limit_in_bytes", bounds.memory_mib * MIB)
+        self._write("pids", "pids.max", bounds.pids)
+
+    def _write(self, controller: str, file: str, value: object) -> None:
+        if controller in self._paths:
+            (self._paths[controller] / file).write_text(str(value))
+
+    def _read(self, controller: str, file: str) -> str | None:
+        return _text(self._paths[controller] / file) if controller in self._paths else None
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+        for path in self._paths.values():
+            (path / "cgroup.procs").write_text("0")
+
+    def processes(self) -> set[int]:
+        """Return the ids of all processes in it."""
+        lists = (_text(path / "cgroup.procs") or "" for path in self._paths.values())
+        return {int(pid) for text in lists for pid in text.split()}
+
+    def usage(self) -> GroupUsage:
+        """Return what its processes used so far."""
+        cpu_ns, used = self._read("cpuacct", "cpuacct.usage"), self._read("memory", "memory.usage_in_bytes")
+        cache = _keyed(self._read("memory", "memory.stat")).get("total_inactive_file", 0)
+        return GroupUsage(
+            cpu_s=int(cpu_ns) / 1e9 if cpu_ns else None,
+            memory_mib=max(0, int(used) - cache) / MIB if used else None,
+        )
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel killed for memory."""
+        return _keyed(self._read("memory", "memory.oom_control")).get("oom_kill", 0)
+
+    def kill(self, reap: Callable[[], None]) -> bool:
+        """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
+        # Frozen processes cannot fork, so one round of KILL reaches all; it takes effect when they are thawed.
+        return _until_empty(self, self._kill_round, reap)
+
+    def _kill_round(self) -> None:
+        if "freezer" in self._paths:
+            self._write("freezer", "freezer.state", "FROZEN")
+        kill_each(self.processes())
+        if "freezer" in self._paths:
+            self._write("freezer", "freezer.state", "THAWED")
+
+    def remove(self) -> None:
+        """Remove the (empty) group."""
+        for path in self._paths.values():
+            _remove_directory(path)
+
+
+class GroupV2:
+    """One directory with all controllers that the parent delegates."""
+
+    version = 2
+
+    def __init__(self, parent: Path, name: str) -> None:
+        self._parent, self._path = parent, parent / name
+
+    def make(self, bounds: Bounds) -> None:
+        """Create the group and set its limits. Raises OSError when the kernel refuses one."""
+        available = (_text(self._parent / "cgroup.controllers") or "").split()
+        wanted = [name for name in ("cpu", "memory", "pids", "io", "cpuset") if name in available]
+        (self._parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+        self._path.mkdir(exist_ok=True)
+        values: dict[str, object] = {
+            "cpu.max": f"{max(1000, int(bounds.vcpus * CPU_PERIOD_US))} {CPU_PERIOD_US}",
+            "memory.max": bounds.memory_mib * MIB,
+            "memory.swap.max": 0,
+            "memory.oom.group": 1,
+            "pids.max": bounds.pids,
+        }
+        if bounds.cpus:
+            values["cpuset.cpus"] = ",".join(map(str, bounds.cpus))
+        for file, value in values.items():
+            if file.partition(".")[0] in wanted and (file != "memory.swap.max" or (self._path / file).exists()):
+                (self._path / file).write_text(str(value))
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+        (self._path / "cgroup.procs").write_text("0")
+
+    def processes(self) -> set[int]:
+        """Return the ids of all processes in it."""
+        return {int(pid) for pid in (_text(self._path / "cgroup.procs") or "").split()}
+
+    def usage(self) -> GroupUsage:
+        """Return what its processes used so far."""
+        cpu_us = _keyed(_text(self._path / "cpu.stat")).get("usage_usec")
+        used, stat = _text(self._path / "memory.current"), _keyed(_text(self._path / "memory.stat"))
+        io = _io_totals(_text(self._path / "io.stat"))
+        return GroupUsage(
+            cpu_s=cpu_us / 1e6 if cpu_us is not None else None,
+            memory_mib=max(0, int(used) - stat.get("inactive_file", 0)) / MIB if used else None,
+            read_mib=io[0] / MIB if io else None,
+            written_mib=io[1] / MIB if io else None,
+        )
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel killed for memory."""
+        return _keyed(_text(self._path / "memory.events")).get("oom_kill", 0)
+
+    def kill(self, reap: Callable[[], None]) -> bool:
+        """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
+        return _until_empty(self, self._kill_round, reap)
+
+    def _kill_round(self) -> None:
+        try:
+            (self._path / "cgroup.kill").write_text("1")
+        except OSError:  # before Linux 5.14
+            kill_each(self.processes())
+
+    def remove(self) -> None:
+        """Remove the (empty) group."""
+        _remove_directory(self._path)
+
+
+def group_for(cgroup: Mapping[str, Any] | None, name: str) -> GroupV1 | GroupV2 | None:
+    """Return the handle of a unit's group below the instance's, or None where the instance has none."""
+    if not cgroup:
+        return None
+    paths = {controller: Path(path) for controller, path in cgroup["paths"].items()}
+    if cgroup["version"] == 2:
+        return GroupV2(next(iter(paths.values())), name)
+    return GroupV1(paths, name)
+
+
+def find_instance_cgroup(name: str, cpus: tuple[int, ...] | None) -> dict[str, Any] | None:
+    """Make groups ``hcloud.<name>`` for an instance whose provider made none; None where this process may not."""
+    mounts = _cgroup_mounts()
+    controllers = {name: mounts[name] for name in V1_CONTROLLERS if name in mounts}
+    try:
+        if {"cpu", "memory", "pids"} <= controllers.keys():
+            return {"version": 1, "paths": _make_v1(controllers, name, cpus)}
+        if "" in mounts and {"cpu", "memory", "pids"} <= _delegated(mounts[""]):
+            own = Path(f"{mounts['']}/hcloud.{name}")
+            own.mkdir(exist_ok=True)
+            return {"version": 2, "paths": {"": str(own)}}
+    except OSError:
+        return None
+    return None
+
+
+def _delegated(mount: str) -> set[str]:
+    root = Path(mount)
+    (root / "cgroup.subtree_control").write_text("+cpu +memory +pids")
+    return set((_text(root / "cgroup.subtree_control") or "").split())
+
+
+def _make_v1(controllers: Mapping[str, str], name: str, cpus: tuple[int, ...] | None) -> dict[str, str]:
+    made = {}
+    for controller, mount in controllers.items():
+        path = Path(mount) / f"hcloud.{name}"
+        path.mkdir(exist_ok=True)
+        made[controller] = str(path)
+        if controller == "cpuset":
+            _fill_cpuset(path, cpus)
+    return made
+
+
+def _cgroup_mounts() -> dict[str, str]:
+    """Return where each v1 controller is mounted, and v2 under the name ""."""
+    found: dict[str, str] = {}
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, path, kind, options, *_ = line.split()
+        if kind == "cgroup2":
+            found[""] = path
+        elif kind == "cgroup":
+            found |= {name: path for name in options.split(",") if name in V1_CONTROLLERS}
+    return found
+
+
+def warm_up(cgroup: Mapping[str, Any] | None) -> None:
+    """Move the calling process, which is about to end, into an instance's group.
+
+    The first move of a process between groups waits for the whole kernel (an RCU grace period, 10-20 ms), those soon
+    after it do not: so the unit's own move, a few steps later, costs nothing.
+    """
+    for path in (cgroup or {"paths": {}})["paths"].values():
+        with contextlib.suppress(OSError):
+            Path(path, "cgroup.procs").write_text("0")
+            return
+
+
+def remove_found_cgroup(name: str) -> None:
+    """Remove what ``find_instance_cgroup`` made under this name, units' empty groups included."""
+    for mount in set(_cgroup_mounts().values()):
+        own = Path(mount, f"hcloud.{name}")
+        for path in (*own.glob("*/"), own):
+            _remove_directory(path)
+
+
+def remove_instance_cgroup(cgroup: Mapping[str, Any] | None) -> None:
+    """Remove an instance's (empty) groups."""
+    for path in (cgroup or {"paths": {}})["paths"].values():
+        _remove_directory(Path(path))
+
+
+def limit_process(*, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
+    """Set plain limits on the calling process and what it starts; None leaves one alone.
+
+    ``pids`` counts all processes of the user (of its user namespace where it has one); it does not bind root.
+    """
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_FSIZE, file_mib * MIB)
+    if pids is not None:
+        _lower(resource.RLIMIT_NPROC, pids)
+    if memory_mib is not None:
+        _lower(resource.RLIMIT_DATA, memory_mib * MIB)
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (bound, bound))
+
+
+def kill_each(pids: Iterable[int]) -> None:
+    """Send KILL to each process that still exists."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _until_empty(group: Group, kill_round: Callable[[], None], reap: Callable[[], None]) -> bool:
+    deadline = time.monotonic() + KILL_DEADLINE_S
+    while group.processes():
+        if time.monotonic() > deadline:
+            return False
+        kill_round()
+        reap()
+        time.sleep(0.002)
+    return True
+
+
+def _fill_cpuset(path: Path, cpus: tuple[int, ...] | None) -> None:
+    """A v1 cpuset starts empty and takes no process until both files are filled."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        wanted = ",".join(map(str, cpus)) if cpus and file == "cpuset.cpus" else ""
+        (path / file).write_text(wanted or (_text(path.parent / file) or "").strip())
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def _keyed(text: str | None) -> dict[str, int]:
+    pairs = (line.split() for line in (text or "").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _io_totals(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    pairs = [word.partition("=") for word in text.split() if "=" in word]
+    read, written = (sum(int(value) for name, _, value in pairs if name == key) for key in ("rbytes", "wbytes"))
+    return read, written
+
+
+def _remove_directory(path: Path) -> None:
+    deadline = time.monotonic() + 2.0
+    while True:
+        try:
+            path.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return
+            time.sleep(0.005)

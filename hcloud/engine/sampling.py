@@ -1,0 +1,118 @@
+"""Looks at a running unit again and again: writes its samples, and says when it outgrew what it was given."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import asdict
+
+from hcloud.clock import Clock
+from hcloud.engine.limits import Group, GroupUsage
+from hcloud.engine.metrics import MetricsReader
+from hcloud.engine.unit import Unit
+from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
+from hcloud.model import FailureCause
+from hcloud.provider import UnitSample, UnitSpec
+
+MIB, GIB = 1 << 20, 1 << 30
+FIRST_SAMPLE_S = 0.5
+SAMPLE_S = 2.0
+DISK_USED_UP = 0.97
+DISK_SHARE = 20.0
+"""Counting a unit's files takes at most one part in so many of the time."""
+
+
+class Sampler:
+    """What one unit used so far."""
+
+    def __init__(self, unit: Unit, spec: UnitSpec, group: Group | None, clock: Clock) -> None:
+        self._unit, self._spec, self._group, self._clock = unit, spec, group, clock
+        self._metrics = MetricsReader(spec.metrics) if spec.metrics is not None else None
+        self._next_sample = time.monotonic() + FIRST_SAMPLE_S
+        self._next_count = 0.0
+        self.oom_kills = 0
+        self.cpu_s: float | None = None
+        self.memory_mib_max: float | None = None
+
+    def look(self, first_process: int) -> tuple[FailureCause, str] | None:
+        """Take a sample when one is due; return why the unit must be ended now, if it must."""
+        now, overrun = time.monotonic(), None
+        if self._metrics is not None:
+            self._metrics.step(first_process)
+        if self._group is None:
+            overrun = self._watch_memory()
+        if now >= self._next_sample:
+            self._next_sample = now + SAMPLE_S
+            self._write(self._measure())
+        if now >= self._next_count:
+            overrun = overrun or self._watch_disk(now)
+        return overrun
+
+    def finish(self) -> None:
+        """Take the last sample: the command has ended, its group still knows what it used."""
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._group is not None:
+            self.oom_kills = self._group.oom_kills()
+        self._write(self._measure())
+
+    def disk_is_used_up(self) -> bool:
+        """Whether the unit's files take (almost) all they may: a program that failed then failed for that."""
+        limit = int(self._spec.resources.disk_gib * GIB)
+        return disk_bytes(self._unit.path / "root", stop_at=limit) >= DISK_USED_UP * limit
+
+    def _measure(self) -> GroupUsage:
+        """Totals; what the group cannot tell is summed over its processes."""
+        group = self._group.usage() if self._group is not None else GroupUsage()
+        members = self._group.processes() if self._group is not None else descendants(os.getpid())
+        tree, ended = tree_usage(members), resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = tree.cpu_s + ended.ru_utime + ended.ru_stime if group.cpu_s is None else group.cpu_s
+        memory_mib = tree.memory_mib if group.memory_mib is None else group.memory_mib
+        read_mib = tree.read_mib + ended.ru_inblock * 512 / MIB if group.read_mib is None else group.read_mib
+        written_mib = (
+            tree.written_mib + ended.ru_oublock * 512 / MIB if group.written_mib is None else group.written_mib
+        )
+        self.cpu_s = max(cpu_s, self.cpu_s or 0.0)
+        largest = memory_mib if members else max(memory_mib, ended.ru_maxrss / 1024)
+        self.memory_mib_max = max(largest, self.memory_mib_max or 0.0)
+        return GroupUsage(cpu_s=self.cpu_s, memory_mib=memory_mib, read_mib=read_mib, written_mib=written_mib)
+
+    def _write(self, usage: GroupUsage) -> None:
+        hook = self._spec.progress
+        job = self._unit.path / "root" / "job"
+        measured = self._metrics.latest if self._metrics is not None else {}
+        sample = UnitSample(
+            at=self._clock.now(),
+            cpu_s=usage.cpu_s,
+            memory_mib=usage.memory_mib,
+            read_mib=usage.read_mib,
+            written_mib=usage.written_mib,
+            progress=last_progress(job, hook.file, hook.total) if hook is not None else None,
+            requests_per_s=measured.get("requests_per_s"),
+            latency_ms=measured.get("latency_ms", {}),
+        )
+        try:
+            self._unit.write("sample.json", asdict(sample))
+        except OSError:  # a full disk costs samples, not the unit
+            return
+
+    def _watch_memory(self) -> tuple[FailureCause, str] | None:
+        """Without a group nobody stops the whole tree at its limit, so we do."""
+        used_mib = tree_usage(descendants(os.getpid())).memory_mib
+        self.memory_mib_max = max(used_mib, self.memory_mib_max or 0.0)
+        if used_mib <= self._spec.resources.memory_mib:
+            return None
+        return (
+            FailureCause.OUT_OF_MEMORY,
+            f"it used {used_mib:.0f} MiB of its {self._spec.resources.memory_mib} MiB of memory",
+        )
+
+    def _watch_disk(self, now: float) -> tuple[FailureCause, str] | None:
+        limit = int(self._spec.resources.disk_gib * GIB)
+        used = disk_bytes(self._unit.path / "root", stop_at=limit)
+        took = time.monotonic() - now
+        self._next_count = now + max(FIRST_SAMPLE_S, took * DISK_SHARE)
+        if used <= limit:
+            return None
+        return FailureCause.OUT_OF_DISK, f"its files took more than its {self._spec.resources.disk_gib:g} GiB of disk"

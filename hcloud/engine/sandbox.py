@@ -1,0 +1,300 @@
+"""What a unit can see and reach: bubblewrap namespaces, another user id, no way to keys, metadata or the scheduler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hcloud.engine import leftovers
+from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
+from hcloud.errors import UnitRefused
+from hcloud.provider import UnitSpec
+
+UID_RANGE = 64
+METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
+READONLY_TREES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
+READONLY_FILES = (
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/localtime", "/etc/timezone", "/etc/resolv.conf", "/etc/hosts",
+    "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/mime.types", "/etc/magic", "/etc/fonts",
+    "/etc/python3.11",
+    "/etc/perl", "/etc/java-17-openjdk", "/sys/devices/system/cpu",
+)  # fmt: skip
+LAUNCH_FD = 3
+IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
+# Says on descriptor 3 why the command cannot be started; its closing without a word means that the command runs.
+LAUNCHER = (
+    'command -v -- "$1" >/dev/null 2>&1 || { echo "hcloud: there is no command $1" >&2; echo missing >&3; exit 127; }; '
+    'exec 3>&-; exec "$@"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """What this machine offers to keep units in, found out by trying. ``lacks`` says in words what it does not."""
+
+    root: bool
+    bwrap: str | None
+    firewall: bool
+    cgroup: Mapping[str, Any] | None
+    podman: str | None
+    pinned: bool
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name what is in force for every unit."""
+        present = {
+            "bwrap": self.bwrap is not None,
+            "uid": self.root,
+            f"cgroup{(self.cgroup or {}).get('version')}": self.cgroup is not None,
+            "rlimits": True,
+            "pinning": self.pinned,
+            "firewall": self.firewall,
+        }
+        return tuple(name for name, there in present.items() if there)
+
+
+def detect(bootstrap: Bootstrap) -> Isolation:
+    """Try what there is; nothing is assumed from version numbers."""
+    root, lacks = os.geteuid() == 0, {}
+    bwrap = working_bwrap(root)
+    if bwrap is None:
+        lacks["sandbox"] = "bubblewrap (bwrap) is not installed or may not make namespaces here"
+    if root:
+        leftovers.note(group_name(bootstrap), bootstrap.state_dir)
+        leftovers.take_back(_remove_traces)
+    cgroup = bootstrap.cgroup or find_instance_cgroup(group_name(bootstrap), bootstrap.cpus)
+    if cgroup is None:
+        lacks["cgroup"] = "no writable control groups: memory and processes are bounded by plain limits and by watching"
+    firewall = root and _set_firewall(bootstrap)
+    if not firewall:
+        why = "nft is missing or the kernel refuses it" if root else "only root can set firewall rules"
+        lacks["firewall"] = f"{why}: jobs with network 'host' could reach the metadata address and the engine"
+    if not root:
+        lacks["uid"] = "not root: jobs run under the worker's own user id, inside a user namespace"
+    podman = shutil.which("podman") if root else None
+    if podman is None:
+        lacks["images"] = "container images need podman and a worker that runs as root"
+    return Isolation(
+        root=root,
+        bwrap=bwrap,
+        firewall=firewall,
+        cgroup=cgroup,
+        podman=podman,
+        pinned=bool(bootstrap.cpus),
+        lacks=lacks,
+    )
+
+
+def refuse_unsafe(spec: UnitSpec, isolation: Isolation, mode: str) -> None:
+    """Check that the unit can be kept as it must.
+
+    Raises:
+        UnitRefused: an image without podman; under isolation "require", no sandbox or an unguarded host network.
+    """
+    if spec.image is not None and (isolation.podman is None or isolation.bwrap is None):
+        raise UnitRefused(
+            f"image {spec.image!r} cannot be run here: container images need podman, bwrap and a root worker"
+        )
+    if mode != "require":
+        return
+    if isolation.bwrap is None:
+        raise UnitRefused(f"isolation is required, but {isolation.lacks.get('sandbox', 'there is no sandbox')}")
+    if spec.network == "host" and not isolation.firewall:
+        raise UnitRefused(f"network 'host' is refused while isolation is required: {isolation.lacks['firewall']}")
+
+
+def group_name(bootstrap: Bootstrap) -> str:
+    """Return a name for groups and tables of this instance that no other deployment on the host uses."""
+    place = os.stat(bootstrap.state_dir)
+    return f"{bootstrap.instance_id}.{place.st_dev:x}.{place.st_ino:x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Where one unit runs: its own files at ``root``, its user id, and what is laid over it."""
+
+    root: Path
+    uid: int
+    network: str
+    isolation: Isolation
+    readonly: tuple[str, ...] = ()
+    image_root: Path | None = None
+
+    @property
+    def workdir(self) -> str:
+        """The work directory as the command sees it."""
+        return "/job" if self.isolation.bwrap else str(self.root / "job")
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the command's environment: a plain base, then what the job asks for."""
+        inside = self.isolation.bwrap is not None
+        base = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": "/home/job" if inside else str(self.root / "home"),
+            "TMPDIR": "/tmp" if inside else str(self.root / "tmp"),
+            "USER": "job",
+            "LOGNAME": "job",
+            "LANG": "C.UTF-8",
+            "HCLOUD_WORKDIR": self.workdir,
+        }
+        return base | dict(extra)
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the argument list that runs ``command`` in here. Descriptor ``LAUNCH_FD`` must be a pipe."""
+        # An image need not have a shell, so ours comes along.
+        shell = [*IMAGE_TOOL, "/.hcloud/sh"] if self.image_root else ["/bin/sh"]
+        shell += ["-c", LAUNCHER, "hcloud", *command]
+        inner = [*self._drop_root(), *shell] if self.isolation.root else shell
+        return [*self._bwrap(), "--", *inner] if self.isolation.bwrap else inner
+
+    def _drop_root(self) -> list[str]:
+        tool = [*IMAGE_TOOL, "/.hcloud/setpriv"] if self.image_root else ["setpriv"]
+        caps = ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+        return [*tool, f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *caps, "--"]
+
+    def _bwrap(self) -> list[str]:
+        user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
+        network = ["--unshare-net"] if self.network == "none" else []
+        return [
+            str(self.isolation.bwrap), *user, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+            "--unshare-cgroup-try", *network,
+            "--die-with-parent", "--hostname", "unit", *self._file_system(), "--proc", "/proc", "--dev", "/dev",
+            "--bind", str(self.root / "job"), "/job", "--bind", str(self.root / "home"), "/home/job",
+            "--bind", str(self.root / "tmp"), "/tmp", "--chdir", "/job",
+        ]  # fmt: skip
+
+    def _file_system(self) -> list[str]:
+        if self.image_root is not None:
+            tools = [word for source, name in image_tools() for word in ("--ro-bind", source, f"/.hcloud/{name}")]
+            whole = ["--bind", str(self.image_root), "/", "--perms", "0755", "--dir", "/.hcloud"]
+            return [*whole, *tools, "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+        arguments: list[str] = []
+        for tree in READONLY_TREES:
+            if os.path.islink(tree):
+                arguments += ["--symlink", os.readlink(tree), tree]
+            else:
+                arguments += ["--ro-bind-try", tree, tree]
+        shown = [path for path in (*READONLY_FILES, *self.readonly) if os.path.exists(path)]
+        for folder in _folders_above(shown):
+            arguments += ["--perms", "0755", "--dir", folder]
+        for path in shown:
+            arguments += ["--ro-bind", path, path]
+        for name in ("passwd", "group"):
+            arguments += ["--ro-bind", str(self.root / name), f"/etc/{name}"]
+        return arguments
+
+
+def _folders_above(paths: Sequence[str]) -> list[str]:
+    """Return all directories above the paths, outermost first: left to itself, bwrap makes them for root only."""
+    above = {str(parent) for path in paths for parent in Path(path).parents}
+    own_mounts = {"/", *READONLY_TREES}
+    return sorted(folder for folder in above | {"/home"} if folder not in own_mounts and not _within_trees(folder))
+
+
+def _within_trees(folder: str) -> bool:
+    return any(folder.startswith(f"{tree}/") for tree in READONLY_TREES)
+
+
+def prepare_cell(root: Path, uid: int, *, root_user: bool) -> None:
+    """Make the unit's own directories (owned by its user) and the account files it sees."""
+    root.mkdir(mode=0o711, exist_ok=True)
+    for name in ("job", "home", "tmp"):
+        path = root / name
+        path.mkdir(mode=0o700, exist_ok=True)
+        if root_user:
+            os.chown(path, uid, uid)
+    (root / "passwd").write_text(f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:/home/job:/bin/sh\n")
+    (root / "group").write_text(f"root:x:0:\njob:x:{uid}:\n")
+
+
+def image_tools() -> list[tuple[str, str]]:
+    """Return what an image need not have: the host's setpriv and shell, with their own loader and libraries."""
+    found = {}
+    for name, program in (("setpriv", shutil.which("setpriv")), ("sh", "/bin/sh")):
+        found[name] = str(program)
+        listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
+        for line in listed.splitlines():
+            path = next((word for word in line.split() if word.startswith("/")), None)
+            if path is not None:
+                found["ld.so" if "/ld-" in path else os.path.basename(path)] = path
+    return [(path, name) for name, path in found.items()]
+
+
+def clear_firewall(bootstrap: Bootstrap) -> None:
+    """Remove this instance's firewall table, if any."""
+    if os.geteuid() == 0:
+        _delete_table(group_name(bootstrap))
+        leftovers.drop(group_name(bootstrap))
+
+
+def _remove_traces(name: str) -> None:
+    _delete_table(name)
+    remove_found_cgroup(name)
+
+
+def _delete_table(name: str) -> None:
+    if nft := shutil.which("nft", path=_ADMIN_PATH):
+        subprocess.run([nft, "delete", "table", "inet", _table(name)], capture_output=True, check=False)
+
+
+_ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+def _table(name: str) -> str:
+    return "hcloud_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def firewall_rules(bootstrap: Bootstrap) -> str:
+    """Return nftables rules that keep this instance's unit users from metadata, scheduler and worker ports."""
+    users = f"meta skuid {bootstrap.unit_uid_base}-{bootstrap.unit_uid_base + UID_RANGE - 1}"
+    table = _table(group_name(bootstrap))
+    ports = {bootstrap.scheduler_address.rpartition(":")[2], str(bootstrap.worker_port)}
+    ports |= {part for part in bootstrap.settings.get("worker_ports", "").split(",") if part}
+    return f"""
+table inet {table}
+delete table inet {table}
+table inet {table} {{
+  chain output {{
+    type filter hook output priority 0; policy accept;
+    {users} ip daddr {METADATA_ADDRESSES[0]} reject
+    {users} ip6 daddr {METADATA_ADDRESSES[1]} reject
+    {users} tcp dport {{ {", ".join(sorted(ports))} }} reject with tcp reset
+  }}
+}}
+"""
+
+
+def _set_firewall(bootstrap: Bootstrap) -> bool:
+    nft = shutil.which("nft", path=_ADMIN_PATH)
+    if nft is None:
+        return False
+    done = subprocess.run(
+        [nft, "-f", "-"], input=firewall_rules(bootstrap), text=True, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+def working_bwrap(root: bool) -> str | None:
+    """Return the path of a bubblewrap that can make namespaces here (found out by trying), or None."""
+    path = shutil.which("bwrap")
+    if path is None or (root and shutil.which("setpriv") is None):
+        return None
+    user = [] if root else ["--unshare-user"]
+    trees = [word for tree in ("/usr", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", tree, tree)]
+    command = [path, *user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", *trees,
+               "--proc", "/proc",
+               "--dev", "/dev", "/bin/sh", "-c", "exit 0"]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return path if done.returncode == 0 else None

@@ -1,0 +1,255 @@
+"""A unit's directory on its instance: the fence, what was asked for, and what became of it.
+
+Layout of ``<state_dir>/units/<unit id>/``::
+
+    spec.json      what to run, the machine's boot id, the user id the unit runs under
+    workdir.tar.gz the uploaded archive, until it is unpacked
+    keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears
+    keeper.json    the keeper's process id
+    started.json   when the command itself started
+    sample.json    the last sample
+    stop.json      why the unit is to end; the first one counts
+    exit.json      how it ended: written once, durably
+    log/           output in segments (``output``)
+    root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
+
+A directory appears whole, by one rename, which fails when there is one already: that is the fence which lets a unit
+start at most once. A forgotten unit leaves a name in ``<state_dir>/forgotten/``, so that it can never start again
+either.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from hcloud.engine.wire import exit_to_wire
+from hcloud.model import FailureCause
+from hcloud.provider import ExitRecord
+
+LOCK = "keeper.lock"
+EXIT = "exit.json"
+STOP_SIGNAL = signal.SIGUSR1
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot: another one means that no process of before is left."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Replace a file at once by ``value``; ``durable``: it is on the disk when this returns."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with new.open("w") as file:
+        json.dump(value, file, separators=(",", ":"))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    new.rename(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return a file's content, or None where there is none (or a torn one, after a power cut)."""
+    try:
+        return cast(dict[str, Any], json.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Unit:
+    """One unit's directory. Cheap to make; every question reads the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return one of its JSON files, or None."""
+        return read_json(self.path / name)
+
+    def write(self, name: str, value: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Replace one of its JSON files."""
+        write_json(self.path / name, value, durable=durable)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its exit record exists."""
+        return (self.path / EXIT).exists()
+
+    @property
+    def kept(self) -> bool:
+        """Whether its keeper lives."""
+        try:
+            handle = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def end(self, record: ExitRecord) -> None:
+        """Write the exit record, once and durably; a later one is dropped."""
+        if not self.ended:
+            self.write(EXIT, exit_to_wire(record), durable=True)
+
+    def request_stop(self, cause: FailureCause | None, at: float) -> None:
+        """Note why it is to end (the first cause counts) and wake its keeper."""
+        if self.read("stop.json") is None:
+            self.write("stop.json", {"cause": cause.value if cause else None, "at": at}, durable=True)
+        self.signal_keeper(STOP_SIGNAL)
+
+    def signal_keeper(self, number: int) -> bool:
+        """Send a signal to its keeper if that lives, and to nobody else; return whether it was sent."""
+        keeper = self.read("keeper.json")
+        if keeper is None:
+            return False
+        try:
+            handle = os.pidfd_open(keeper["pid"])
+        except ProcessLookupError:
+            return False
+        try:
+            # The lock is still held after the process was pinned: the pinned process is the keeper, not a successor.
+            if not self.kept:
+                return False
+            signal.pidfd_send_signal(handle, number)
+            return True
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+
+    def report(self) -> dict[str, Any]:
+        """Return what is known of it, as a UnitReport on the wire."""
+        exit_record, started = self.read(EXIT), self.read("started.json")
+        state = "ended" if exit_record else "running" if started else "starting"
+        started_at = started["at"] if started else None
+        return {
+            "id": self.id,
+            "state": state,
+            "started_at": started_at,
+            "sample": self.read("sample.json"),
+            "exit": exit_record,
+        }
+
+
+class Units:
+    """All units of an instance."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / "units"
+        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._forgotten = state_dir / "forgotten"
+        self._forgotten.mkdir(mode=0o700, exist_ok=True)
+
+    def sweep(self, pattern: str = ".*") -> None:
+        """Delete what was left half-made (``.new-*``) or is forgotten (``.old-*``)."""
+        for left in self.path.glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def __iter__(self) -> Iterator[Unit]:
+        """Go through all units in order of id."""
+        names = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        return (Unit(self.path / name) for name in names)
+
+    def get(self, unit_id: str) -> Unit | None:
+        """Return the unit if its directory exists."""
+        path = self.path / unit_id
+        return Unit(path) if path.is_dir() else None
+
+    def create(self, unit_id: str, spec: Mapping[str, Any], archive: Path | None = None) -> tuple[Unit, int] | None:
+        """Take the fence: make the unit's directory; return it with the held lock's file descriptor.
+
+        None: there is one already, or was one: this unit was started, or fenced off, before. The fence must be on the
+        disk (``sync``) before anything is done behind it or told of it.
+        """
+        if (self._forgotten / unit_id).exists():
+            return None
+        staged = Path(tempfile.mkdtemp(prefix=f".new-{unit_id}-", dir=self.path))
+        staged.chmod(0o711)
+        write_json(staged / "spec.json", spec)
+        if archive is not None:
+            os.link(archive, staged / "workdir.tar.gz")
+        lock = os.open(staged / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            staged.rename(self.path / unit_id)
+        except OSError as error:
+            os.close(lock)
+            shutil.rmtree(staged, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return None
+            raise
+        return Unit(self.path / unit_id), lock
+
+    def sync(self) -> None:
+        """Make the fences taken so far durable."""
+        sync_directory(self.path)
+
+    def fence(self, unit_id: str, cause: FailureCause | None, at: float) -> Unit | None:
+        """Make a unit that never ran and never will; None when there is a directory of that id already."""
+        record = ExitRecord(
+            exit_code=None, cause=cause, started_at=at, ended_at=at, detail="stopped before its start arrived"
+        )
+        created = self.create(unit_id, {"fenced": True})
+        if created is None:
+            return None
+        unit, lock = created
+        unit.end(record)
+        self.sync()
+        os.close(lock)
+        return unit
+
+    def forget(self, unit_id: str) -> bool:
+        """Take an ended unit out of sight; ``sweep`` deletes its files.
+
+        A unit that has not ended is left alone. False: it has ended, but its keeper is not quite done; ask again.
+        """
+        unit = self.get(unit_id)
+        if unit is None or not unit.ended:
+            return True
+        if unit.kept:
+            return False
+        (self._forgotten / unit_id).touch()
+        sync_directory(self._forgotten)
+        unit.path.rename(self.path / f".old-{unit_id}")
+        return True
+
+    def bury(self, unit: Unit, at: float) -> None:
+        """Write the exit record of a unit whose keeper is gone without one.
+
+        After a reboot, and when the keeper was killed while the command ran, that is INSTANCE_LOST: the fault is this
+        machine's, not the program's. A unit whose command never started is START_REFUSED, which may be tried again.
+        """
+        spec, started, stop = unit.read("spec.json") or {}, unit.read("started.json"), unit.read("stop.json")
+        rebooted = spec.get("boot_id") != boot_id()
+        cause: FailureCause | None = FailureCause.INSTANCE_LOST if started else FailureCause.START_REFUSED
+        detail = "its keeper was killed" if started else "its keeper was killed before the command started"
+        if rebooted:
+            cause, detail = FailureCause.INSTANCE_LOST, "the machine was restarted"
+        if stop is not None:
+            cause = FailureCause(stop["cause"]) if stop["cause"] else None
+        started_at = started["at"] if started else at
+        unit.end(ExitRecord(exit_code=None, cause=cause, started_at=started_at, ended_at=at, detail=detail))

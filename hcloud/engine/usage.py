@@ -1,0 +1,114 @@
+"""What a unit's processes used: from its control group where it has one, else summed over its process tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeUsage:
+    """Totals over living processes and those they have already collected."""
+
+    cpu_s: float = 0.0
+    memory_mib: float = 0.0
+    read_mib: float = 0.0
+    written_mib: float = 0.0
+
+
+def descendants(root: int, depth: int = 1 << 30) -> set[int]:
+    """Return the ids of all processes below ``root``, at most ``depth`` generations down."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))):
+            parents.setdefault(int(fields[1]), []).append(int(name))
+    found: set[int] = set()
+    generation = {root}
+    while generation and depth > 0:
+        generation = {child for parent in generation for child in parents.get(parent, [])} - found
+        found |= generation
+        depth -= 1
+    return found
+
+
+def tree_usage(pids: Iterable[int]) -> TreeUsage:
+    """Sum what the processes used; those that end meanwhile count as nothing."""
+    cpu_ticks = memory_pages = read = written = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if fields is None:
+            continue
+        cpu_ticks += sum(int(value) for value in fields[11:15])  # own and collected children's user and system time
+        memory_pages += int(fields[21])
+        io = dict(line.split(": ") for line in (_read(f"/proc/{pid}/io") or "").splitlines())
+        read += int(io.get("read_bytes", 0))
+        written += int(io.get("write_bytes", 0))
+    return TreeUsage(
+        cpu_s=cpu_ticks / TICKS_PER_S,
+        memory_mib=memory_pages * PAGE_BYTES / MIB,
+        read_mib=read / MIB,
+        written_mib=written / MIB,
+    )
+
+
+def disk_bytes(directory: Path, stop_at: int) -> int:
+    """Return what the files below use on disk; gives up counting beyond ``stop_at``. Links are not followed."""
+    total = 0
+    waiting = [str(directory)]
+    while waiting and total <= stop_at:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:  # removed meanwhile, or closed to us
+            continue
+    return total
+
+
+def last_progress(job: Path, name: str, total: float) -> float | None:
+    """Return the progress (0..1) in the last line of a job's file: a number of ``total``, or ``done/total``.
+
+    The file is the job's own, so no link may lead out of its directory, and only its end is read. None: no
+    progress to be read there.
+    """
+    path = os.path.realpath(job / name)
+    if not path.startswith(f"{os.path.realpath(job)}/"):
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        try:
+            file.seek(max(0, os.fstat(handle).st_size - 4096))
+            lines = file.read(4096).decode(errors="replace").split("\n")
+        except OSError:
+            return None
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    done, _, of = text.partition("/")
+    try:
+        return min(1.0, max(0.0, float(done) / (float(of) if of else total)))
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/<pid>/stat behind the command's name: index 0 is the state, 1 the parent."""
+    text = _read(f"/proc/{pid}/stat")
+    return text.rpartition(")")[2].split() if text else None
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,82 @@
+"""How units and reports look between daemon and worker: plain dictionaries of msgpack and JSON types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal, cast
+
+from hcloud.errors import UnitRefused
+from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
+from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
+
+UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
+    """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it."""
+    return asdict(spec) | {"env": dict(spec.env), "workdir": None}
+
+
+def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
+    """Return the spec again.
+
+    Raises:
+        UnitRefused: the id could not be a directory's name, or the command is empty.
+    """
+    if not UNIT_ID.fullmatch(plain["id"]):
+        raise UnitRefused(f"{plain['id']!r} cannot be a unit id: letters, digits, '.', '_' and '-' only")
+    if not plain["command"]:
+        raise UnitRefused("the command is empty")
+    metrics, progress = plain["metrics"], plain["progress"]
+    if metrics is not None:
+        probe = metrics["probe"]
+        metrics = MetricsHook(**{**metrics, "probe": tuple(probe) if probe else None})
+    changes = {
+        "command": tuple(plain["command"]),
+        "peers": tuple(plain["peers"]),
+        "resources": Resources(**plain["resources"]),
+        "progress": ProgressHook(**progress) if progress is not None else None,
+        "metrics": metrics,
+    }
+    return UnitSpec(**{**plain, **changes})
+
+
+def exit_to_wire(record: ExitRecord) -> dict[str, Any]:
+    """Return the exit record as a plain dictionary."""
+    return asdict(record) | {"cause": record.cause.value if record.cause else None}
+
+
+def exit_from_wire(plain: Mapping[str, Any]) -> ExitRecord:
+    """Return the exit record again."""
+    cause = plain["cause"]
+    return ExitRecord(**{**plain, "cause": FailureCause(cause) if cause else None})
+
+
+def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
+    """Return one unit's report."""
+    return UnitReport(
+        id=plain["id"],
+        state=UnitState(plain["state"]),
+        started_at=plain["started_at"],
+        sample=UnitSample(**plain["sample"]) if plain["sample"] else None,
+        exit=exit_from_wire(plain["exit"]) if plain["exit"] else None,
+    )
+
+
+def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport:
+    """Return a worker's report; ``plain`` has ``units`` (a list), ``isolation`` and ``preempt_at``."""
+    return WorkerReport(
+        instance_id=instance_id,
+        units=tuple(unit_report_from_wire(unit) for unit in plain["units"]),
+        isolation=tuple(plain["isolation"]),
+        preempt_at=plain["preempt_at"],
+    )
+
+
+def stream_name(text: str) -> Literal["stdout", "stderr"]:
+    """Check that ``text`` names one of the two output streams."""
+    if text not in ("stdout", "stderr"):
+        raise ValueError(f"{text!r} is not a stream: stdout or stderr")
+    return cast(Literal["stdout", "stderr"], text)

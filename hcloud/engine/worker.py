@@ -1,0 +1,364 @@
+"""An instance's worker: a supervisor that starts units, holds the machine to its expiry, and keeps a link alive.
+
+It imports no Dask: the link (``link``) is a child process that carries messages and may die at any time. The supervisor
+itself may die too: its units' keepers go on, and the next supervisor finds everything in ``state_dir``:
+``renewal.json`` (how long the machine is paid ahead, and when that was last said), ``off.json`` (it was switched off).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hcloud.clock import Clock, SystemClock
+from hcloud.engine import keeper
+from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
+from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup
+from hcloud.engine.notify import notify
+from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
+from hcloud.engine.unit import Unit, Units, boot_id, read_json, write_json
+from hcloud.engine.wire import unit_from_wire
+from hcloud.errors import UnitRefused
+from hcloud.model import FailureCause
+
+TICK_S = 0.5
+LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
+GRACE_MARGIN_S = 5.0
+OPEN_FILES = 4096
+ARCHIVE_CACHE_BYTES = 256 << 20
+
+
+def serve(bootstrap_file: Path, clock: Clock | None = None) -> int:
+    """Be the worker until SIGTERM (units go on) or until the machine is switched off; return the exit code.
+
+    Raises:
+        ConfigError: the bootstrap file is not right.
+    """
+    bootstrap = load_bootstrap(bootstrap_file)
+    bootstrap.state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    if (bootstrap.state_dir / "off.json").exists():
+        return POWERED_OFF_EXIT
+    held = os.open(bootstrap.state_dir / "worker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"hcloud worker: another worker runs in {bootstrap.state_dir}; this one ends", file=sys.stderr)
+        return 1
+    return Supervisor(bootstrap, bootstrap_file, detect(bootstrap), clock or SystemClock()).run()
+
+
+def end_units(bootstrap_file: Path) -> None:
+    """Kill every unit of the instance and give back its groups and firewall table."""
+    bootstrap = load_bootstrap(bootstrap_file)
+    isolation = detect(bootstrap)
+    for unit in Units(bootstrap.state_dir):
+        kill_unit(unit, isolation)
+    clear_firewall(bootstrap)
+    if bootstrap.cgroup is None:
+        remove_instance_cgroup(isolation.cgroup)
+
+
+def kill_unit(unit: Unit, isolation: Isolation) -> None:
+    """Kill a unit's keeper, which takes the sandbox along, and whatever is left in its group or carries its id."""
+    unit.signal_keeper(signal.SIGKILL)
+    group = group_for(isolation.cgroup, unit.id)
+    if group is not None:
+        group.kill(lambda: None)
+        group.remove()
+    elif isolation.bwrap is None:
+        kill_each(_marked(unit.id))
+
+
+class Supervisor:
+    """The loop. Single-threaded, so that it may fork keepers without care."""
+
+    def __init__(self, bootstrap: Bootstrap, bootstrap_file: Path, isolation: Isolation, clock: Clock) -> None:
+        self._bootstrap, self._file, self._isolation, self._clock = bootstrap, bootstrap_file, isolation, clock
+        self._units = Units(bootstrap.state_dir)
+        self._archives = bootstrap.state_dir / "archives"
+        self._archives.mkdir(mode=0o700, exist_ok=True)
+        self._forgetting: set[str] = set()
+        self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
+        self._selector = selectors.DefaultSelector()
+        self._link: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._unread = b""
+        self._link_started = 0.0
+        self._link_pause_s = LINK_PAUSE_S
+        self._ended = False
+        self._expires_at, self._lease_until = self._remembered_renewal()
+        self._boot_id = boot_id()
+        self._operations: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "start": self._start,
+            "stop": self._stop,
+            "renew": self._renew,
+            "forget": self._forget,
+        }
+
+    def run(self) -> int:
+        """Serve until SIGTERM, expiry or a lost lease."""
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        self._selector.register(reader, selectors.EVENT_READ)
+        self._units.sweep()
+        gc.freeze()  # keepers share this memory; a collection would copy it into each of them
+        try:
+            notify("READY=1")
+            while not self._ended:
+                self._look_after()
+                if (reason := self._why_off()) is not None:
+                    return self._switch_off(reason)
+                self._wait(reader)
+            return 0
+        finally:
+            self._drop_link()
+            notify("STOPPING=1")
+
+    def _remembered_renewal(self) -> tuple[float, float]:
+        """Return the expiry, and the end of the lease on the monotonic clock (which nobody can step)."""
+        path, now = self._bootstrap.state_dir / "renewal.json", self._clock.now()
+        renewal = read_json(path)
+        if renewal is None:
+            renewal = {"expires_at": self._bootstrap.expires_at, "renewed_at": now}
+            write_json(path, renewal, durable=True)
+        left_s = self._bootstrap.lease_s - max(0.0, now - float(renewal["renewed_at"]))
+        return float(renewal["expires_at"]), time.monotonic() + left_s
+
+    def _end(self, *_: object) -> None:
+        self._ended = True
+
+    def _look_after(self) -> None:
+        notify("WATCHDOG=1")
+        if self._link is None and time.monotonic() >= self._link_started + self._link_pause_s:
+            self._start_link()
+        elif self._link is not None and self._link.poll() is not None:
+            self._drop_link()
+        try:
+            self._forget_ended()
+            for unit_id in sorted(self._live):
+                self._look_after_unit(Unit(self._units.path / unit_id))
+        except OSError as error:  # a full disk: what runs goes on, the rest is tried again
+            print(f"hcloud worker {self._bootstrap.instance_id}: {error}; tried again", file=sys.stderr)
+
+    def _look_after_unit(self, unit: Unit) -> None:
+        if unit.kept:
+            return
+        if unit.path.exists() and not unit.ended:
+            kill_unit(unit, self._isolation)
+            self._units.bury(unit, self._clock.now())
+        self._live.discard(unit.id)
+
+    def _wait(self, wake: int) -> None:
+        for key, _ in self._selector.select(TICK_S):
+            if key.fd == wake:
+                os.read(wake, 4096)
+                _reap_all_but(self._link)
+            else:
+                self._serve_link()
+
+    # ------------------------------------------------------------------------------------------------------- the link
+    def _start_link(self) -> None:
+        self._link_started = time.monotonic()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "hcloud.engine.link", str(self._file), str(theirs.fileno())]
+        isolation = json.dumps({"names": self._isolation.names, "lacks": dict(self._isolation.lacks)})
+        environment = {**os.environ, "HCLOUD_ISOLATION": isolation}
+        self._link = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._socket = ours
+        self._selector.register(ours, selectors.EVENT_READ)
+
+    def _drop_link(self) -> None:
+        if time.monotonic() - self._link_started > LINK_STEADY_S:
+            self._link_pause_s = LINK_PAUSE_S
+        else:
+            self._link_pause_s = min(LINK_PAUSE_CAP_S, 2 * self._link_pause_s)
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+        if self._link is not None:
+            self._link.kill()
+            self._link.wait()
+        self._link, self._socket, self._unread = None, None, b""
+
+    def _serve_link(self) -> None:
+        assert self._socket is not None
+        try:
+            content = self._socket.recv(1 << 20)
+        except OSError:
+            content = b""
+        if not content:
+            self._drop_link()
+            return
+        *lines, self._unread = (self._unread + content).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            answer = self._answer(request) | {"id": request["id"]}
+            try:
+                self._socket.sendall(json.dumps(answer).encode() + b"\n")
+            except OSError:
+                self._drop_link()
+                return
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._operations[request["op"]](request)
+        except UnitRefused as refused:
+            return {"refused": str(refused)}
+        except OSError as error:  # a full disk or process table: said, and the daemon asks again
+            return {"unknown": f"{request['op']}: {error}"}
+
+    # ------------------------------------------------------------------------------------------------------ operations
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
+        plain = request["spec"]
+        spec = unit_from_wire(plain)
+        if self._units.get(spec.id) is not None:
+            return {"started": "before"}
+        refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
+        archive = None
+        if (name := request["archive"]) is not None:
+            archive = self._archives / name
+            if not archive.exists():
+                return {"need": name}
+        uid = self._free_uid()
+        self._trim_archives()
+        created = self._units.create(spec.id, {"unit": plain, "uid": uid, "boot_id": self._boot_id}, archive)
+        if created is None:
+            return {"started": "before"}
+        unit, lock = created
+        pid = os.fork()
+        if pid == 0:
+            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation)
+        os.close(lock)
+        self._live.add(spec.id)
+        self._units.sync()  # while the keeper prepares
+        return {"started": "now"}
+
+    def _free_uid(self) -> int:
+        if not self._isolation.root:
+            return os.getuid()
+        specs = (Unit(self._units.path / unit_id).read("spec.json") or {} for unit_id in self._live)
+        taken = {spec.get("uid") for spec in specs}
+        base = self._bootstrap.unit_uid_base
+        free = next((uid for uid in range(base, base + UID_RANGE) if uid not in taken), None)
+        if free is None:
+            raise UnitRefused(f"{UID_RANGE} units run on this instance already")
+        return free
+
+    def _trim_archives(self) -> None:
+        """Keep the newest uploads; units hold links of their own to what they still need."""
+        kept = 0
+        by_age = sorted(self._archives.glob("*.tar.gz"), key=lambda path: -path.stat().st_mtime)
+        for path in by_age:
+            kept += path.stat().st_size
+            if kept > ARCHIVE_CACHE_BYTES and path != by_age[0]:
+                path.unlink(missing_ok=True)
+
+    def _stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        cause = FailureCause(request["cause"]) if request["cause"] else None
+        now = self._clock.now()
+        unit = self._units.get(request["unit"])
+        if unit is None and self._units.fence(request["unit"], cause, now) is None:
+            unit = self._units.get(request["unit"])
+        if unit is not None and not unit.ended:
+            unit.request_stop(cause, now)
+        return {"asked": True}
+
+    def _renew(self, request: dict[str, Any]) -> dict[str, Any]:
+        now = self._clock.now()
+        renewal = {"expires_at": request["expires_at"], "renewed_at": now}
+        write_json(self._bootstrap.state_dir / "renewal.json", renewal, durable=True)
+        self._expires_at = float(request["expires_at"])
+        self._lease_until = time.monotonic() + self._bootstrap.lease_s
+        return {"renewed": True}
+
+    def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._forgetting.update(request["units"])
+        self._forget_ended()
+        return {"forgotten": True}
+
+    def _forget_ended(self) -> None:
+        done = {unit_id for unit_id in self._forgetting if self._units.forget(unit_id)}
+        self._forgetting -= done
+        if not done:
+            return
+        # Deleting a large tree takes long; the loop must not wait for it.
+        pid = os.fork()
+        if pid == 0:
+            os.closerange(3, OPEN_FILES)
+            self._units.sweep(".old-*")
+            os._exit(0)
+
+    # ------------------------------------------------------------------------------------------------------------- off
+    def _why_off(self) -> str | None:
+        if self._clock.now() >= self._expires_at:
+            return "expired: its time was not paid further ahead"
+        if time.monotonic() >= self._lease_until:
+            return f"its lease was not renewed for {self._bootstrap.lease_s:g} s"
+        return None
+
+    def _switch_off(self, reason: str) -> int:
+        """End all units, say so durably, and switch the machine off."""
+        print(f"hcloud worker {self._bootstrap.instance_id}: switching off: {reason}", file=sys.stderr)
+        self._end_all_units()
+        write_json(self._bootstrap.state_dir / "off.json", {"reason": reason, "at": self._clock.now()}, durable=True)
+        clear_firewall(self._bootstrap)
+        if self._bootstrap.cgroup is None:
+            remove_instance_cgroup(self._isolation.cgroup)
+        if self._bootstrap.poweroff != "exit":
+            subprocess.run(self._bootstrap.poweroff, check=False)
+        return POWERED_OFF_EXIT
+
+    def _end_all_units(self) -> None:
+        """TERM, grace and KILL are the keepers' work; one that does not manage is killed itself."""
+        live = [Unit(self._units.path / unit_id) for unit_id in sorted(self._live)]
+        grace_s = 0.0
+        for unit in live:
+            unit.request_stop(FailureCause.INSTANCE_LOST, self._clock.now())
+            spec = (unit.read("spec.json") or {}).get("unit", {})
+            grace_s = max(grace_s, float(spec.get("stop_grace_s", 0.0)))
+        deadline = time.monotonic() + grace_s + GRACE_MARGIN_S
+        while time.monotonic() < deadline and any(unit.kept for unit in live):
+            time.sleep(0.05)
+        for unit in live:
+            self._look_after_unit(unit) if not unit.kept else kill_unit(unit, self._isolation)
+
+
+def _reap_all_but(link: subprocess.Popen[bytes] | None) -> None:
+    """Collect dead children (sweepers, orphans handed to us); the link's status belongs to its Popen."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or (link is not None and found.si_pid == link.pid):
+            return
+        os.waitpid(found.si_pid, 0)
+
+
+def _marked(unit_id: str) -> set[int]:
+    """Return processes whose environment names the unit: the last resort where there is neither group nor sandbox."""
+    mark, found = f"HCLOUD_UNIT_ID={unit_id}".encode(), set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark in environment:
+                found.add(int(name))
+    return found

@@ -1,0 +1,180 @@
+"""Units without an engine: one process detects what isolation there is, keeps one unit with it, and says how it went.
+
+Run as ``python -m tests.engine.alone`` with a request on standard input, so that it can be another user's process, or
+live in a network of its own with a false metadata service.
+"""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from hcloud.engine import keeper, sandbox
+from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.limits import remove_instance_cgroup
+from hcloud.engine.output import read_output
+from hcloud.engine.unit import Units, boot_id
+from hcloud.engine.wire import unit_from_wire, unit_to_wire
+from hcloud.engine.worker import _marked
+from hcloud.errors import UnitRefused
+from hcloud.model import Resources
+from hcloud.provider import UnitSpec
+from tests.waiting import wait_until
+
+UNIT_ID = "job-1.1.0"
+METADATA = sandbox.METADATA_ADDRESSES[0]
+SECRET = "role-credentials"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a unit went. ``left`` are processes that carry its id after its end; ``names`` the isolation in force."""
+
+    refused: str = ""
+    exit: Mapping[str, Any]
+    sample: Mapping[str, Any]
+    stdout: str = ""
+    stderr: str = ""
+    left: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    lacks: Mapping[str, str]
+
+
+def run_alone(
+    folder: Path,
+    command: str | tuple[str, ...],
+    *,
+    without: tuple[str, ...] = (),
+    uid: int = 0,
+    metadata: bool = False,
+    mode: str = "best_effort",
+    settings: Mapping[str, str] | None = None,
+    archive: Path | None = None,
+    **changes: object,
+) -> Outcome:
+    """Run one unit to its end. ``without``: isolation not used; ``metadata``: in a network with a false service."""
+    words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+    spec = UnitSpec(
+        id=UNIT_ID,
+        instance_id="inst-1",
+        rank=0,
+        command=words,
+        resources=Resources(vcpus=1.0, memory_mib=128, disk_gib=0.05),
+        stop_grace_s=1.0,
+    )
+    request = {
+        "folder": str(folder),
+        "spec": unit_to_wire(replace(spec, **changes)),  # type: ignore[arg-type]
+        "without": without,
+        "uid": uid,
+        "metadata": metadata,
+        "mode": mode,
+        "settings": dict(settings or {}),
+        "archive": str(archive) if archive else None,
+    }
+    prefix = ["unshare", "--net", "--"] if metadata else []
+    if uid:
+        os.chown(folder, uid, uid)
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "tests.engine.alone"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plain = json.loads(done.stdout.splitlines()[-1])
+    return Outcome(**{**plain, **{name: tuple(plain.get(name, ())) for name in ("left", "names")}})
+
+
+def _serve_metadata(port: int) -> None:
+    """Answer on the metadata address, and on the engine's port, of this network."""
+    for words in (["link", "set", "lo", "up"], ["addr", "add", f"{METADATA}/32", "dev", "lo"]):
+        subprocess.run(["ip", *words], check=True)
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(SECRET.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    for address in ((METADATA, 80), ("127.0.0.1", port)):
+        server = http.server.ThreadingHTTPServer(address, Answer)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def _main() -> None:
+    request = json.loads(sys.stdin.read())
+    folder = Path(request["folder"])
+    if request["uid"]:
+        os.setgroups([])
+        os.setresgid(request["uid"], request["uid"], request["uid"])
+        os.setresuid(request["uid"], request["uid"], request["uid"])
+    bootstrap = Bootstrap(
+        instance_id="inst-1",
+        scheduler_address="tls://127.0.0.1:18786",
+        tls_dir=folder / "tls",
+        state_dir=folder / "machine",
+        worker_port=19100,
+        expires_at=1e12,
+        isolation=request["mode"],
+        unit_uid_base=62000,
+        settings=request["settings"],
+    )
+    bootstrap.state_dir.mkdir(mode=0o711)
+    bootstrap.tls_dir.mkdir(mode=0o700)
+    (bootstrap.tls_dir / "worker.key").write_text(SECRET)
+    found = sandbox.detect(bootstrap)
+    isolation = replace(found, **dict.fromkeys(request["without"]))  # type: ignore[arg-type]
+    if "firewall" in request["without"]:
+        sandbox.clear_firewall(bootstrap)
+    spec = unit_from_wire(request["spec"])
+    if request["metadata"]:
+        _serve_metadata(18786)
+    try:
+        sandbox.refuse_unsafe(spec, isolation, request["mode"])
+        print(json.dumps(_keep(bootstrap, isolation, request)))
+    except UnitRefused as refused:
+        print(json.dumps({"refused": str(refused), "exit": {}, "sample": {}, "lacks": dict(isolation.lacks)}))
+    finally:
+        sandbox.clear_firewall(bootstrap)
+        remove_instance_cgroup(found.cgroup)
+
+
+def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[str, Any]) -> dict[str, object]:
+    units = Units(bootstrap.state_dir)
+    plain, uid = request["spec"], bootstrap.unit_uid_base if isolation.root else os.getuid()
+    archive = Path(request["archive"]) if request["archive"] else None
+    created = units.create(UNIT_ID, {"unit": plain, "uid": uid, "boot_id": boot_id()}, archive)
+    assert created is not None
+    unit, lock = created
+    pid = os.fork()
+    if pid == 0:
+        keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation)
+    os.close(lock)
+    os.waitpid(pid, 0)
+    wait_until(lambda: unit.ended and not unit.kept, timeout_s=80)
+    streams = [read_output(unit.path / "log", stream, 0, 1 << 20)[0] for stream in ("stdout", "stderr")]
+    return {
+        "exit": cast(dict[str, Any], unit.read("exit.json")),
+        "sample": unit.read("sample.json") or {},
+        "stdout": streams[0].decode(errors="replace"),
+        "stderr": streams[1].decode(errors="replace"),
+        "left": sorted(_marked(UNIT_ID)),
+        "names": isolation.names,
+        "lacks": dict(isolation.lacks),
+    }
+
+
+if __name__ == "__main__":
+    _main()

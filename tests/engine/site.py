@@ -1,0 +1,215 @@
+"""An engine with workers as real processes on this host, made to be broken by tests."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hcloud.clock import SystemClock
+from hcloud.engine.runner import DaskRunner
+from hcloud.engine.tls import make_ca
+from hcloud.engine.unit import Unit, Units
+from hcloud.engine.worker import end_units
+from hcloud.model import Resources
+from hcloud.provider import ExitRecord, UnitReport, UnitSpec, UnitState
+from tests.waiting import wait_until
+
+PATIENCE_S = 30.0
+SMALL = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.1)
+ENGINE = "import sys, pathlib, hcloud.engine.scheduler as s; s.serve(sys.argv[1], pathlib.Path(sys.argv[2]))"
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Machine:
+    """One instance: its bootstrap file and the worker process on it."""
+
+    def __init__(self, folder: Path, name: str, scheduler: str, tls_dir: Path, **changes: object) -> None:
+        self.name, self.state_dir = name, folder / name
+        self.bootstrap_file = folder / f"{name}.json"
+        self.notice_file = folder / f"{name}.notice"
+        self.clock = SystemClock()
+        self._bootstrap: dict[str, object] = {
+            "instance_id": name,
+            "token": f"token-{name}",
+            "owner": "tests",
+            "scheduler_address": scheduler,
+            "tls_dir": str(tls_dir),
+            "state_dir": str(self.state_dir),
+            "capacity": {"vcpus": 2, "memory_mib": 1024, "disk_gib": 1},
+            "cpus": None,
+            "cgroup": None,
+            "worker_port": free_port(),
+            "expires_at": self.clock.now() + 3600,
+            "lease_s": 600,
+            "isolation": "require",
+            "unit_uid_base": 61000 + 64 * (free_port() % 32),
+            "settings": {"preempt_file": str(self.notice_file)},
+            **changes,
+        }
+        self.bootstrap_file.write_text(json.dumps(self._bootstrap))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start its worker, as its machine would at boot."""
+        command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(self.bootstrap_file)]
+        self.process = subprocess.Popen(command)
+
+    @property
+    def supervisor(self) -> subprocess.Popen[bytes]:
+        """Its worker's first process."""
+        assert self.process is not None
+        return self.process
+
+    def link(self) -> int:
+        """Process id of its worker's link."""
+        return wait_until(lambda: next(iter(self._links()), None), PATIENCE_S) or 0
+
+    def _links(self) -> Iterator[int]:
+        children = Path(f"/proc/{self.supervisor.pid}/task/{self.supervisor.pid}/children").read_text().split()
+        for child in children:
+            if b"hcloud.engine.link" in Path(f"/proc/{child}/cmdline").read_bytes():
+                yield int(child)
+
+    def unit(self, unit_id: str) -> Unit:
+        """The directory of one of its units."""
+        return Unit(self.state_dir / "units" / unit_id)
+
+    def keeper(self, unit_id: str) -> int:
+        """Process id of a unit's keeper."""
+        return int(wait_until(lambda: self.unit(unit_id).read("keeper.json"), PATIENCE_S)["pid"])  # type: ignore[index]
+
+    def kill(self) -> None:
+        """Lose the machine: everything on it ends at once."""
+        if self.process is not None and self.process.poll() is None:
+            links = list(self._links())
+            self.process.kill()
+            self.process.wait()
+            for link in links:
+                kill(link)
+        if self.state_dir.exists():
+            for unit in Units(self.state_dir):
+                unit.signal_keeper(signal.SIGKILL)
+
+    def clean(self) -> None:
+        """Kill it and give back its groups and firewall table."""
+        self.kill()
+        if self.state_dir.exists():
+            end_units(self.bootstrap_file)
+
+
+class Site:
+    """A certificate authority, an engine process, and machines."""
+
+    def __init__(self, folder: Path, **changes: object) -> None:
+        self.folder, self.tls_dir = folder, folder / "tls"
+        make_ca(self.tls_dir)
+        self.address = f"127.0.0.1:{free_port()}"
+        self._changes = changes
+        self.engine: subprocess.Popen[bytes] | None = None
+        self.machines: dict[str, Machine] = {}
+        self._runners: list[DaskRunner] = []
+        self.start_engine()
+
+    def start_engine(self) -> None:
+        """Start the scheduler's process on the site's address."""
+        self.engine = subprocess.Popen([sys.executable, "-c", ENGINE, self.address, str(self.tls_dir)])
+
+    def kill_engine(self) -> None:
+        """Kill the scheduler's process."""
+        if self.engine is not None:
+            self.engine.kill()
+            self.engine.wait()
+
+    def machine(self, name: str, **changes: object) -> Machine:
+        """Add a machine and start its worker."""
+        changes = {**self._changes, **changes}
+        machine = Machine(self.folder, name, f"tls://{self.address}", self.tls_dir, **changes)
+        self.machines[name] = machine
+        machine.start()
+        return machine
+
+    def runner(self, settings: Mapping[str, object] | None = None) -> DaskRunner:
+        """A daemon's side of the engine."""
+        runner = DaskRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": 3.0})
+        self._runners.append(runner)
+        return runner
+
+    def close(self) -> None:
+        """End everything."""
+        for runner in self._runners:
+            runner.close()
+        for machine in self.machines.values():
+            machine.clean()
+        self.kill_engine()
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may be gone."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+class Watch:
+    """What a test wants to know of units, waiting as long as needed."""
+
+    def __init__(self, runner: DaskRunner) -> None:
+        self.runner = runner
+
+    def registered(self, *names: str) -> None:
+        """Wait until these instances' workers answer."""
+        wait_until(lambda: {each.instance_id for each in self.runner.observe().workers} >= set(names), PATIENCE_S)
+
+    def report(self, unit: UnitSpec) -> UnitReport | None:
+        """The unit's report now."""
+        workers = {each.instance_id: each for each in self.runner.observe().workers}
+        units = workers[unit.instance_id].units if unit.instance_id in workers else ()
+        return next((each for each in units if each.id == unit.id), None)
+
+    def running(self, unit: UnitSpec) -> UnitReport:
+        """Wait until it runs."""
+        report = wait_until(lambda: self._in_state(unit, UnitState.RUNNING), PATIENCE_S)
+        assert report is not None
+        return report
+
+    def ended(self, unit: UnitSpec) -> ExitRecord:
+        """Wait until it has ended."""
+        report = wait_until(lambda: self._in_state(unit, UnitState.ENDED), PATIENCE_S)
+        assert report is not None and report.exit is not None
+        return report.exit
+
+    def _in_state(self, unit: UnitSpec, state: UnitState) -> UnitReport | None:
+        report = self.report(unit)
+        return report if report is not None and report.state is state else None
+
+    def output(self, unit: UnitSpec, stream: str = "stdout") -> str:
+        """All its output so far."""
+        content, offset = b"", 0
+        while True:
+            chunk = self.runner.logs(unit.id, unit.instance_id, stream, offset, 1 << 20)  # type: ignore[arg-type]
+            content += chunk.content
+            if chunk.end or not chunk.content:
+                return content.decode(errors="replace")
+            offset = chunk.next_offset
+
+    def says(self, unit: UnitSpec, text: str) -> str:
+        """Wait until it has written the text."""
+        return wait_until(lambda: output if text in (output := self.output(unit)) else "", PATIENCE_S)
+
+    def run(self, unit: UnitSpec) -> tuple[ExitRecord, str]:
+        """Start it, wait for its end; return how it ended and what it wrote."""
+        result = self.runner.start([unit])[unit.id]
+        assert result.outcome == "started", result
+        record = self.ended(unit)
+        return record, self.output(unit) + self.output(unit, "stderr")

@@ -1,0 +1,338 @@
+"""Whatever part of the engine dies, units go on, are found again, or are honestly said to be lost."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hcloud.clock import SystemClock
+from hcloud.engine.bootstrap import POWERED_OFF_EXIT
+from hcloud.engine.runner import DaskRunner, EngineAway
+from hcloud.engine.tls import make_ca
+from hcloud.engine.unit import read_json
+from hcloud.model import FailureCause, Resources
+from hcloud.provider import UnitSpec, UnitState
+from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill
+from tests.waiting import wait_until
+
+NUMBERS = itertools.count(1)
+NAME = "inst-1"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
+    try:
+        site.machine(NAME)
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def machine(site: Site) -> Machine:
+    machine = site.machines[NAME]
+    if machine.supervisor.poll() is not None:
+        machine.start()
+    return machine
+
+
+@pytest.fixture
+def watch(site: Site, machine: Machine) -> Watch:
+    watch = Watch(site.runner())
+    watch.registered(NAME)
+    return watch
+
+
+def unit(script: str, name: str = NAME, **changes: object) -> UnitSpec:
+    spec = UnitSpec(
+        id=f"job-{next(NUMBERS)}.1.0",
+        instance_id=name,
+        rank=0,
+        command=("/bin/sh", "-c", script),
+        resources=SMALL,
+        stop_grace_s=1.0,
+    )
+    return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+def archive(folder: Path, **files: str) -> Path:
+    """A work directory as the command line uploads it."""
+    path = folder / "upload.tar.gz"
+    with tarfile.open(path, "w:gz") as target:
+        for name, content in files.items():
+            (folder / name).write_text(content)
+            target.add(folder / name, arcname=name.replace("_", "."))
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- deaths
+def test_unit_outlives_link_supervisor_and_scheduler(site: Site, machine: Machine, watch: Watch) -> None:
+    long = unit("echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done")
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    kill(machine.link())
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    site.kill_engine()
+    site.start_engine()
+    machine.start()
+    watch.registered(NAME)
+    assert watch.running(long).exit is None
+    (machine.unit(long.id).path / "root/job/go").touch()
+    assert watch.ended(long).exit_code == 0
+    assert watch.output(long) == "ready\ndone\n"
+
+
+def test_unit_that_ended_while_no_worker_was_there_is_reported(machine: Machine, watch: Watch) -> None:
+    short = unit("echo ready; while [ ! -e go ]; do sleep 0.05; done; exit 3")
+    watch.runner.start([short])
+    watch.says(short, "ready")
+    kill(machine.link())
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    (machine.unit(short.id).path / "root/job/go").touch()
+    wait_until(lambda: machine.unit(short.id).ended, PATIENCE_S)
+    machine.start()
+    watch.registered(NAME)
+    assert watch.ended(short).exit_code == 3
+
+
+def test_unit_dies_with_its_keeper_and_is_said_to_be_lost(machine: Machine, watch: Watch) -> None:
+    long = unit("echo ready; setsid sleep 300 & sleep 300")
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    os.kill(machine.keeper(long.id), signal.SIGKILL)
+    record = watch.ended(long)
+    assert (record.cause, record.exit_code) == (FailureCause.INSTANCE_LOST, None)
+    assert "keeper was killed" in record.detail
+    assert not _processes_naming(long.id)
+
+
+def test_units_of_before_a_reboot_are_lost(machine: Machine, watch: Watch) -> None:
+    long = unit("echo ready; sleep 300")
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    machine.kill()
+    spec = machine.unit(long.id).read("spec.json")
+    assert spec is not None
+    machine.unit(long.id).write("spec.json", {**spec, "boot_id": "another boot"})
+    machine.start()
+    watch.registered(NAME)
+    record = watch.ended(long)
+    assert record.cause is FailureCause.INSTANCE_LOST and "restarted" in record.detail
+
+
+def test_stop_of_a_unit_whose_keeper_died_keeps_its_cause(machine: Machine, watch: Watch) -> None:
+    long = unit("trap '' TERM; echo ready; while :; do sleep 0.1; done", stop_grace_s=60.0)
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    watch.runner.stop({long.id: NAME}, cause=FailureCause.PREEMPTED)
+    os.kill(machine.keeper(long.id), signal.SIGKILL)
+    assert watch.ended(long).cause is FailureCause.PREEMPTED
+
+
+# ------------------------------------------------------------------------------------ expiry and lease
+def test_expired_machine_stops_its_units_and_stays_off(site: Site) -> None:
+    machine = site.machine("inst-expiring")
+    watch = Watch(site.runner())
+    watch.registered(machine.name)
+    long = unit("echo ready; sleep 300", machine.name)
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    watch.runner.renew({machine.name: SystemClock().now() + 0.5})
+    assert machine.supervisor.wait(timeout=PATIENCE_S) == POWERED_OFF_EXIT
+    record = machine.unit(long.id).read("exit.json")
+    assert record is not None and record["cause"] == "instance_lost"
+    assert "expired" in (read_json(machine.state_dir / "off.json") or {})["reason"]
+    machine.start()
+    assert machine.supervisor.wait(timeout=PATIENCE_S) == POWERED_OFF_EXIT
+
+
+def test_renewal_outlives_the_supervisor(site: Site) -> None:
+    machine = site.machine("inst-renewed")
+    runner = site.runner()
+    Watch(runner).registered(machine.name)
+    assert runner.renew({machine.name: SystemClock().now() + 3600}) == {machine.name}
+    link = machine.link()
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    kill(link)
+    told_at_launch = json.loads(machine.bootstrap_file.read_text())
+    machine.bootstrap_file.write_text(json.dumps({**told_at_launch, "expires_at": SystemClock().now() - 60}))
+    machine.start()
+    Watch(site.runner()).registered(machine.name)
+    assert machine.supervisor.poll() is None
+    machine.clean()
+
+
+def test_machine_whose_lease_is_not_renewed_switches_itself_off(site: Site) -> None:
+    machine = site.machine("inst-left-alone", lease_s=4)
+    assert machine.supervisor.wait(timeout=PATIENCE_S) == POWERED_OFF_EXIT
+    assert "lease" in (read_json(machine.state_dir / "off.json") or {})["reason"]
+
+
+def test_poweroff_command_of_a_real_machine_is_run(site: Site, tmp_path: Path) -> None:
+    mark = tmp_path / "off"
+    machine = site.machine("inst-with-a-switch", lease_s=0.1, poweroff=["touch", str(mark)])
+    machine.supervisor.wait(timeout=PATIENCE_S)
+    assert mark.exists()
+
+
+def test_second_worker_on_one_machine_ends_at_once(machine: Machine, watch: Watch) -> None:
+    command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(machine.bootstrap_file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 1 and "another worker runs" in done.stderr
+    watch.registered(NAME)
+
+
+# -------------------------------------------------------------------------------------- work directory
+def test_work_directory_arrives_whole_however_large(watch: Watch, tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(os.urandom(3 << 20))
+    upload = archive(tmp_path, run_sh="wc -c < noise; exit 5", hello="hi")
+    with tarfile.open(upload, "w:gz") as target:
+        target.add(tmp_path / "noise", arcname="noise")
+        target.add(tmp_path / "run_sh", arcname="run.sh")
+    record, output = watch.run(unit("sh run.sh", workdir=str(upload)))
+    assert (record.exit_code, output.strip()) == (5, str(3 << 20))
+    again, _ = watch.run(unit("test -f noise", workdir=str(upload)))
+    assert again.exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["/etc/evil", "../evil", "a/../../evil"])
+def test_archive_that_leads_outside_is_refused(watch: Watch, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as target:
+        member = target.gettarinfo(tmp_path / "file")
+        member.name = name
+        target.addfile(member, (tmp_path / "file").open("rb"))
+    record, _ = watch.run(unit("true", workdir=str(tmp_path / "evil.tar.gz")))
+    assert record.cause is FailureCause.START_REFUSED and "archive" in record.detail
+
+
+def test_archive_that_unpacks_to_more_than_the_disk_is_refused(watch: Watch, tmp_path: Path) -> None:
+    (tmp_path / "zeros").write_bytes(bytes(50 << 20))
+    with tarfile.open(tmp_path / "bomb.tar.gz", "w:gz") as target:
+        target.add(tmp_path / "zeros", arcname="zeros")
+    small = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.02)
+    record, _ = watch.run(unit("true", workdir=str(tmp_path / "bomb.tar.gz"), resources=small))
+    assert record.cause is FailureCause.START_REFUSED and "20 MiB" in record.detail
+
+
+def test_failing_setup_ends_the_unit_before_its_command(watch: Watch) -> None:
+    record, output = watch.run(unit("echo command", setup="echo setup; exit 9"))
+    assert (record.exit_code, record.cause, output) == (9, FailureCause.EXIT_CODE, "setup\n")
+    assert "setup" in record.detail
+
+
+def test_output_over_its_limit_says_what_was_dropped(site: Site) -> None:
+    machine = site.machine("inst-small-logs", settings={"max_log_mib": "1"})
+    watch = Watch(site.runner())
+    watch.registered(machine.name)
+    loop = "i=0; while [ $i -lt 60000 ]; do echo line number $i xxxxxxxxxxxxxxxxxx; i=$((i+1)); done"
+    record, output = watch.run(unit(loop, machine.name))
+    assert record.exit_code == 0
+    assert output.startswith("[hcloud: ") and "older output were dropped" in output.splitlines()[0]
+    assert output.rstrip().endswith("line number 59999 xxxxxxxxxxxxxxxxxx")
+    assert len(output) < 1.2 * (1 << 20)
+    machine.clean()
+
+
+def test_unit_ids_that_are_no_names_are_refused(watch: Watch) -> None:
+    bad = unit("true", id="../../evil")
+    result = watch.runner.start([bad])[bad.id]
+    assert result.outcome == "refused" and "cannot be a unit id" in result.detail
+
+
+def test_image_that_cannot_be_had_is_said_in_one_sentence(watch: Watch) -> None:
+    bad = unit("true", image="localhost/hcloud-no-such-image:1")
+    result = watch.runner.start([bad])[bad.id]
+    detail = result.detail if result.outcome == "refused" else watch.ended(bad).detail
+    assert "image 'localhost/hcloud-no-such-image:1'" in detail
+
+
+# ------------------------------------------------------------------------------------------- strangers
+def test_stranger_with_another_authority_is_not_let_in(site: Site, watch: Watch, tmp_path: Path) -> None:
+    make_ca(tmp_path / "tls")
+    stranger = DaskRunner(site.address, tmp_path / "tls", SystemClock())
+    assert not stranger.observe().reachable
+    stranger.close()
+
+
+def test_workers_certificate_gives_no_orders(site: Site, watch: Watch, tmp_path: Path) -> None:
+    for name in ("ca.pem", "worker.pem", "worker.key"):
+        content = (site.tls_dir / name).read_bytes()
+        (tmp_path / name.replace("worker", "client")).write_bytes(content)
+    worker = DaskRunner(site.address, tmp_path, SystemClock())
+    assert not worker.observe().reachable
+    assert worker.renew({NAME: 1.0}) == frozenset()
+    assert "gives no orders" in worker.facts()["last error"]
+    worker.close()
+
+
+def test_scheduler_runs_no_code_for_anyone(site: Site, watch: Watch) -> None:
+    wire = watch.runner._wire
+    for operation in ("run_function", "broadcast", "register_scheduler_plugin", "terminate"):
+        with pytest.raises(EngineAway, match="explicitly disallowed"):
+            wire.ask(operation, 3.0)
+    assert watch.runner.observe().reachable
+
+
+def test_unit_spec_that_is_running_is_seen_running_after_many_observations(watch: Watch) -> None:
+    long = unit("echo ready; sleep 300")
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    states = {report.state for report in (watch.report(long) for _ in range(20)) if report is not None}
+    assert states <= {UnitState.RUNNING}
+    watch.runner.stop({long.id: NAME}, cause=None)
+    watch.ended(long)
+
+
+def _processes_naming(unit_id: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"HCLOUD_UNIT_ID={unit_id}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_call_that_was_told_as_unknown_is_not_carried_out_when_the_worker_wakes(machine: Machine, watch: Watch) -> None:
+    first = unit("echo first")
+    watch.run(first)
+    link = machine.link()
+    os.kill(link, signal.SIGSTOP)
+    try:
+        late = unit("echo late")
+        assert watch.runner.start([late])[late.id].outcome == "unknown"
+        watch.runner.forget({first.id: NAME})
+    finally:
+        os.kill(link, signal.SIGCONT)
+    record, output = watch.run(unit("echo after"))
+    assert (record.exit_code, output) == (0, "after\n")
+    assert watch.output(first) == "first\n" and watch.report(late) is None
+    assert watch.run(late)[1] == "late\n"
+
+
+def test_reconnecting_again_and_again_leaves_no_watch_open(site: Site, machine: Machine, watch: Watch) -> None:
+    def watches() -> int:
+        folder = Path(f"/proc/{machine.link()}/fd")
+        return sum("inotify" in os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink())
+
+    for _ in range(3):
+        site.kill_engine()
+        wait_until(lambda: not watch.runner.observe().reachable, PATIENCE_S)
+        site.start_engine()
+        watch.registered(NAME)
+        watch.run(unit("echo once more"))
+    assert watches() <= 1

@@ -1,0 +1,160 @@
+"""Jobs that try to get at what is not theirs, and jobs that try to take the machine down."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
+
+NOBODY = 65534
+ROOT = os.geteuid() == 0
+KINDS: dict[str, dict[str, object]] = {
+    "root": {},
+    "root_without_cgroup": {"without": ("cgroup",)},
+    "root_without_sandbox": {"without": ("bwrap",)},
+    "root_with_nothing": {"without": ("bwrap", "cgroup")},
+    "ordinary_user": {"uid": NOBODY},
+    "ordinary_user_without_sandbox": {"uid": NOBODY, "without": ("bwrap",)},
+}
+"""Ways in which units are kept, by what the machine offers. As an ordinary user, only that user's are shown."""
+if not ROOT:
+    KINDS = {name: {**how, "uid": 0} for name, how in KINDS.items() if name.startswith("ordinary")}
+SANDBOXED = [name for name in KINDS if name in ("root", "root_without_cgroup", "ordinary_user")]
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can give units another user id and set firewall rules")
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://%s\", timeout=3).read())'"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory that every user may pass through."""
+    for path in (tmp_path, *tmp_path.parents[:-1]):
+        if path.stat().st_uid == os.getuid() and path != Path("/tmp"):
+            path.chmod(path.stat().st_mode | 0o011)
+    place = tmp_path / "place"
+    place.mkdir(mode=0o711)
+    return place
+
+
+def run(folder: Path, kind: str, command: str, **changes: object) -> Outcome:
+    return run_alone(folder, command, **{**KINDS[kind], **changes})  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------- what is not theirs
+@needs_bwrap
+@pytest.mark.parametrize("kind", SANDBOXED)
+def test_sandboxed_job_sees_neither_keys_nor_state_nor_other_processes(folder: Path, kind: str) -> None:
+    found = run(folder, kind, f"cat {folder}/tls/worker.key; ls {folder} /root /run; echo pids: /proc/[0-9]*")
+    assert SECRET not in found.stdout
+    assert found.stdout.startswith("pids:") and len(found.stdout.split()) <= 5
+    assert found.exit["exit_code"] == 0
+
+
+@needs_root
+def test_unsandboxed_job_under_another_user_cannot_read_keys(folder: Path) -> None:
+    found = run(folder, "root_with_nothing", f"cat {folder}/tls/worker.key; id -u")
+    assert found.stdout.strip() == "62000"
+    assert "Permission denied" in found.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("target", [METADATA, "127.0.0.1:18786"])
+@pytest.mark.parametrize("network", ["none", "host"])
+def test_job_reaches_neither_metadata_nor_engine(folder: Path, network: str, target: str) -> None:
+    found = run(folder, "root", FETCH % target, metadata=True, network=network)
+    assert SECRET not in found.stdout
+    assert "refused" in found.stderr or "unreachable" in found.stderr, found.stderr
+    assert found.exit["cause"] == "exit_code"
+
+
+@needs_root
+def test_fault_without_firewall_a_job_on_the_host_network_would_reach_metadata(folder: Path) -> None:
+    """Shows that the test above can fail: the false metadata service does answer."""
+    found = run(folder, "root", FETCH % METADATA, metadata=True, network="host", without=("firewall",))
+    assert SECRET in found.stdout
+
+
+@needs_bwrap
+@pytest.mark.parametrize("kind", SANDBOXED)
+def test_sandboxed_job_has_a_loopback_of_its_own(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "cat /proc/net/dev | grep -c : ; hostname; id -un; touch /tmp/x ~/y z && echo written")
+    assert found.stdout.split() == ["1", "unit", "job", "written"]
+
+
+@needs_root
+def test_setuid_programs_give_a_job_nothing(folder: Path) -> None:
+    found = run(folder, "root", "grep -E 'Cap(Eff|Bnd)|NoNewPrivs' /proc/self/status")
+    assert found.stdout.split() == ["CapEff:", "0" * 16, "CapBnd:", "0" * 16, "NoNewPrivs:", "1"]
+
+
+def test_required_isolation_refuses_what_it_cannot_keep(folder: Path) -> None:
+    kind = "root" if ROOT else "ordinary_user"
+    bare = run(folder, kind, "true", without=("bwrap",), mode="require")
+    assert "isolation is required" in bare.refused or "sandbox" in bare.refused
+
+
+def test_required_isolation_refuses_an_unguarded_host_network(folder: Path) -> None:
+    found = run(folder, "ordinary_user", "true", mode="require", network="host")
+    assert "network 'host' is refused" in found.refused and "only root" in found.refused
+
+
+# ---------------------------------------------------------------------------------- taking the machine
+@pytest.mark.parametrize("kind", KINDS)
+def test_daemonised_child_does_not_outlive_its_unit(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "setsid sh -c 'trap \"\" TERM HUP; sleep 300' >/dev/null 2>&1 & echo started")
+    assert found.stdout == "started\n" and found.exit["exit_code"] == 0
+    assert found.left == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fork_bomb_is_contained(folder: Path, kind: str) -> None:
+    bomb = "f() { f | f & }; f 2>/dev/null; sleep 1; echo over"
+    found = run(folder, kind, bomb, settings={"pids_max": "60"}, max_runtime_s=5.0)
+    assert found.left == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_hog_ends_as_out_of_memory(folder: Path, kind: str) -> None:
+    hog = "exec python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 20))'"
+    found = run(folder, kind, hog, max_runtime_s=60.0)
+    assert found.exit["cause"] in ("out_of_memory", "exit_code")
+    assert found.exit["memory_mib_max"] < 400
+    if kind == "root":
+        assert found.exit["cause"] == "out_of_memory" and "128 MiB" in found.exit["detail"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_huge_file_ends_as_out_of_disk(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "exec dd if=/dev/zero of=big bs=1M count=500")
+    assert found.exit["cause"] == "out_of_disk", found.exit
+    assert not (folder / "machine/units/job-1.1.0/root/job/big").stat().st_size > 60 << 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_files_end_as_out_of_disk(folder: Path, kind: str) -> None:
+    fill = "i=0; while :; do dd if=/dev/zero of=f$i bs=1M count=4 2>/dev/null; i=$((i+1)); sleep 0.05; done"
+    found = run(folder, kind, fill, max_runtime_s=60.0)
+    assert found.exit["cause"] == "out_of_disk", found.exit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_job_that_ignores_term_is_killed_after_its_grace(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "trap '' TERM; echo ready; while :; do sleep 0.1; done", max_runtime_s=0.5)
+    assert found.exit["cause"] == "timeout" and found.left == ()
+    assert found.stdout == "ready\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_that_does_not_exist_is_said_in_one_sentence(folder: Path, kind: str) -> None:
+    found = run_alone(folder, ("no-such-program", "x"), **KINDS[kind])  # type: ignore[arg-type]
+    assert found.exit["cause"] == "start_refused"
+    assert found.exit["detail"] == "there is no command 'no-such-program' on this instance"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exit_codes_and_signals_are_told_alike(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "kill -SEGV $$")
+    assert (found.exit["exit_code"], found.exit["cause"]) == (139, "exit_code")
+    assert "SIGSEGV" in found.exit["detail"]

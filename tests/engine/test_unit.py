@@ -1,0 +1,197 @@
+"""The unit's directory as a fence, its output in segments, and what is read from it."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.engine.output import SEGMENTS, OutputFile, read_output
+from hcloud.engine.unit import Units, boot_id
+from hcloud.engine.usage import disk_bytes, last_progress
+from hcloud.engine.wire import exit_from_wire, exit_to_wire, unit_from_wire, unit_to_wire
+from hcloud.errors import UnitRefused
+from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
+from hcloud.provider import ExitRecord, UnitSpec
+
+SPEC = {"unit": {}, "uid": 1, "boot_id": boot_id()}
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Units:
+    return Units(tmp_path)
+
+
+def test_fence_is_taken_by_exactly_one_of_many(tmp_path: Path) -> None:
+    barrier, won = threading.Barrier(8), []
+
+    def take(number: int) -> None:
+        units = Units(tmp_path)
+        barrier.wait()
+        created = units.create("u", {**SPEC, "uid": number})
+        if created is not None:
+            won.append(number)
+            os.close(created[1])
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert Units(tmp_path).path.joinpath("u/spec.json").read_text() == json.dumps(
+        {**SPEC, "uid": won[0]}, separators=(",", ":")
+    )
+
+
+def test_second_creation_finds_the_first(units: Units) -> None:
+    created = units.create("u", SPEC)
+    assert created is not None
+    assert units.create("u", {**SPEC, "uid": 2}) is None
+    assert created[0].read("spec.json") == SPEC
+    assert [unit.id for unit in units] == ["u"]
+    os.close(created[1])
+
+
+def test_lock_tells_whether_the_keeper_lives(units: Units) -> None:
+    created = units.create("u", SPEC)
+    assert created is not None
+    unit, lock = created
+    assert unit.kept
+    os.close(lock)
+    assert not unit.kept
+
+
+def test_forgotten_unit_is_gone_and_never_made_again(units: Units) -> None:
+    fenced = units.fence("u", FailureCause.EVICTED, 5.0)
+    assert fenced is not None and units.forget("u")
+    assert list(units) == [] and units.create("u", SPEC) is None
+    units.sweep()
+    assert list(units.path.iterdir()) == []
+
+
+def test_unit_that_has_not_ended_is_not_forgotten(units: Units) -> None:
+    created = units.create("u", SPEC)
+    assert created is not None
+    units.forget("u")
+    assert [unit.id for unit in units] == ["u"]
+    os.close(created[1])
+
+
+def test_first_exit_record_stays(units: Units) -> None:
+    unit = units.fence("u", FailureCause.EVICTED, 5.0)
+    assert unit is not None
+    unit.end(ExitRecord(exit_code=0, cause=None, started_at=1.0, ended_at=2.0))
+    assert unit.report()["exit"]["cause"] == "evicted"
+
+
+def test_half_made_directories_are_swept(units: Units) -> None:
+    (units.path / ".new-x").mkdir()
+    units.sweep()
+    assert list(units.path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("started", "boot", "cause"),
+    [(True, boot_id(), "instance_lost"), (False, boot_id(), "start_refused"), (False, "earlier", "instance_lost")],
+)
+def test_unit_without_keeper_is_buried_for_what_happened(units: Units, started: bool, boot: str, cause: str) -> None:
+    created = units.create("u", {**SPEC, "boot_id": boot})
+    assert created is not None
+    unit, lock = created
+    os.close(lock)
+    if started:
+        unit.write("started.json", {"at": 3.0})
+    units.bury(unit, 9.0)
+    assert unit.report()["exit"]["cause"] == cause
+
+
+# ------------------------------------------------------------------------------------------------------------ output
+@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=40), st.integers(1, 5000))
+def test_output_is_read_as_written_whatever_the_pieces(
+    tmp_path_factory: pytest.TempPathFactory, written: list[bytes], limit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    output = OutputFile(folder, "stdout", limit_bytes=1 << 16)
+    for content in written:
+        output.write(content)
+    output.close()
+    whole, total = b"".join(written), sum(map(len, written))
+    read, offset, last = b"", 0, False
+    while not last:
+        content, following, last = read_output(folder, "stdout", offset, limit)
+        assert last or following > offset
+        read, offset = read + content, following
+    assert offset == total
+    notice, _, rest = read.partition(b"dropped]\n") if read.startswith(b"[hcloud: ") else (b"", b"", read)
+    assert whole.endswith(rest)
+    dropped = int(notice.split()[1]) if notice else 0
+    assert dropped + len(rest) == total
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= (1 << 16) + 2 * 9000 + (1 << 16) // SEGMENTS
+
+
+def test_output_of_a_second_phase_follows_the_first(tmp_path: Path) -> None:
+    for word in (b"setup\n", b"command\n"):
+        output = OutputFile(tmp_path, "stdout", 1 << 20)
+        output.write(word)
+        output.close()
+    assert read_output(tmp_path, "stdout", 0, 100) == (b"setup\n", 6, False)
+    assert read_output(tmp_path, "stdout", 6, 100) == (b"command\n", 14, True)
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+@pytest.mark.parametrize(
+    ("text", "progress"),
+    [("0.5\n", 0.5), ("1/4\n2/4\n", 0.5), ("5\n\n", 0.05), ("7/0", None), ("soon", None), ("", None), ("300", 1.0)],
+)
+def test_progress_is_the_last_line(tmp_path: Path, text: str, progress: float | None) -> None:
+    (tmp_path / "p").write_text(text)
+    total = 100.0 if "." not in text else 1.0
+    assert last_progress(tmp_path, "p", total) == pytest.approx(progress)
+
+
+def test_progress_follows_no_link_out_of_the_work_directory(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0.25")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "p").symlink_to(tmp_path / "secret")
+    assert last_progress(tmp_path / "job", "p", 1.0) is None
+    assert last_progress(tmp_path / "job", "../secret", 1.0) is None
+
+
+def test_counting_disk_gives_up_beyond_the_limit(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"d{number}").mkdir()
+        (tmp_path / f"d{number}" / "f").write_bytes(bytes(100_000))
+    assert disk_bytes(tmp_path, 10**9) >= 500_000
+    assert disk_bytes(tmp_path, 150_000) < 500_000
+
+
+# -------------------------------------------------------------------------------------------------------------- wire
+def test_spec_survives_the_wire() -> None:
+    spec = UnitSpec(
+        id="job-1.2.3",
+        instance_id="inst-1",
+        rank=3,
+        command=("a", "b c"),
+        resources=Resources(vcpus=0.5),
+        env={"A": "1"},
+        peers=("inst-1", "inst-2"),
+        progress=ProgressHook(file="p", total=10),
+        metrics=MetricsHook(probe=("x", "y")),
+    )
+    assert unit_from_wire(unit_to_wire(spec)) == spec
+
+
+def test_exit_record_survives_the_wire() -> None:
+    record = ExitRecord(exit_code=1, cause=FailureCause.TIMEOUT, started_at=1.0, ended_at=2.0, detail="x", cpu_s=0.5)
+    assert exit_from_wire(exit_to_wire(record)) == record
+
+
+@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", ".new-x", "x" * 200, "a\0b"])
+def test_unit_id_that_is_no_directory_name_is_refused(bad: str) -> None:
+    spec = unit_to_wire(UnitSpec(id="ok", instance_id="i", rank=0, command=("x",), resources=Resources()))
+    with pytest.raises(UnitRefused, match="cannot be a unit id"):
+        unit_from_wire({**spec, "id": bad})
