@@ -1,0 +1,145 @@
+"""What must hold of every snapshot, whatever happened before: checked after tests, in the chaos suite and in long runs.
+
+Facts only; a snapshot that violates one of these means that a decision, an apply or a recovery was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, Instance, InstanceState, Job, JobState, Resources
+from hcloud.planner.ledger import PERIODS, Bill, open_ledger
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+
+_SLACK = 1e-6
+
+
+def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[str]:
+    """Return one sentence per violation, in a fixed order; an empty list when all is well.
+
+    With ``policy`` also its caps and budgets are checked. They hold for what was decided under this policy at these
+    prices: leave it out where the policy has become stricter, or spot prices have risen, since.
+    """
+    by_id = {instance.id: instance for instance in snapshot.instances}
+    found = [*_unique("job", [j.id for j in snapshot.jobs]), *_unique("instance", [i.id for i in snapshot.instances])]
+    found += _unique("launch token", [i.token for i in snapshot.instances])
+    for job in snapshot.jobs:
+        found += _job(job, by_id)
+    found += _fit(snapshot.jobs, by_id)
+    for instance in snapshot.instances:
+        found += _instance(instance)
+    return found + (_limits(snapshot, policy) if policy is not None else [])
+
+
+def _unique(what: str, names: Sequence[str]) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    return [f"{what} {name} is there more than once" for name in twice]
+
+
+def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    attempt = job.attempt
+    if job.state in JOB_ON_INSTANCE and attempt is None:
+        yield f"{job.id} is {job.state} without an attempt"
+    if attempt is not None and not attempt.over and job.state not in JOB_ON_INSTANCE:
+        yield f"{job.id} is {job.state} while attempt {attempt.id} holds resources"
+    if job.state in JOB_ENDED and job.finished_at is None:
+        yield f"{job.id} is {job.state} without a time of its end"
+    yield from _attempt(job, by_id)
+    yield from _awaiting(job, by_id)
+
+
+def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    attempt = job.attempt
+    if attempt is None:
+        return
+    if attempt.id != f"{job.id}.{attempt.number}" or attempt.number != job.attempts_made:
+        yield f"{job.id} has made {job.attempts_made} attempt(s), but its present one is {attempt.id}"
+    ranks = [a.rank for a in attempt.allocations]
+    if len(set(ranks)) < len(ranks):
+        yield f"{attempt.id} has a rank twice: {ranks}"
+    if len(ranks) > job.spec.nodes.count or not ranks:
+        yield f"{attempt.id} has {len(ranks)} rank(s); {job.spec.nodes.count} were asked for"
+    if job.spec.nodes.gang and len(ranks) not in (0, job.spec.nodes.count):
+        yield f"{attempt.id} is all-or-nothing, but has {len(ranks)} of {job.spec.nodes.count} ranks"
+    for held in attempt.allocations:
+        if not held.released and held.instance_id not in by_id:
+            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is not there"
+        elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
+            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
+        if held.resources != job.spec.resources:
+            yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
+
+
+def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
+        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
+    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
+        yield f"{job.id} awaits an instance, but none is named"
+
+
+def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
+    held: dict[str, Resources] = {}
+    for job in jobs:
+        for part in job.attempt.allocations if job.attempt is not None else ():
+            if not part.released:
+                before = held.get(part.instance_id)
+                held[part.instance_id] = part.resources if before is None else before.plus(part.resources)
+    return [
+        f"{instance_id} is oversubscribed: {amount} held of {by_id[instance_id].capacity}"
+        for instance_id, amount in sorted(held.items())
+        if instance_id in by_id and not _fits(amount, by_id[instance_id].capacity)
+    ]
+
+
+def _fits(amount: Resources, capacity: Resources) -> bool:
+    return (
+        amount.vcpus <= capacity.vcpus + _SLACK
+        and amount.memory_mib <= capacity.memory_mib
+        and amount.disk_gib <= capacity.disk_gib + _SLACK
+    )
+
+
+def _instance(instance: Instance) -> Iterator[str]:
+    state = instance.state
+    registered = (InstanceState.READY, InstanceState.DRAINING)
+    if state is InstanceState.BOOTING and instance.launched_at is None:
+        yield f"{instance.id} is booting, but has no time of launch"
+    if state in registered and instance.provider_id is None:
+        yield f"{instance.id} is {state}, but its provider's id is not known"
+    if (state is InstanceState.TERMINATED) != (instance.terminated_at is not None):
+        yield f"{instance.id} is {state}, but its time of termination is {instance.terminated_at}"
+    if instance.expires_at < instance.requested_at:
+        yield f"{instance.id} expires before it was requested"
+
+
+def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
+    live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
+    ledger, caps, budgets = open_ledger(snapshot, policy, live, snapshot.jobs), policy.caps, policy.budgets
+    present: list[tuple[str, float, float | None]] = [
+        ("caps.max_instances", ledger.instances, caps.max_instances),
+        ("caps.max_vcpus", ledger.vcpus, caps.max_vcpus),
+        ("budgets.per_hour_usd", ledger.usd_per_h, budgets.per_hour_usd),
+        *_money("budgets", ledger.total, budgets.per_day_usd, budgets.per_month_usd),
+    ]
+    for name, limit in sorted(caps.max_instances_per_type.items()):
+        present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
+    for user, bill in sorted(ledger.users.items()):
+        limits = budgets.for_user(user)
+        present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
+    beyond = [each for each in present if each[1] > (inf if each[2] is None else each[2]) + _SLACK]
+    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond if limit]
+    return found + _wrongly_bought(live, policy)
+
+
+def _money(
+    name: str, bill: Bill, day_usd: float | None, month_usd: float | None
+) -> list[tuple[str, float, float | None]]:
+    limits = (day_usd, month_usd) * 2
+    return [(f"{name}.{rule}_usd", usd, limit) for rule, usd, limit in zip(PERIODS, bill, limits, strict=True)]
+
+
+def _wrongly_bought(live: Sequence[Instance], policy: Policy) -> list[str]:
+    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
+    return [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]

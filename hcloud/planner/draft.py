@@ -1,0 +1,203 @@
+"""The plan so far: what each stage of ``make_plan`` reads and extends, in order. Lives for one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hcloud.model import (
+    FailureCause,
+    InstanceState,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Reason,
+    Resources,
+)
+from hcloud.planner.fleet import Amounts, Fleet, vector
+from hcloud.planner.ledger import Ledger, open_ledger
+from hcloud.planner.plan import Action, Enqueue, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.wording import number_of
+from hcloud.policy import Policy
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Waiting jobs that ask for the same: what holds for one of them holds for all.
+
+    ``needed`` ranks must start together, up to ``wanted`` may. ``stuck``: why none of them can be served any more in
+    this plan (room and money only shrink while it is made). ``fits_now``, ``fits_later``: whether a rank may find room
+    on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
+    offer is large enough. ``pending`` counts members not yet decided.
+    """
+
+    resources: Resources
+    demand: Amounts
+    needed: int
+    wanted: int
+    spot_ok: bool
+    promise: bool
+    stuck: Reason | None = None
+    fits_now: bool = True
+    fits_later: bool = True
+    offered: bool = True
+    pending: int = 0
+
+
+Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Everything a stage needs. ``rng`` is for policies that draw lots; none of the present ones does.
+
+    ``running``: jobs whose attempt is not over. ``queue``: what admission lets through, in order, with (True) and
+    without a promise. ``awaiting``: who of them awaits machines: which queue, which place. ``unplaced``: what
+    placement left of it. ``active``: by user, how many jobs hold or await machines. Machines: ``lazy`` are idle, near
+    their horizon, and renewed only if something is placed there; ``gone`` are ended by this plan; ``kept`` are awaited
+    by somebody as the plan begins; ``used`` are promised or taken by this plan.
+    """
+
+    snapshot: Snapshot
+    policy: Policy
+    rng: np.random.Generator
+    jobs: list[Job]
+    running: list[Job]
+    fleet: Fleet
+    ledger: Ledger
+    actions: list[Action] = field(default_factory=list)
+    waiting: list[Job] = field(default_factory=list)
+    queue: dict[bool, list[tuple[Job, Group]]] = field(default_factory=lambda: {True: [], False: []})
+    awaiting: list[tuple[bool, int]] = field(default_factory=list)
+    unplaced: list[tuple[Job, Group]] = field(default_factory=list)
+    groups: dict[Key, Group] = field(default_factory=dict)
+    holds: dict[JobId, list[int]] = field(default_factory=dict)
+    enqueued: set[JobId] = field(default_factory=set)
+    stopping: set[JobId] = field(default_factory=set)
+    lazy: set[int] = field(default_factory=set)
+    active: dict[str, int] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    kept: dict[int, list[Job]] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+
+    @property
+    def now(self) -> float:
+        """The snapshot's time."""
+        return self.snapshot.now
+
+    # ---------------------------------------------------------------------------------------------------------- actions
+    def add(self, action: Action) -> None:
+        """Append an action."""
+        self.actions.append(action)
+
+    def enqueue(
+        self, job: Job, reason: Reason, *, not_before_at: float = 0.0, failure: FailureCause | None = None
+    ) -> Job:
+        """Put a job (back) into the queue; it is considered for placement in this very plan. Returns it as queued."""
+        self.add(Enqueue(job_id=job.id, reason=reason, not_before_at=not_before_at, failure=failure))
+        self.enqueued.add(job.id)
+        failures = (*job.failures, failure) if failure is not None else job.failures
+        return replace(
+            job, state=JobState.QUEUED, not_before_at=not_before_at, failures=failures, awaiting=(), wait_code=""
+        )
+
+    def wait(self, job: Job, code: str, why: Callable[[], Reason]) -> None:
+        """Say why ``job`` waits, if that is news. A job that awaits its own machines has been told so."""
+        if job.wait_code != code and job.state is JobState.QUEUED:
+            self.add(Wait(job_id=job.id, reason=why()))
+
+    def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
+        """Ask a running attempt to end, once."""
+        if job.id not in self.stopping:
+            self.stopping.add(job.id)
+            self.add(StopAttempt(job_id=job.id, cause=cause, reason=reason))
+
+    def terminate(self, at: int, reason: Reason) -> bool:
+        """End machine ``at``, if the plan may end one more; return whether it does."""
+        self.fleet.placeable[at] = self.fleet.coming[at] = self.fleet.hopeful[at] = False
+        if len(self.gone) >= self.policy.disruption.max_terminations_per_cycle:
+            return False
+        self.gone.add(at)
+        self.add(Terminate(instance_id=self.fleet.instances[at].id, reason=reason))
+        return True
+
+    # --------------------------------------------------------------------------------------------------------- machines
+    def running_on(self, at: int) -> list[Job]:
+        """Return the jobs with units on machine ``at`` that nobody has asked to end."""
+        return [job for job, _ in self.fleet.holdings[at] if job.id not in self.stopping]
+
+    def renew(self, at: int) -> None:
+        """Let machine ``at`` live on for a horizon from now; the caller has booked it."""
+        instance = self.fleet.instances[at]
+        left_s = instance.expires_at - self.now
+        reason = Reason(
+            code="renewed",
+            text=f"{instance.id} would expire in {left_s:.0f} s; paid for {self.policy.lease.horizon_s:.0f} s from now",
+            numbers={"left_s": round(left_s, 3), "horizon_s": self.policy.lease.horizon_s},
+        )
+        self.add(Renew(instance_id=instance.id, expires_at=self.renewed_until_at, reason=reason))
+
+    @property
+    def renewed_until_at(self) -> float:
+        """When a machine renewed now expires."""
+        return self.now + self.policy.lease.horizon_s
+
+    # ------------------------------------------------------------------------------------------------------------- jobs
+    def user_cap(self, job: Job) -> Reason | None:
+        """Return why no more jobs of this user may hold machines, or None; one that awaits machines counts already."""
+        limit, user = self.policy.caps.max_jobs_per_user, job.spec.user
+        if limit is None or job.state is JobState.AWAITING_INSTANCE or self.active.get(user, 0) < limit:
+            return None
+        text = f"{user} has {limit} job(s) on machines already, the most at one time"
+        return Reason(code="cap_jobs_per_user", text=text, numbers={"limit": limit, "whose": user})
+
+    def count_active(self, job: Job, by: int = 1) -> None:
+        """Count a job as holding machines (or, with -1, no longer)."""
+        self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
+
+    def group_of(self, job: Job) -> Group:
+        """Return the group of jobs that ask for the same as ``job``."""
+        spec, need, nodes = job.spec, job.spec.resources, job.spec.nodes
+        user = spec.user if self.ledger.watches_users else ""
+        size = (need.vcpus, need.memory_mib, need.disk_gib)
+        key = (size, nodes.count, nodes.minimum, nodes.gang, spec.target.kind, spec.interruptible, user)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = self._new_group(spec)
+        return group
+
+    def _new_group(self, spec: JobSpec) -> Group:
+        nodes, spot = spec.nodes, self.policy.spot
+        return Group(
+            resources=spec.resources,
+            demand=vector(spec.resources),
+            needed=nodes.count if nodes.gang else min(nodes.minimum, nodes.count),
+            wanted=nodes.count,
+            spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
+            promise=spec.target.kind != "best_effort",
+        )
+
+
+def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:
+    """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
+    jobs = sorted(snapshot.jobs, key=lambda job: number_of(job.id))
+    holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
+    live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
+    paying = [job for job in jobs if job.attempt is not None or job.awaiting]
+    draft = Draft(
+        snapshot=snapshot,
+        policy=policy,
+        rng=rng,
+        jobs=jobs,
+        running=holding,
+        fleet=Fleet(live, holding),
+        ledger=open_ledger(snapshot, policy, live, paying),
+        stopping={job.id for job in holding if job.attempt and job.attempt.stop_requested_at is not None},
+    )
+    for job in holding:
+        draft.count_active(job)
+    return draft

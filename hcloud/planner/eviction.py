@@ -1,0 +1,132 @@
+"""Best-effort jobs make room for jobs with a promise, when that lets one start now.
+
+No churn: a job that was evicted before is left alone for ``REST_S`` after its new start, one whose evictions are used
+up is never evicted again, and admission serves best effort last, so that nobody takes back the room it was evicted
+from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.model import Allocation, FailureCause, Job, Number, Reason
+from hcloud.planner.admission import queue_key
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import Amounts, vector
+from hcloud.planner.placement import usable
+from hcloud.planner.wording import amount
+
+REST_S = 300.0
+"""A job evicted before is safe for this long after it was placed again."""
+CANDIDATES = 64
+"""So many machines are compared when choosing whom to evict."""
+
+
+@dataclass(slots=True)
+class Victims:
+    """Best-effort jobs that may be evicted: by machine, and what they hold there (``amounts``, shape ``(3, N)``)."""
+
+    by_machine: list[list[Job]]
+    amounts: Amounts
+    chosen: list[Job] = field(default_factory=list)
+
+
+def find_victims(draft: Draft) -> Victims:
+    """Collect who may be evicted; nobody, where the policy says so."""
+    victims = Victims([[] for _ in draft.fleet.instances], np.zeros_like(draft.fleet.room))
+    if draft.policy.disruption.evict_best_effort:
+        for at, held in enumerate(draft.fleet.holdings):
+            if draft.fleet.placeable[at]:
+                _collect(draft, victims, at, held)
+    return victims
+
+
+def _collect(draft: Draft, victims: Victims, at: int, held: list[tuple[Job, Allocation]]) -> None:
+    for job, allocation in held:
+        if _evictable(draft, job):
+            victims.amounts[:, at] += vector(allocation.resources)
+            if job not in victims.by_machine[at]:
+                victims.by_machine[at].append(job)
+    victims.by_machine[at].sort(key=queue_key, reverse=True)
+
+
+def _evictable(draft: Draft, job: Job) -> bool:
+    if job.spec.target.kind != "best_effort" or job.id in draft.stopping or job.attempt is None:
+        return False
+    times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
+    rested = times == 0 or draft.now - job.attempt.placed_at >= REST_S
+    return rested and times < job.spec.retries.limits.get(cause, 0)
+
+
+def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
+    """Choose victims so that one more rank of ``group`` finds room; return the machine, or -1. Nothing is planned yet.
+
+    The machine with the fewest victims wins; on it, those last in the queue order go first.
+    """
+    fleet = draft.fleet
+    allowed = usable(draft, group, fleet.placeable)
+    enough = ((fleet.room + victims.amounts) >= group.demand[:, None] - 1e-9).all(axis=0) & allowed
+    options = [(_needed(draft, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
+    feasible = [(len(jobs), at, jobs) for jobs, at in options if jobs]
+    if not feasible:
+        return -1
+    _, at, jobs = min(feasible, key=lambda option: option[:2])
+    for job in jobs:
+        _choose(draft, victims, job)
+    return at
+
+
+def _needed(draft: Draft, victims: Victims, at: int, group: Group) -> list[Job]:
+    room, chosen = draft.fleet.room[:, at].copy(), []
+    for job in victims.by_machine[at]:
+        if (room >= group.demand - 1e-9).all():
+            break
+        room += _amount(draft, job, at)
+        chosen.append(job)
+    return chosen if (room >= group.demand - 1e-9).all() else []
+
+
+def _choose(draft: Draft, victims: Victims, job: Job) -> None:
+    """Count what ``job`` holds everywhere as room."""
+    victims.chosen.append(job)
+    for at in _machines(draft, job):
+        freed = _amount(draft, job, at)
+        victims.by_machine[at].remove(job)
+        victims.amounts[:, at] -= freed
+        draft.fleet.room[:, at] += freed
+
+
+def put_back(draft: Draft, victims: Victims) -> None:
+    """Forget the chosen ones (``fleet.room`` has been restored by the caller)."""
+    for job in victims.chosen:
+        for at in _machines(draft, job):
+            victims.amounts[:, at] += _amount(draft, job, at)
+            victims.by_machine[at].append(job)
+            victims.by_machine[at].sort(key=queue_key, reverse=True)
+    victims.chosen.clear()
+
+
+def _machines(draft: Draft, job: Job) -> list[int]:
+    """Return where ``job`` has units that would make room."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    places = {draft.fleet.index.get(a.instance_id, -1) for a in held if not a.released}
+    return sorted(at for at in places if at >= 0 and draft.fleet.placeable[at])
+
+
+def _amount(draft: Draft, job: Job, at: int) -> Amounts:
+    total: Amounts = np.zeros(3)
+    for holder, allocation in draft.fleet.holdings[at]:
+        if holder.id == job.id:
+            total += vector(allocation.resources)
+    return total
+
+
+def stop_chosen(draft: Draft, victims: Victims, job: Job) -> None:
+    """Plan the stops that make room for ``job``."""
+    for victim in victims.chosen:
+        numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
+        text = f"makes room for {job.id}, which has a promise and needs {amount(job.spec.resources)}"
+        draft.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_promise", text=text, numbers=numbers))
+    victims.chosen.clear()

@@ -1,0 +1,165 @@
+"""The story of a job, told from its events: why it waited, what was bought for it, where it ran, and how well.
+
+Pure: events and rows in, lines out. What was decided is told in the words and numbers of the decision; what came of it
+(booting time, run time, cost) stands beside what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hcloud.model import Event, EventKind, Instance, InstanceId, Job, Resources
+from hcloud.planner.wording import price, seconds, size_share, usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One step of a story: when, a stable code, a sentence, and the numbers behind it."""
+
+    at: float
+    code: str
+    text: str
+    numbers: Mapping[str, object] = field(default_factory=dict)
+
+
+def tell_story(job: Job, events: Sequence[Event], instances: Sequence[Instance]) -> list[Line]:
+    """Return what happened to ``job`` and why, in order.
+
+    ``events`` may hold events of other jobs and machines; told are those of ``job`` and of the machines it awaited or
+    ran on. ``instances`` are the rows of those machines, as far as they are known.
+    """
+    known = {instance.id: instance for instance in instances}
+    ours = machines_of(job, events)
+    lines: list[Line] = []
+    for event in sorted(events, key=lambda event: event.seq):
+        teller = _TELLERS.get(event.kind)
+        about = event.job_id == job.id or (event.job_id is None and event.instance_id in ours)
+        if teller is not None and about:
+            lines += teller(event)
+    return [*lines, *_cost(job, events, known)]
+
+
+def machines_of(job: Job, events: Sequence[Event]) -> set[InstanceId]:
+    """Return the machines ``job`` awaits or awaited, runs or ran on, as its row and its own ``events`` tell."""
+    found = set(job.awaiting) | {a.instance_id for a in (job.attempt.allocations if job.attempt is not None else ())}
+    for event in events:
+        if event.job_id == job.id:
+            awaited = event.fields.get("awaits")
+            found |= {name for name in (event.instance_id, awaited) if isinstance(name, str)}
+            found |= {name for name, _ in _allocations(event)}
+    return found
+
+
+def _allocations(event: Event) -> Iterator[tuple[InstanceId, Resources]]:
+    given = event.fields.get("allocations")
+    for text in given if isinstance(given, list | tuple) else ():
+        instance_id, _, vcpus, memory_mib = str(text).split(":")
+        yield instance_id, Resources(vcpus=float(vcpus), memory_mib=int(memory_mib), disk_gib=0.0)
+
+
+# -------------------------------------------------------------------------------------------------------------- tellers
+def _line(event: Event, code: str, text: str) -> Line:
+    numbers = {key: value for key, value in event.fields.items() if key not in ("code", "text")}
+    return Line(at=event.at, code=code, text=text, numbers=numbers)
+
+
+def _number(event: Event, key: str) -> float | None:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _decision(event: Event) -> str:
+    return str(event.fields.get("text") or event.fields.get("code") or "no reason was recorded")
+
+
+def _submitted(event: Event) -> Iterator[Line]:
+    f = event.fields
+    text = f"submitted by {event.user}: {f.get('name')}, {f.get('target_kind')}"
+    text += (
+        f", {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB, {f.get('nodes')} node(s), priority {f.get('priority')}"
+    )
+    yield _line(event, "submitted", text)
+
+
+def _state(event: Event) -> Iterator[Line]:
+    before, after = event.fields.get("from"), event.fields.get("to")
+    verb = f"still {after}" if before == after else f"{before} -> {after}"
+    yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
+
+
+def _requested(event: Event) -> Iterator[Line]:
+    text = f"bought {event.instance_id}: {_decision(event)}"
+    alternatives = event.fields.get("alternatives")
+    yield _line(event, "bought", text + (f"; instead of {alternatives}" if alternatives else ""))
+
+
+def _ready(event: Event) -> Iterator[Line]:
+    boot_s = _number(event, "boot_s")
+    yield _line(
+        event, "machine_ready", f"{event.instance_id} is ready" + (f" after {seconds(boot_s)}" if boot_s else "")
+    )
+
+
+def _placed(event: Event) -> Iterator[Line]:
+    names = ", ".join(dict.fromkeys(name for name, _ in _allocations(event)))
+    yield _line(event, "placed", f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}")
+
+
+def _unit_ended(event: Event) -> Iterator[Line]:
+    f, started_at = event.fields, _number(event, "started_at")
+    ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
+    how = f"ended ({f['cause']})" if f.get("cause") else "ended well"
+    text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}, exit code {f.get('exit_code')}"
+    yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
+
+
+def _machine_told(event: Event) -> Iterator[Line]:
+    yield _line(event, str(event.fields.get("code", "")), f"{event.instance_id}: {_decision(event)}")
+
+
+def _notice(event: Event) -> Iterator[Line]:
+    at = _number(event, "preempt_at")
+    soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
+    yield _line(event, "preempt_notice", f"the provider takes {event.instance_id} back{soon}")
+
+
+def _finished(event: Event) -> Iterator[Line]:
+    f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
+    text = f"{f.get('state')}: {f.get('outcome')}"
+    if queue_s is not None and run_s is not None:
+        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {f.get('attempts')} attempt(s)"
+    if f.get("target_met") is not None:
+        text += ", deadline kept" if f["target_met"] else ", deadline missed"
+    yield _line(event, "finished", text)
+
+
+_TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
+    EventKind.JOB_SUBMITTED: _submitted,
+    EventKind.JOB_STATE: _state,
+    EventKind.JOB_FINISHED: _finished,
+    EventKind.ATTEMPT_PLACED: _placed,
+    EventKind.UNIT_ENDED: _unit_ended,
+    EventKind.INSTANCE_REQUESTED: _requested,
+    EventKind.INSTANCE_READY: _ready,
+    EventKind.INSTANCE_NOTICE: _notice,
+    EventKind.INSTANCE_TERMINATED: _machine_told,
+}
+
+
+# ----------------------------------------------------------------------------------------------------------------- cost
+def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance]) -> Iterator[Line]:
+    """Tell what the job's units have cost: their share of each machine's price while they held it."""
+    ended = [e for e in events if e.kind is EventKind.UNIT_ENDED and e.job_id == job.id]
+    total, parts, at = 0.0, [], 0.0
+    for event in ended:
+        instance, started_at = known.get(event.instance_id or ""), _number(event, "started_at")
+        if instance is None or started_at is None:
+            continue
+        share = size_share(job.spec.resources, instance)
+        cost = instance.offer.price_usd_per_h * share * (event.at - started_at) / 3600
+        total, at = total + cost, event.at
+        parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
+    if parts:
+        text = f"its units cost {usd(total)}: {', '.join(dict.fromkeys(parts))}"
+        yield Line(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})

@@ -1,0 +1,139 @@
+"""The machines as arrays: what each has room for, and which may be used for what.
+
+Shapes: amounts are ``(3, N)`` float arrays over the N live machines by number; the
+rows are vCPUs, memory in MiB, disk in GiB. Masks are ``(N,)``. Everything here is scratch space of one ``make_plan``
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import numpy as np
+import numpy.typing as npt
+
+from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Resources
+from hcloud.planner.wording import number_of
+
+Amounts = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+SLACK = 1e-9
+"""The slack of ``Resources.fits``."""
+_TIE = 1e-6
+"""Loads closer than this are equal."""
+
+
+def vector(resources: Resources) -> Amounts:
+    """Return ``resources`` as an array of shape ``(3,)``."""
+    return np.array((resources.vcpus, resources.memory_mib, resources.disk_gib), dtype=np.float64)
+
+
+class Fleet:
+    """Machines, what their units hold (``holdings``), what is left, and who may use it.
+
+    ``free``: what nothing holds now. ``room``: what may still be promised: free, plus what units that were asked to
+    end will give back, less what is kept for somebody. A unit starts where both suffice. ``staying``: machines not
+    asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
+    that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
+    """
+
+    def __init__(self, instances: Sequence[Instance], jobs: Sequence[Job]) -> None:
+        """Index ``instances`` (any order) and what the unreleased allocations of ``jobs`` hold of them."""
+        self.instances = sorted(instances, key=lambda i: number_of(i.id))
+        self.index: dict[InstanceId, int] = {instance.id: at for at, instance in enumerate(self.instances)}
+        count = len(self.instances)
+        self.staying = [at for at, i in enumerate(self.instances) if i.state is not InstanceState.TERMINATING]
+        self.capacity: Amounts = _columns([i.capacity for i in self.instances])
+        self.free = self.capacity.copy()
+        self.steady: Mask = np.array([i.offer.market is not Market.SPOT for i in self.instances], dtype=np.bool_)
+        self.placeable: Mask = np.zeros(count, dtype=np.bool_)
+        self.coming: Mask = np.zeros(count, dtype=np.bool_)
+        self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
+        self.holdings: list[list[tuple[Job, Allocation]]] = [[] for _ in self.instances]
+        self._hold(jobs)
+        self.room = self.free.copy()
+        self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
+        # Equally loaded: a reserved machine first, its price is paid anyway.
+        self._tie: Amounts = np.array([_TIE * (i.offer.market is not Market.RESERVED) for i in self.instances])
+
+    def expect(self, ending: Set[JobId]) -> None:
+        """Count what the units of jobs ``ending`` hold as room."""
+        for at, holdings in enumerate(self.holdings):
+            for job, held in holdings:
+                if job.id in ending:
+                    self.room[:, at] += vector(held.resources)
+
+    def _hold(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.attempt is None:
+                continue
+            for held in job.attempt.allocations:
+                at = self.index.get(held.instance_id)
+                if at is not None and held.ended_at is None:
+                    self.holdings[at].append((job, held))
+                    self.free[:, at] -= vector(held.resources)
+
+    def fitting(self, demand: Amounts, among: Mask) -> Mask:
+        """Return which machines of ``among`` have room for ``demand``."""
+        cpu, memory, disk = demand - SLACK
+        fits: Mask = among & (self.room[0] >= cpu) & (self.room[1] >= memory) & (self.room[2] >= disk)
+        return fits
+
+    def least_loaded(self, demand: Amounts, among: Mask) -> int:
+        """Return the fitting machine with the least share of its vCPUs in use (then: reserved, number), or -1."""
+        cpu, memory, disk = demand - SLACK
+        free = (self.free[0] >= cpu) & (self.free[1] >= memory) & (self.free[2] >= disk)
+        fits = free & self.fitting(demand, among)
+        if not fits.any():
+            return -1
+        return int(np.where(fits, self.load + self._tie, np.inf).argmin())
+
+    def first(self, demand: Amounts, among: Mask) -> int:
+        """Return the first fitting machine of ``among``, or -1."""
+        fits = self.fitting(demand, among)
+        at = int(fits.argmax()) if fits.size else 0
+        return at if fits.size and fits[at] else -1
+
+    def use(self, at: int, demand: Amounts) -> None:
+        """Count a unit as placed on machine ``at``."""
+        self.free[:, at] -= demand
+        self.room[:, at] -= demand
+        self.load[at] += demand[0] / max(self.capacity[0, at], SLACK)
+
+    def unuse(self, at: int, demand: Amounts) -> None:
+        """Take :meth:`use` back."""
+        self.free[:, at] += demand
+        self.room[:, at] += demand
+        self.load[at] -= demand[0] / max(self.capacity[0, at], SLACK)
+
+    def fits_somewhere(self, demands: Amounts, among: Mask) -> Mask:
+        """Return for each of ``demands`` (shape ``(G, 3)``) whether any machine of ``among`` has room for it."""
+        return fits_any(demands, self.room[:, among].T)
+
+
+def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
+    """Return for each row of ``demands`` whether it fits into some row of ``rooms`` (both with three columns).
+
+    Only rooms that no other one exceeds in every respect are looked at: few, however many there are.
+    """
+    fits: Mask = np.zeros(len(demands), dtype=np.bool_)
+    for point in skyline(rooms):
+        fits |= (demands <= point + SLACK).all(axis=1)
+    return fits
+
+
+def skyline(points: Amounts) -> Amounts:
+    """Return the rows of ``points`` (shape ``(N, 3)``) that no other row equals or exceeds in all three columns."""
+    kept: list[Amounts] = []
+    ordered = np.unique(points, axis=0)[::-1]  # descending by vCPUs, so nothing later exceeds an earlier one in them
+    highest: Amounts = np.empty((0, 2))
+    for point in ordered:
+        if not (highest >= point[1:]).all(axis=1).any():
+            kept.append(point)
+            highest = np.vstack((highest, point[1:]))
+    return np.array(kept).reshape(-1, 3)
+
+
+def _columns(amounts: Sequence[Resources]) -> Amounts:
+    flat = np.array([(r.vcpus, r.memory_mib, r.disk_gib) for r in amounts], dtype=np.float64)
+    return np.ascontiguousarray(flat.reshape(-1, 3).T)

@@ -1,0 +1,202 @@
+"""What becomes of machines: renewed, drained, given up. Says of each whether units may be placed on it.
+
+Nothing is concluded from a failed look: silence counts only while the engine answers, and a silent machine is asked to
+end but its jobs run again only when the provider confirms it gone. A machine whose renewal no budget has room for is
+drained, its units are stopped in time to end within their grace, and it is ended before it expires by itself.
+
+These drains and stops are forced: the machine goes away in any case.
+"""
+
+from __future__ import annotations
+
+from hcloud.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason
+from hcloud.planner.draft import Draft
+from hcloud.planner.ledger import launch_shares
+from hcloud.planner.plan import Drain
+from hcloud.planner.wording import seconds, size_share
+
+STOP_MARGIN_S = 30.0
+"""A unit is asked to end this long, plus its own grace, before its machine goes away."""
+END_MARGIN_S = 5.0
+"""A machine is ended this long before it would power itself off."""
+
+
+def tend_machines(draft: Draft) -> None:
+    """Decide about every live machine; fills in ``fleet.placeable``, ``coming`` and ``hopeful``."""
+    for job in draft.waiting:
+        for at in (draft.fleet.index[i] for i in job.awaiting if i in draft.fleet.index):
+            draft.kept.setdefault(at, []).append(job)
+    for at in sorted(draft.fleet.staying, key=lambda at: draft.fleet.instances[at].expires_at):
+        instance = draft.fleet.instances[at]
+        if draft.now >= instance.expires_at - END_MARGIN_S:
+            _end(draft, at, "lease_ended", f"{instance.id} reaches the end of what is paid for")
+        elif instance.state in (InstanceState.REQUESTED, InstanceState.BOOTING):
+            _tend_booting(draft, at, instance)
+        elif instance.id not in draft.snapshot.reachable:
+            _tend_silent(draft, at, instance)
+        elif instance.preempt_at is not None:
+            _tend_noticed(draft, at, instance, instance.preempt_at)
+        else:
+            _tend_serving(draft, at, instance)
+
+
+def _end(draft: Draft, at: int, code: str, text: str, **numbers: Number) -> None:
+    draft.terminate(at, Reason(code=code, text=text, numbers=numbers))
+
+
+def _answering_since(draft: Draft, at: float) -> float:
+    return max(at, draft.snapshot.engine_reachable_since)
+
+
+def _tend_booting(draft: Draft, at: int, instance: Instance) -> None:
+    limit_s = draft.policy.boot.timeout_s
+    waited_s = draft.now - _answering_since(draft, instance.launched_at or instance.requested_at)
+    booting = instance.state is InstanceState.BOOTING
+    if booting and instance.preempt_at is not None:
+        _end(draft, at, "preempt_notice", f"{instance.id} is to be taken back before it was ready")
+    elif booting and draft.snapshot.engine_reachable and waited_s > limit_s:
+        text = (
+            f"the worker of {instance.id} has not registered {seconds(waited_s)} after launch; limit {seconds(limit_s)}"
+        )
+        _end(draft, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
+    else:
+        draft.fleet.coming[at] = draft.fleet.hopeful[at] = True
+
+
+def _tend_silent(draft: Draft, at: int, instance: Instance) -> None:
+    draft.fleet.hopeful[at] = instance.state is InstanceState.READY and instance.preempt_at is None
+    if not draft.snapshot.engine_reachable:
+        return
+    last_at = instance.seen_at or instance.ready_at or instance.launched_at or instance.requested_at
+    silent_s, limit_s = draft.now - _answering_since(draft, last_at), draft.policy.unreachable.terminate_after_s
+    if silent_s > limit_s:
+        units = len(draft.fleet.holdings[at])
+        text = f"{instance.id} has been silent for {seconds(silent_s)}; limit {seconds(limit_s)}; {units} unit(s) on it"
+        _end(draft, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
+
+
+def _tend_noticed(draft: Draft, at: int, instance: Instance, preempt_at: float) -> None:
+    left_s = preempt_at - draft.now
+    text = f"{instance.id} is to be taken back in {seconds(max(0.0, left_s))}"
+    if not draft.fleet.holdings[at]:
+        _end(draft, at, "preempt_notice", f"{text}; nothing runs there", left_s=round(left_s, 3))
+        return
+    reason = Reason(code="preempt_notice", text=text, numbers={"left_s": round(left_s, 3)})
+    _drain(draft, instance, reason)
+    for job in draft.running_on(at):
+        if job.spec.interruptible:
+            _stop_in_time(draft, job, preempt_at, FailureCause.PREEMPTED, reason)
+
+
+def _drain(draft: Draft, instance: Instance, reason: Reason) -> None:
+    if instance.state is InstanceState.READY:
+        draft.add(Drain(instance_id=instance.id, reason=reason))
+
+
+def _stop_in_time(draft: Draft, job: Job, ends_at: float, cause: FailureCause, why: Reason) -> None:
+    if ends_at - draft.now <= job.spec.stop_grace_s + STOP_MARGIN_S:
+        numbers: dict[str, Number] = {**why.numbers, "grace_s": job.spec.stop_grace_s}
+        text = f"{why.text}; stopped now to end within its grace of {seconds(job.spec.stop_grace_s)}"
+        draft.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
+
+
+def _tend_serving(draft: Draft, at: int, instance: Instance) -> None:
+    draining, left_s = instance.state is InstanceState.DRAINING, instance.expires_at - draft.now
+    if draining and not draft.fleet.holdings[at]:
+        _end(draft, at, "drained", f"{instance.id} was drained and nothing runs there any more")
+    elif left_s > draft.policy.lease.renew_before_s:
+        draft.fleet.placeable[at] = draft.fleet.hopeful[at] = not draining
+    elif draining and not draft.running_on(at):
+        draft.ledger.let_go(instance)
+    else:
+        _tend_lease(draft, at, instance, draining)
+
+
+def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool) -> None:
+    """Renew ``instance`` for those who can pay, or let it go."""
+    if not draft.fleet.holdings[at] and not _wanted_idle(draft, at, instance):
+        draft.lazy.add(at)
+        draft.fleet.placeable[at] = draft.fleet.hopeful[at] = True
+        return
+    refusal = renew_for_payers(draft, at)
+    if refusal is not None:
+        if draft.fleet.holdings[at]:
+            _let_go(draft, at, instance, refusal)
+        else:
+            let_idle_go(draft, at, refusal)
+        return
+    if draining:
+        reason = Reason(code="renewed", text=f"the budget has room for {instance.id} again")
+        draft.add(Drain(instance_id=instance.id, reason=reason, undo=True))
+    draft.fleet.placeable[at] = draft.fleet.hopeful[at] = True
+
+
+def _wanted_idle(draft: Draft, at: int, instance: Instance) -> bool:
+    return at in draft.kept or not idle_too_long(draft, instance)
+
+
+def renew_for_payers(draft: Draft, at: int) -> Reason | None:
+    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay."""
+    instance, shares = draft.fleet.instances[at], _holders_shares(draft, at)
+    waiters = draft.kept.get(at, [])
+    awaited = launch_shares(waiters, instance.capacity) if waiters and not shares else {}
+    unfunded: dict[str, Reason] = {}
+    while True:
+        refusal = draft.ledger.renewal_refusal(instance, draft.renewed_until_at, shares or awaited)
+        if refusal is None:
+            break
+        reason, user = refusal
+        if not user or len(shares) <= 1:
+            return reason
+        unfunded[user] = reason
+        del shares[user]
+    for job in draft.running_on(at):
+        if job.spec.user in unfunded:
+            draft.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
+    draft.ledger.book_renewal(instance, draft.renewed_until_at, shares, waiters if awaited else ())
+    draft.renew(at)
+    return None
+
+
+def _holders_shares(draft: Draft, at: int) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for job, held in draft.fleet.holdings[at]:
+        if job.id not in draft.stopping:
+            part = size_share(held.resources, draft.fleet.instances[at])
+            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+    return shares
+
+
+def let_idle_go(draft: Draft, at: int, refusal: Reason) -> None:
+    """End an idle machine that cannot be renewed."""
+    instance = draft.fleet.instances[at]
+    draft.ledger.let_go(instance)
+    draft.terminate(at, _not_renewed(draft, instance, refusal))
+
+
+def _not_renewed(draft: Draft, instance: Instance, refusal: Reason) -> Reason:
+    left_s = instance.expires_at - draft.now
+    text = f"{instance.id} expires in {seconds(left_s)} and cannot be renewed: {refusal.text}"
+    return Reason(code="not_renewed", text=text, numbers={**refusal.numbers, "left_s": round(left_s, 3)})
+
+
+def _let_go(draft: Draft, at: int, instance: Instance, refusal: Reason) -> None:
+    """Drain a busy machine that cannot be renewed, and stop its units in time."""
+    draft.ledger.let_go(instance)
+    reason = _not_renewed(draft, instance, refusal)
+    _drain(draft, instance, reason)
+    for job in draft.running_on(at):
+        _stop_in_time(draft, job, instance.expires_at, FailureCause.EVICTED, reason)
+
+
+def idle_too_long(draft: Draft, instance: Instance) -> bool:
+    """Return whether an idle machine has been kept as long as the policy says. Reserved ones are paid anyway: kept."""
+    if instance.offer.market is Market.RESERVED:
+        return False
+    return idle_for_s(draft, instance) >= draft.policy.retention.keep_idle_s(instance.retention_s)
+
+
+def idle_for_s(draft: Draft, instance: Instance) -> float:
+    """Return how long ``instance`` has had nothing to do."""
+    since = instance.idle_since or instance.ready_at or instance.launched_at or draft.now
+    return max(0.0, draft.now - since)

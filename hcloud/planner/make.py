@@ -1,0 +1,47 @@
+"""``make_plan``: the one place where anything is decided. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hcloud.planner.adaptation import adapt
+from hcloud.planner.admission import admit
+from hcloud.planner.draft import Draft, open_draft
+from hcloud.planner.leases import tend_machines
+from hcloud.planner.placement import grow, hold_what_comes, place
+from hcloud.planner.plan import Plan
+from hcloud.planner.provisioning import launch, open_desk, provision
+from hcloud.planner.retention import release_idle
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+
+
+def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+    """Return what to do now, each action with the reason that decided it.
+
+    The order of the stages is fixed: what became of jobs and machines, who may go on, who starts where, what is
+    launched for the rest, what is let go. The same snapshot, policy and generator state give the same plan, in
+    whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to launch, place or
+    end.
+    """
+    draft = open_draft(snapshot, policy, rng)
+    adapt(draft)
+    tend_machines(draft)
+    admit(draft)
+    _serve(draft)
+    release_idle(draft)
+    return Plan(at=snapshot.now, actions=tuple(draft.actions))
+
+
+def _serve(draft: Draft) -> None:
+    """Place and provision: first for everybody with a promise, then, in what that leaves, for best effort."""
+    if draft.snapshot.paused:
+        draft.used = set(draft.kept)
+        return
+    desk = open_desk(draft)
+    hold_what_comes(draft)
+    for promise in (True, False):
+        place(draft, promise)
+        provision(desk)
+    launch(desk)
+    grow(draft)

@@ -1,0 +1,222 @@
+"""What can be bought: offers the policy allows, which fit whom, which one is cheapest for the jobs that wait.
+
+The choice is a greedy set cover: the offer with the smallest price per worth of work it takes over, where the worth of
+a rank is the price of the cheapest machine it could have alone. So one big machine wins over several small ones
+exactly when it is cheaper for the jobs that fill it. Reserved machines come first: they are paid already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from hcloud.model import Market, Number, Offer, Reason
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
+from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.wording import amount, offer_words, seconds
+
+LOOK_AHEAD_GROUPS = 16
+"""So many kinds of waiting jobs are considered when judging how full a new machine would become."""
+FREE_USD_PER_H = 1e-6
+"""What a machine without a price is compared with."""
+
+
+@dataclass(slots=True)
+class Counter:
+    """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had."""
+
+    offers: list[Offer]
+    capacity: Amounts
+    price_usd_per_h: Amounts
+    steady: Mask
+    backoffs: list[OfferBackoff | None]
+    left: list[float]
+    forbidden: list[tuple[Offer, str]]
+    fits: dict[int, Mask] = field(default_factory=dict)
+    worths: dict[int, float] = field(default_factory=dict)
+
+    def fitting(self, group: Group) -> Mask:
+        """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
+        known = self.fits.get(id(group))
+        if known is not None:
+            return known
+        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= group.demand, axis=1)
+        if not group.spot_ok:
+            fits = fits & self.steady
+        self.fits[id(group)] = fits
+        return fits
+
+    def obtainable(self, group: Group) -> list[int]:
+        """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
+        fitting = (int(at) for at in np.flatnonzero(self.fitting(group)))
+        had = [at for at in fitting if self.backoffs[at] is None and self.left[at] >= 1]
+        return sorted(had, key=lambda at: float(self.price_usd_per_h[at]))
+
+    def worth_usd_per_h(self, group: Group) -> float:
+        """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
+        worth = self.worths.get(id(group))
+        if worth is None:
+            prices = (float(self.price_usd_per_h[at]) for at in self.obtainable(group))
+            worth = self.worths[id(group)] = min(prices, default=0.0)
+        return worth
+
+
+def open_counter(draft: Draft) -> Counter:
+    """Sort the snapshot's offers by what policy and back-off memory say of them."""
+    allowed: list[Offer] = []
+    forbidden: list[tuple[Offer, str]] = []
+    for offer in sorted(draft.snapshot.offers, key=lambda offer: offer.key):
+        why = _forbidden(draft, offer)
+        if why is None:
+            allowed.append(offer)
+        else:
+            forbidden.append((offer, why))
+    return Counter(
+        offers=allowed,
+        capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
+        price_usd_per_h=np.array([max(o.price_usd_per_h, FREE_USD_PER_H) for o in allowed], dtype=np.float64),
+        steady=np.array([o.market is not Market.SPOT for o in allowed], dtype=np.bool_),
+        backoffs=[_backoff(draft, offer) for offer in allowed],
+        left=[float("inf") if o.available is None else float(o.available) for o in allowed],
+        forbidden=forbidden,
+    )
+
+
+def _forbidden(draft: Draft, offer: Offer) -> str | None:
+    caps, name = draft.policy.caps, offer.instance_type.name
+    if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
+        return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+    if caps.max_instances_per_type.get(name) == 0:
+        return f"caps.max_instances_per_type forbids {name}"
+    return draft.policy.allow.refusal(offer)
+
+
+def _backoff(draft: Draft, offer: Offer) -> OfferBackoff | None:
+    active = [b for b in draft.snapshot.backoffs if b.until_at > draft.now and b.covers(offer)]
+    return max(active, key=_urgency, default=None)
+
+
+def _urgency(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
+    key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
+    return (backoff.until_at, *key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An offer that could be bought, what it would be filled with, and how it compares."""
+
+    at: int
+    worth_usd_per_h: float
+    ranks: int
+    score: float
+
+
+def rank_choices(
+    draft: Draft, counter: Counter, first: Group, waiting: Sequence[Group], among: Sequence[int]
+) -> list[Choice]:
+    """Return the offers ``among`` for a rank of ``first``, best first, with the other ``waiting`` groups in mind."""
+    others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
+    company = [(first, (first.pending + 1) * first.wanted)]
+    company += [(group, group.pending * group.wanted) for group in islice(others, LOOK_AHEAD_GROUPS)]
+    worths = [counter.worth_usd_per_h(group) for group, _ in company]
+    scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
+    choices = [_judge(counter, at, company, worths) for at in among]
+
+    def order(choice: Choice) -> tuple[bool, float, float, tuple[str, str, str, str]]:
+        offer = counter.offers[choice.at]
+        # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
+        size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
+        return (offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
+
+    return sorted(choices, key=order)
+
+
+def _needs_one(group: Group, first: Group) -> bool:
+    """Whether members of ``group`` are without a machine, as far as is known while ``first`` is served."""
+    return group.stuck is None and (group.promise is first.promise or not group.fits_now)
+
+
+def _judge(counter: Counter, at: int, company: list[tuple[Group, int]], worths: list[float]) -> Choice:
+    left, worth, ranks = counter.capacity[at].copy(), 0.0, 0
+    for (group, count), each in zip(company, worths, strict=True):
+        if counter.fitting(group)[at]:
+            taken = min(count, _times(left, group.demand))
+            left -= group.demand * taken
+            worth += each * taken
+            ranks += taken
+    score = float(counter.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
+    return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
+
+
+def _times(left: Amounts, demand: Amounts) -> int:
+    """Return how many times ``demand`` goes into ``left``."""
+    asked = demand > 0
+    return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else 1_000_000
+
+
+# ----------------------------------------------------------------------------------------------------- why nothing fits
+def why_not_obtainable(draft: Draft, counter: Counter, group: Group) -> Reason:
+    """Return why no offer can be had for a rank of ``group``: too small, forbidden, backed off, sold out, not known."""
+    fitting = [int(at) for at in np.flatnonzero(counter.fitting(group))]
+    if fitting:
+        return _backed_off(draft, counter, fitting)
+    if not draft.snapshot.offers:
+        return Reason(code="no_offers", text="no provider has said yet what can be had")
+    sizes_fit = [pair for pair in counter.forbidden if group.resources.fits(pair[0].instance_type.capacity)]
+    spot = [o for o in counter.offers if group.resources.fits(o.instance_type.capacity)]
+    if sizes_fit or spot:
+        return _not_allowed(group, sizes_fit, spot)
+    return _too_small(draft, group)
+
+
+def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
+    waiting = [b for at in fitting if (b := counter.backoffs[at]) is not None]
+    if not waiting:
+        names = ", ".join(sorted({counter.offers[at].instance_type.name for at in fitting}))
+        return Reason(code="sold_out", text=f"of {names} no more can be had", numbers={"offers": len(fitting)})
+    first = min(waiting, key=_urgency)
+    code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
+    text = f"{len(fitting)} offer(s) fit, but all failed lately ({first.error or 'no reason given'})"
+    text += f"; the first is tried again in {seconds(first.until_at - draft.now)}"
+    numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
+    return Reason(code=code, text=text, numbers=numbers)
+
+
+def _not_allowed(group: Group, forbidden: list[tuple[Offer, str]], spot: list[Offer]) -> Reason:
+    if forbidden:
+        offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
+    else:
+        offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot machines"
+    text = f"{amount(group.resources)} would fit {offer_words(offer)}, but {why}"
+    return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
+
+
+def _too_small(draft: Draft, group: Group) -> Reason:
+    need = vector(group.resources)
+
+    def shortfall(offer: Offer) -> float:
+        return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
+
+    nearest = min(draft.snapshot.offers, key=lambda offer: (shortfall(offer), offer.key))
+    have = nearest.instance_type.capacity
+    pairs = (
+        ("vCPU", group.resources.vcpus, have.vcpus),
+        ("MiB", group.resources.memory_mib, have.memory_mib),
+        ("GiB disk", group.resources.disk_gib, have.disk_gib),
+    )
+    short = ", ".join(f"{want:g} {unit} asked, {has:g} there" for unit, want, has in pairs if want > has + SLACK)
+    numbers: dict[str, Number] = {
+        "nearest": nearest.instance_type.name,
+        "needed_vcpus": group.resources.vcpus,
+        "needed_memory_mib": group.resources.memory_mib,
+        "needed_disk_gib": group.resources.disk_gib,
+        "nearest_vcpus": have.vcpus,
+        "nearest_memory_mib": have.memory_mib,
+        "nearest_disk_gib": have.disk_gib,
+    }
+    text = f"no offer fits {amount(group.resources)}; nearest is {nearest.instance_type.name}: {short}"
+    return Reason(code="no_offer_fits", text=text, numbers=numbers)

@@ -1,0 +1,260 @@
+"""Who starts where, now: each job in queue order on the least loaded machine with room (all ranks of a gang, or none).
+
+Machines that a job awaits are held for it (``draft.holds``) until it can start; nobody else is placed into that room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hcloud.model import JOB_ON_INSTANCE, Job, JobState, Number, Reason
+from hcloud.planner.admission import queue_key
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import Mask
+from hcloud.planner.leases import let_idle_go
+from hcloud.planner.plan import Place, RankPlacement
+from hcloud.planner.wording import amount, deadline_numbers
+
+
+def place(draft: Draft, promise: bool) -> None:
+    """Place what fits of the jobs with (or without) a promise; the rest comes out in ``draft.unplaced``."""
+    _settle_awaiting(draft, promise)
+    draft.unplaced = []
+    for job, group in draft.queue[promise]:
+        # A job with room held for it may start where its group does not fit.
+        hopeful = group.stuck is None and (group.fits_now or job.id in draft.holds)
+        if hopeful and draft.user_cap(job) is None and _try_place(draft, job, group):
+            group.pending -= 1
+        else:
+            draft.unplaced.append((job, group))
+
+
+def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
+    """Return the machines of ``mask`` that the policy lets ``group`` run on."""
+    return mask if group.spot_ok else mask & draft.fleet.steady
+
+
+# ----------------------------------------------------------------------------------------------------- awaited machines
+def awaited_places(draft: Draft, job: Job) -> list[int]:
+    """Return the machines ``job`` awaits, one for each of its ranks that is to run there."""
+    return [draft.fleet.index[i] for i in job.awaiting if i in draft.fleet.index]
+
+
+def _settle_awaiting(draft: Draft, promise: bool) -> None:
+    """Hold room for jobs that await machines; those whose machine failed are queued again, in their old place."""
+    for which, place in draft.awaiting:
+        if which is promise:
+            job, group = draft.queue[which][place]
+            draft.queue[which][place] = (_settle(draft, job, group), group)
+
+
+def _settle(draft: Draft, job: Job, group: Group) -> Job:
+    lost = [i for i in job.awaiting if not _still_hoped_for(draft, i)]
+    if lost or not job.awaiting:
+        names = ", ".join(lost) or "nothing"
+        text = f"awaits {names}, which will not come"
+        return queue_again(draft, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
+    return job if _hold(draft, job, group) else queue_again(draft, job, awaited_full(job))
+
+
+def _still_hoped_for(draft: Draft, instance_id: str) -> bool:
+    at = draft.fleet.index.get(instance_id)
+    return at is not None and bool(draft.fleet.hopeful[at])
+
+
+def queue_again(draft: Draft, job: Job, reason: Reason) -> Job:
+    """Put a job that awaits machines in vain back into the queue; what it held is given back."""
+    unclaim(draft, draft.group_of(job), draft.holds.pop(job.id, []))
+    draft.ledger.forget_awaited(job)
+    draft.count_active(job, -1)
+    return draft.enqueue(job, reason)
+
+
+def awaited_full(job: Job) -> Reason:
+    """Return the reason that what ``job`` awaits is no use to it any more."""
+    return Reason(code="awaited_full", text=f"what it awaits ({', '.join(job.awaiting)}) has no room for it any more")
+
+
+def _hold(draft: Draft, job: Job, group: Group) -> bool:
+    """Keep room for ``job`` on the machines it awaits, rank by rank, and for a gang's other ranks on what is READY.
+
+    Returns False, and keeps nothing, where even all that is starting could not make up the rest.
+    """
+    fleet, held = draft.fleet, draft.holds.pop(job.id, [])
+    held += _claim_each(draft, group, [at for at in awaited_places(draft, job) if not fleet.coming[at]])
+    held += claim(draft, group, fleet.placeable, group.needed - len(held))
+    more = claim(draft, group, fleet.coming, group.needed - len(held))
+    unclaim(draft, group, more)
+    if len(held) + len(more) < group.needed:
+        unclaim(draft, group, held)
+        return False
+    if held:
+        draft.holds[job.id] = held
+    return True
+
+
+def hold_what_comes(draft: Draft) -> None:
+    """Keep what was bought for jobs, and is still starting, for them: before anybody claims what is left of it."""
+    for which, place in draft.awaiting:
+        job, group = draft.queue[which][place]
+        coming = [at for at in awaited_places(draft, job) if draft.fleet.coming[at]]
+        draft.holds[job.id] = _claim_each(draft, group, coming)
+
+
+def _claim_each(draft: Draft, group: Group, places: Sequence[int]) -> list[int]:
+    """Take room for one rank on each of ``places`` that has it; return which."""
+    one, claimed = np.zeros(len(draft.fleet.instances), dtype=np.bool_), list[int]()
+    for at in places:
+        one[at] = True
+        claimed += claim(draft, group, one, 1)
+        one[at] = False
+    return claimed
+
+
+def claim(draft: Draft, group: Group, mask: Mask, count: int) -> list[int]:
+    """Take room for up to ``count`` ranks of ``group`` on machines of ``mask``, lowest numbers first; return where."""
+    allowed = usable(draft, group, mask)
+    claimed: list[int] = []
+    while len(claimed) < count and (at := draft.fleet.first(group.demand, allowed)) >= 0:
+        draft.fleet.room[:, at] -= group.demand
+        claimed.append(at)
+    return claimed
+
+
+def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
+    """Give back what :func:`claim` took."""
+    for at in claimed:
+        draft.fleet.room[:, at] += group.demand
+
+
+# -------------------------------------------------------------------------------------------------------------- placing
+def _try_place(draft: Draft, job: Job, group: Group) -> bool:
+    """Place ``job``, which lets go of what it held; or hold that again."""
+    held = draft.holds.pop(job.id, [])
+    unclaim(draft, group, held)
+    awaited = draft.ledger.forget_awaited(job)
+    places = _find_places(draft, job, group, group.needed, group.wanted, held)
+    if places:
+        _add_place(draft, job, group, range(len(places)), places)
+        if job.state is not JobState.AWAITING_INSTANCE:
+            draft.count_active(job)
+        return True
+    if awaited is not None:
+        draft.ledger.remember_awaited(job, awaited)
+    for at in held:
+        draft.fleet.room[:, at] -= group.demand
+    if held:
+        draft.holds[job.id] = held
+    else:
+        group.fits_now = False
+    return False
+
+
+def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int, held: Sequence[int] = ()) -> list[int]:
+    """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
+    while True:
+        places = _search(draft, group, wanted, held)
+        if len(places) >= needed and _pay(draft, job, group, places):
+            return places
+        for at in places:
+            draft.fleet.unuse(at, group.demand)
+        if len(places) < needed or group.stuck is not None:
+            return []
+
+
+def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> list[int]:
+    """Return the least loaded machines for up to ``wanted`` ranks: those that were held first, so that no room is held
+    in vain from jobs that had their turn before."""
+    fleet, places = draft.fleet, list[int]()
+    own = np.zeros(len(fleet.instances), dtype=np.bool_)
+    own[list(held)] = True
+    for mask in (fleet.placeable & own, fleet.placeable) if held else (fleet.placeable,):
+        allowed = usable(draft, group, mask)
+        while len(places) < wanted and (at := fleet.least_loaded(group.demand, allowed)) >= 0:
+            fleet.use(at, group.demand)
+            places.append(at)
+    return places
+
+
+def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
+    """Book what ``places`` cost the job's user, and renewals of idle machines near their horizon.
+
+    Returns False after a refusal: either ``group.stuck`` says it is the user's limit, or a machine that cannot be
+    renewed is not placeable any more and another search may find others.
+    """
+    lazy = sorted(draft.lazy.intersection(places))
+    if not lazy and not draft.ledger.watches_users:
+        return True
+    trial, user = draft.ledger.copy(), job.spec.user
+    for at in lazy:
+        refusal = trial.renewal_refusal(draft.fleet.instances[at], draft.renewed_until_at, {})
+        if refusal is not None:
+            let_idle_go(draft, at, refusal[0])
+            return False
+        trial.book_renewal(draft.fleet.instances[at], draft.renewed_until_at, {})
+    for at in places:
+        group.stuck = trial.placement_refusal(user, draft.fleet.instances[at], group.resources)
+        if group.stuck is not None:
+            return False
+        trial.book_placement(user, draft.fleet.instances[at], group.resources)
+    draft.ledger = trial
+    for at in lazy:
+        draft.renew(at)
+    draft.lazy.difference_update(lazy)
+    return True
+
+
+def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], places: Sequence[int]) -> None:
+    instances = draft.fleet.instances
+    placements = tuple(
+        RankPlacement(rank=rank, instance_id=instances[at].id, resources=group.resources)
+        for rank, at in zip(ranks, places, strict=True)
+    )
+    draft.used.update(places)
+    draft.add(Place(job_id=job.id, ranks=placements, reason=_placed(draft, job, group, places)))
+
+
+def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reason:
+    first, load = draft.fleet.instances[places[0]], float(draft.fleet.load[places[0]])
+    more = f" and {len(places) - 1} more rank(s)" if len(places) > 1 else ""
+    waited_s = draft.now - job.submitted_at
+    numbers: dict[str, Number] = {
+        "instance": first.id,
+        "vcpu_share_after": round(load, 4),
+        "ranks": len(places),
+        "waited_s": round(waited_s, 3),
+        **deadline_numbers(job, draft.now),
+    }
+    text = f"{first.id} is the least loaded with room for {amount(group.resources)}"
+    text += f": {load:.0%} of its vCPUs in use then{more}"
+    return Reason(code="least_loaded", text=text, numbers=numbers)
+
+
+# -------------------------------------------------------------------------------------------------------------- growing
+def grow(draft: Draft) -> None:
+    """Add missing ranks of running incremental jobs where room is left."""
+    growing = [job for job in draft.running if _may_grow(draft, job)]
+    for job in sorted(growing, key=queue_key):
+        group = draft.group_of(job)
+        missing = _missing_ranks(job)
+        places = _find_places(draft, job, group, 1, len(missing)) if group.stuck is None else []
+        if places:
+            _add_place(draft, job, group, missing[: len(places)], places)
+
+
+def _may_grow(draft: Draft, job: Job) -> bool:
+    return (
+        job.state in JOB_ON_INSTANCE
+        and not job.spec.nodes.gang
+        and job.attempt is not None
+        and len(job.attempt.allocations) < job.spec.nodes.count
+        and not job.attempt.over
+        and job.id not in draft.stopping
+    )
+
+
+def _missing_ranks(job: Job) -> list[int]:
+    taken = {a.rank for a in job.attempt.allocations} if job.attempt is not None else set()
+    return [rank for rank in range(job.spec.nodes.count) if rank not in taken]

@@ -1,0 +1,126 @@
+"""Decisions as data: a plan is a tuple of frozen actions, each with the reason that decided it.
+
+``apply`` re-checks each action against fresh rows and may refuse it; partly refused plans are normal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hcloud.model import FailureCause, InstanceId, JobId, JobState, Offer, Reason, Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueue:
+    """Move a job to QUEUED: newly submitted, back from a failure (its back-off in ``not_before_at``), or because the
+    machine it awaited failed. ``failure`` is recorded in the job's failures.
+    """
+
+    job_id: JobId
+    reason: Reason
+    not_before_at: float = 0.0
+    failure: FailureCause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted:
+    """Move a job whose machine was taken or lost to PREEMPTED; a later plan enqueues it after its back-off."""
+
+    job_id: JobId
+    failure: FailureCause
+    not_before_at: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Leave a job queued; recorded only when the reason's code changes."""
+
+    job_id: JobId
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """End a job: SUCCEEDED, FAILED or CANCELLED."""
+
+    job_id: JobId
+    state: JobState
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlacement:
+    """Where one rank goes."""
+
+    rank: int
+    instance_id: InstanceId
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Start a job's ranks on READY instances: a new attempt, or more ranks of an incremental job's running attempt."""
+
+    job_id: JobId
+    ranks: tuple[RankPlacement, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAttempt:
+    """Ask a running attempt to end; ``cause`` is how its end will be read (None: the user cancelled it)."""
+
+    job_id: JobId
+    cause: FailureCause | None
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Launch one machine that expires at ``expires_at`` unless renewed; ``for_jobs`` then await it.
+
+    A job is named once for each of its ranks that is to run there, and awaits the machine as often.
+    """
+
+    offer: Offer
+    expires_at: float
+    for_jobs: tuple[JobId, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Let a machine live until ``expires_at``; the budget has room for it."""
+
+    instance_id: InstanceId
+    expires_at: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Place nothing new on a machine (or, with ``undo``, allow it again)."""
+
+    instance_id: InstanceId
+    reason: Reason
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate:
+    """End a machine. Its unreleased allocations end as INSTANCE_LOST once the provider confirms it is gone."""
+
+    instance_id: InstanceId
+    reason: Reason
+
+
+Action = Enqueue | Preempted | Wait | Finish | Place | StopAttempt | Launch | Renew | Drain | Terminate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do now, in order."""
+
+    at: float
+    actions: tuple[Action, ...] = ()

@@ -1,0 +1,382 @@
+"""What is done for jobs that find no room: wait for room that comes, evict best effort, or launch; else say why not.
+
+Each unplaced job, in queue order, claims room in this order: on running machines (what attempts that are being stopped
+will free), on machines that are starting, by evicting best-effort jobs, on machines this plan launches. Claims on room
+that comes are not recorded anywhere: every plan makes them anew, in the same order, and so never launches twice for
+the same need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.model import Instance, Job, JobState, Market, Number, Offer, Reason
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
+from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
+from hcloud.planner.leases import idle_for_s
+from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
+from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
+from hcloud.planner.placement import awaited_full, awaited_places, claim, queue_again, unclaim, usable
+from hcloud.planner.plan import Finish, Launch
+from hcloud.planner.retention import is_idle
+from hcloud.planner.wording import amount, deadline_numbers, offer_words, seconds
+
+
+@dataclass(slots=True, eq=False)
+class NewMachine:
+    """A machine this plan launches: offer number ``at`` of the counter, what is left of it, and the jobs it is for."""
+
+    offer: Offer
+    at: int
+    room: Amounts
+    choices: list[Choice]
+    jobs: list[Job] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Desk:
+    """The scratch space of this stage. ``future``: the account as it will be when machines that are ending are gone.
+    ``refused``: the cheapest offer that limits had no room for when one was last asked for."""
+
+    draft: Draft
+    counter: Counter
+    victims: Victims
+    groups: list[Group]
+    machines: list[NewMachine] = field(default_factory=list)
+    future: Ledger | None = None
+    idle: list[int] | None = None
+    closed: Reason | None = None
+    refused: Offer | None = None
+
+    @property
+    def running(self) -> Mask:
+        """Machines that run and stay, whether or not anybody uses them."""
+        running = self.draft.fleet.placeable.copy()
+        running[list(self.draft.lazy)] = False
+        return running
+
+
+def open_desk(draft: Draft) -> Desk:
+    """Prepare the stage; to be called once, before anything is placed."""
+    draft.fleet.expect(draft.stopping)
+    desk = Desk(
+        draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
+    )
+    for spot_ok in (False, True):
+        _rule_out(desk, [group for group in desk.groups if group.spot_ok is spot_ok])
+    return desk
+
+
+def _rule_out(desk: Desk, groups: Sequence[Group]) -> None:
+    """Note which ``groups`` (alike in what markets they may use) find no room now, none later, no offer."""
+    if groups:
+        draft, counter = desk.draft, desk.counter
+        sizes = counter.capacity if groups[0].spot_ok else counter.capacity[counter.steady]
+        demands = np.array([group.demand for group in groups])
+        now = draft.fleet.fits_somewhere(demands, usable(draft, groups[0], draft.fleet.placeable))
+        anywhere = draft.fleet.placeable | draft.fleet.coming
+        later = draft.fleet.fits_somewhere(demands, usable(draft, groups[0], anywhere))
+        offered = fits_any(demands, sizes)
+        for at, group in enumerate(groups):
+            group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])
+
+
+def provision(desk: Desk) -> None:
+    """Serve ``draft.unplaced``: new machines (see :func:`launch`), evictions, and the reasons of those that wait."""
+    draft, limited = desk.draft, desk.draft.policy.caps.max_jobs_per_user is not None
+    for job, group in draft.unplaced:
+        group.pending -= 1
+        if job.state is JobState.AWAITING_INSTANCE:
+            if _still_served(desk, job, group):
+                continue
+            job = queue_again(draft, job, awaited_full(job))
+        if limited and (capped := draft.user_cap(job)) is not None:
+            _give_reason(draft, job, capped)
+            continue
+        if group.stuck is None:
+            group.stuck = _closed(desk, group) or _serve(desk, job, group)
+        if group.stuck is not None:
+            _give_reason(draft, job, group.stuck)
+
+
+def launch(desk: Desk) -> None:
+    """Plan the launches of the machines that were decided on."""
+    for machine in desk.machines:
+        desk.draft.add(_launch(desk, machine))
+
+
+def _closed(desk: Desk, group: Group) -> Reason | None:
+    """Return the reason common to all when nothing can be claimed, bought or ended: the one look a long queue costs."""
+    if group.fits_later or not group.offered:
+        return None
+    if desk.closed is None:
+        draft, alive = desk.draft, desk.draft.ledger.instances
+        limit, ending = draft.policy.caps.max_instances, alive > len(draft.fleet.staying)
+        # Only a promise may evict, so victims open nothing for a queue of best effort alone.
+        evictable = desk.victims.amounts.any() and any(each.promise for each in desk.groups)
+        if alive >= limit and not (ending or draft.gone or evictable or _idle(desk)):
+            desk.closed = cap_reached("instances", "machines alive", alive, 1, limit)
+    return desk.closed
+
+
+def _give_reason(draft: Draft, job: Job, reason: Reason) -> None:
+    if reason.code == "impossible":
+        draft.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
+    else:
+        draft.wait(job, reason.code, lambda: reason)
+
+
+# ------------------------------------------------------------------------------------------------------------- claiming
+def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
+    """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
+    draft, needed = desk.draft, group.needed
+    room, ledger = draft.fleet.room.copy(), draft.ledger
+    running = claim(draft, group, desk.running, needed)
+    coming = claim(draft, group, draft.fleet.coming, needed - len(running))
+    if len(running) + len(coming) < needed:
+        unclaim(draft, group, coming)
+        if group.promise and _evict(desk, group, needed - len(running)):
+            stop_chosen(draft, desk.victims, job)
+            coming = []
+        else:
+            coming = claim(draft, group, draft.fleet.coming, needed - len(running))
+            refusal = _buy(desk, job, group, len(running) + len(coming))
+            if refusal is None:
+                draft.used.update(running)
+                return None
+            draft.fleet.room[:], draft.ledger = room, ledger
+            return refusal
+    draft.used.update(running)
+    _wait_for_claims(draft, job, coming)
+    return None
+
+
+def _still_served(desk: Desk, job: Job, group: Group) -> bool:
+    """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
+    draft = desk.draft
+    held = draft.holds.pop(job.id, [])
+    running = claim(draft, group, desk.running, group.needed - len(held))
+    coming = claim(draft, group, draft.fleet.coming, group.needed - len(held) - len(running))
+    if len(held) + len(running) + len(coming) < group.needed:
+        unclaim(draft, group, [*held, *running, *coming])
+        return False
+    draft.used.update(held, running, awaited_places(draft, job))
+    return True
+
+
+def _evict(desk: Desk, group: Group, count: int) -> bool:
+    """Choose victims for ``count`` ranks and claim their room, or choose none."""
+    room = desk.draft.fleet.room.copy()
+    for _ in range(count):
+        if claim(desk.draft, group, desk.running, 1):
+            continue
+        at = evict_for(desk.draft, desk.victims, group)
+        if at < 0:
+            desk.draft.fleet.room[:] = room
+            put_back(desk.draft, desk.victims)
+            return False
+        desk.draft.fleet.room[:, at] -= group.demand
+    return True
+
+
+def _wait_for_claims(draft: Draft, job: Job, coming: Sequence[int]) -> None:
+    if coming:
+        draft.wait(job, "booting", lambda: _booting(draft, job, draft.fleet.instances[coming[-1]]))
+    else:
+        text = "waits for units that were asked to end to make room"
+        draft.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
+
+
+def _booting(draft: Draft, job: Job, machine: Instance) -> Reason:
+    expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
+    left_s = max(0.0, expected_at - draft.now)
+    numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
+    text = f"has room on {machine.id}, which is starting; expected in {seconds(left_s)}"
+    return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+
+
+# --------------------------------------------------------------------------------------------------------------- buying
+def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
+    """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not."""
+    desk.draft.ledger = desk.draft.ledger.copy()
+    before, taken, refusal = len(desk.machines), list[NewMachine](), None
+    while served + len(taken) < group.wanted and refusal is None:
+        machine = _join(desk, job, group)
+        if machine is None:
+            machine, refusal = _open_machine(desk, job, group)
+        if machine is not None:
+            machine.room -= group.demand
+            machine.jobs.append(job)
+            taken.append(machine)
+    if served + len(taken) >= group.needed:
+        desk.draft.count_active(job)
+        for machine in desk.machines[before:]:
+            _foresee(desk, machine)
+        return None
+    for machine in taken:
+        machine.room += group.demand
+        machine.jobs.pop()
+    for machine in desk.machines[before:]:
+        desk.counter.left[machine.at] += 1
+    del desk.machines[before:]
+    missing = group.needed - served
+    return _make_room(desk, job, missing, refusal) if refusal is not None else None
+
+
+def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
+    """Return a machine this plan launches anyway with room for a rank of ``job`` (and its user the money)."""
+    for machine in desk.machines:
+        fits = desk.counter.fitting(group)[machine.at] and bool((machine.room + SLACK >= group.demand).all())
+        if fits and _shares_cost(desk, machine, job):
+            return machine
+    return None
+
+
+def _shares_cost(desk: Desk, machine: NewMachine, job: Job) -> bool:
+    if not desk.draft.ledger.watches_users:
+        return True
+    size = machine.offer.instance_type.capacity
+    before, after = launch_shares(machine.jobs, size), launch_shares([*machine.jobs, job], size)
+    return desk.draft.ledger.reshare(machine.offer, before, after)
+
+
+def _open_machine(desk: Desk, job: Job, group: Group) -> tuple[NewMachine | None, Reason | None]:
+    """Book the best offer that caps and budgets have room for; else return the refusal of the cheapest one."""
+    ledger, offers = desk.draft.ledger, desk.counter.offers
+    affordable: list[int] = []
+    refused: tuple[float, Offer, Reason] | None = None
+    for at in desk.counter.obtainable(group):
+        shares = launch_shares([job], offers[at].instance_type.capacity)
+        # Room that is being made is for the job it is made for: nobody behind it may launch into it.
+        refusal = ledger.refusal(offers[at], shares)
+        if refusal is None and desk.future is not None:
+            refusal = desk.future.refusal(offers[at], shares)
+        if refusal is None:
+            affordable.append(at)
+        elif refused is None or offers[at].price_usd_per_h < refused[0]:
+            refused = (offers[at].price_usd_per_h, offers[at], refusal)
+    desk.refused = refused[1] if refused is not None else None
+    if not affordable:
+        return None, _unobtainable(desk, group) if refused is None else _refused(refused[1], refused[2])
+    choices = rank_choices(desk.draft, desk.counter, group, desk.groups, affordable)
+    offer, at = offers[choices[0].at], choices[0].at
+    ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
+    desk.counter.left[at] -= 1
+    machine = NewMachine(offer=offer, at=at, room=vector(offer.instance_type.capacity), choices=choices)
+    desk.machines.append(machine)
+    return machine, None
+
+
+def _refused(offer: Offer, refusal: Reason) -> Reason:
+    numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
+    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}", numbers=numbers)
+
+
+def _unobtainable(desk: Desk, group: Group) -> Reason:
+    """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
+    snapshot, reason = desk.draft.snapshot, why_not_obtainable(desk.draft, desk.counter, group)
+    if reason.code not in ("no_offer_fits", "not_allowed"):
+        return reason
+    fleet = desk.draft.fleet
+    large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
+    if usable(desk.draft, group, large_enough).any():
+        text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
+        return Reason(code="instance_full", text=text, numbers=reason.numbers)
+    if snapshot.providers and snapshot.providers <= snapshot.offers_known:
+        numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
+        return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
+    return reason
+
+
+def _launch(desk: Desk, machine: NewMachine) -> Launch:
+    draft, offer, jobs = desk.draft, machine.offer, machine.jobs
+    chosen = next(choice for choice in machine.choices if choice.at == machine.at)
+    others = [desk.counter.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
+    who = list(dict.fromkeys(job.id for job in jobs))
+    names = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
+    numbers: dict[str, Number] = {
+        "price_usd_per_h": offer.price_usd_per_h,
+        "jobs": len(who),
+        "ranks": len(jobs),
+        "ranks_expected": chosen.ranks,
+        "price_per_worth": round(chosen.score, 4),
+        "horizon_usd": round(offer.price_usd_per_h * draft.policy.lease.horizon_s / 3600, 6),
+        "boot_delay_s": offer.instance_type.boot_delay_s,
+        "alternatives": "; ".join(offer_words(other) for other in others),
+    }
+    why = "paid already" if offer.market == "reserved" else "the best value that fits"
+    text = f"{offer_words(offer)} for {names}: {why} of {len(machine.choices)} offer(s) that can be had"
+    expires_at = draft.now + draft.policy.lease.horizon_s
+    reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
+    return Launch(offer=offer, expires_at=expires_at, for_jobs=tuple(job.id for job in jobs), reason=reason)
+
+
+# ---------------------------------------------------------------------------------------------------------- making room
+def _make_room(desk: Desk, job: Job, missing: int, refusal: Reason) -> Reason:
+    """End idle machines that keep caps or budgets full and that nobody waiting fits on; return why ``job`` waits."""
+    offer = desk.refused
+    if offer is None or not refusal.code.startswith(("cap_", "budget_")):
+        return refusal
+    instances, idle = desk.draft.fleet.instances, _idle(desk)
+    future, ended = _future(desk).copy(), list[int]()
+    while not _book_all(future, offer, job, missing):
+        if len(ended) == len(idle):
+            return refusal
+        ended.append(idle[len(ended)])
+        future = _future(desk).copy()
+        for at in ended:
+            future.release(instances[at])
+    if not ended and not _some_are_ending(desk.draft):
+        return refusal
+    if len(ended) + len(desk.draft.gone) > desk.draft.policy.disruption.max_terminations_per_cycle:
+        return refusal
+    desk.future, desk.idle = future, idle[len(ended) :]
+    text = f"idle here while {job.id} waits for a machine: {refusal.text}"
+    for at in ended:
+        desk.draft.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
+    return Reason(code="making_room", text=f"machines are ending to make room: {refusal.text}", numbers=refusal.numbers)
+
+
+def _some_are_ending(draft: Draft) -> bool:
+    return bool(draft.gone) or len(draft.fleet.staying) < len(draft.fleet.instances)
+
+
+def _book_all(ledger: Ledger, offer: Offer, job: Job, count: int) -> bool:
+    """Book ``count`` machines of ``offer`` for ``job``; return False as soon as one is refused."""
+    shares = launch_shares([job], offer.instance_type.capacity)
+    for _ in range(count):
+        if ledger.refusal(offer, shares) is not None:
+            return False
+        ledger.book_launch(offer, shares)
+    return True
+
+
+def _idle(desk: Desk) -> list[int]:
+    """Return machines nobody needs, longest idle first; reserved ones cost the same unused and stay."""
+    if desk.idle is None:
+        draft, instances = desk.draft, desk.draft.fleet.instances
+        idle = [at for at in draft.fleet.staying if is_idle(draft, at)]
+        idle = [at for at in idle if instances[at].offer.market is not Market.RESERVED]
+        desk.idle = sorted(idle, key=lambda at: -idle_for_s(draft, instances[at]))
+    return [at for at in desk.idle if at not in desk.draft.kept and at not in desk.draft.used]
+
+
+def _future(desk: Desk) -> Ledger:
+    """Return the account as it will be when the machines that are ending are gone, with what this plan launches."""
+    if desk.future is None:
+        draft = desk.draft
+        staying = [draft.fleet.instances[at] for at in draft.fleet.staying if at not in draft.gone]
+        desk.future = open_ledger(draft.snapshot, draft.policy, staying, draft.jobs)
+        for machine in desk.machines:
+            _foresee(desk, machine)
+    return desk.future
+
+
+def _foresee(desk: Desk, machine: NewMachine) -> None:
+    if desk.future is not None:
+        shares = launch_shares(machine.jobs, machine.offer.instance_type.capacity)
+        desk.future.book_launch(machine.offer, shares)

@@ -1,0 +1,73 @@
+"""What a decision may know: a frozen, sorted picture of the world at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hcloud.model import Instance, Job, Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """Money booked so far and money already promised, in USD.
+
+    ``day_usd`` and ``month_usd`` are what live and ended instances have cost since the start of the UTC day and month;
+    ``by_user_*`` the same attributed to users by what their jobs held. What live instances may still cost until they
+    expire is computed by the planner from ``Instance.expires_at``.
+    """
+
+    day_usd: float = 0.0
+    month_usd: float = 0.0
+    day_ends_at: float = 0.0
+    month_ends_at: float = 0.0
+    by_user_day_usd: Mapping[str, float] = field(default_factory=dict)
+    by_user_month_usd: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferBackoff:
+    """An offer (or a whole provider/zone, with empty strings as wildcards) not to be tried before ``until_at``."""
+
+    provider: str
+    zone: str = ""
+    instance_type: str = ""
+    market: str = ""
+    until_at: float
+    error: str = ""
+    failures: int = 1
+
+    def covers(self, offer: Offer) -> bool:
+        """Return whether this memory speaks of ``offer``."""
+        return (
+            self.provider == offer.provider
+            and self.zone in ("", offer.zone)
+            and self.instance_type in ("", offer.instance_type.name)
+            and self.market in ("", offer.market.value)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a plan may depend on. ``jobs`` are all that have not ended, ``instances`` all not terminated, both in
+    order of their number; ``offers`` sorted by key. ``reachable`` lists the instances whose worker answered just now.
+    ``offers_known`` names providers whose offers were read at least once (an absent provider proves nothing).
+    ``engine_reachable`` False means silence of workers says nothing about them; ``engine_reachable_since`` is when its
+    present, gapless time of answering began: a worker's silence counts from then at the earliest, so that an engine
+    that comes back is not taken for a fleet that died. ``providers`` names those configured (empty: not known, so
+    nothing is ever called impossible).
+    """
+
+    now: float
+    jobs: tuple[Job, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    spend: Spend = Spend()
+    backoffs: tuple[OfferBackoff, ...] = ()
+    reachable: frozenset[str] = frozenset()
+    offers_known: frozenset[str] = frozenset()
+    engine_reachable: bool = True
+    engine_reachable_since: float = 0.0
+    providers: frozenset[str] = frozenset()
+    paused: str = ""
+    """Not empty: nothing may be launched or placed; says why (an operator's drain)."""

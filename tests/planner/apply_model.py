@@ -1,0 +1,231 @@
+"""An ideal world: carries a plan out on its own snapshot, with nothing refused and nothing else happening.
+
+`apply_ideally` is what the real applier does when everything works; `pass_time` lets machines boot, units run and
+stops take effect, so that a test can drive a whole fleet without store, provider or engine.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hcloud.model import (
+    Allocation,
+    Attempt,
+    FailureCause,
+    Instance,
+    InstanceState,
+    Job,
+    JobState,
+    Offer,
+    move_instance,
+    move_job,
+)
+from hcloud.planner.plan import (
+    Action,
+    Drain,
+    Enqueue,
+    Finish,
+    Launch,
+    Place,
+    Plan,
+    Preempted,
+    Renew,
+    StopAttempt,
+    Terminate,
+    Wait,
+)
+from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.wording import number_of
+
+
+@dataclass
+class World:
+    """Rows under change; machines this plan launches are numbered on."""
+
+    now: float
+    jobs: dict[str, Job]
+    instances: dict[str, Instance]
+    offers: dict[tuple[str, str, str, str], Offer]
+
+    def carry_out(self, action: Action) -> None:
+        """Change the rows as one action says."""
+        _EFFECTS[type(action)](self, action)
+
+
+def apply_ideally(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """Return the snapshot as it is right after every action of `plan` has been carried out."""
+    world = World(
+        now=snapshot.now,
+        jobs={job.id: job for job in snapshot.jobs},
+        instances={instance.id: instance for instance in snapshot.instances},
+        offers={offer.key: offer for offer in snapshot.offers},
+    )
+    for action in plan.actions:
+        world.carry_out(action)
+    jobs = sorted(world.jobs.values(), key=lambda job: number_of(job.id))
+    instances = sorted(world.instances.values(), key=lambda instance: number_of(instance.id))
+    return replace(snapshot, jobs=tuple(jobs), instances=tuple(instances), offers=tuple(world.offers.values()))
+
+
+def _enqueue(world: World, action: Enqueue) -> None:
+    job = world.jobs[action.job_id]
+    assert job.attempt is None or job.attempt.over, f"{job.id} is queued while its attempt runs"
+    failures = (*job.failures, action.failure) if action.failure else job.failures
+    world.jobs[job.id] = move_job(
+        job,
+        JobState.QUEUED,
+        queued_at=world.now,
+        not_before_at=action.not_before_at,
+        awaiting=(),
+        failures=failures,
+        wait_code="",
+    )
+
+
+def _preempted(world: World, action: Preempted) -> None:
+    job = world.jobs[action.job_id]
+    assert job.attempt is None or job.attempt.over, f"{job.id} is preempted while its attempt runs"
+    failures = (*job.failures, action.failure)
+    world.jobs[job.id] = move_job(
+        job, JobState.PREEMPTED, not_before_at=action.not_before_at, failures=failures, wait_code=""
+    )
+
+
+def _wait(world: World, action: Wait) -> None:
+    job = world.jobs[action.job_id]
+    assert job.wait_code != action.reason.code, f"{job.id} is told again that it waits for {job.wait_code}"
+    world.jobs[job.id] = replace(job, wait_code=action.reason.code)
+
+
+def _finish(world: World, action: Finish) -> None:
+    job = world.jobs.pop(action.job_id)
+    assert job.attempt is None or job.attempt.over, f"{job.id} is ended while its attempt runs"
+    move_job(job, action.state)
+
+
+def _place(world: World, action: Place) -> None:
+    job = world.jobs[action.job_id]
+    new = tuple(Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources) for r in action.ranks)
+    for rank in action.ranks:
+        world.instances[rank.instance_id] = replace(world.instances[rank.instance_id], idle_since=None)
+    if job.attempt is not None and not job.attempt.over:
+        grown = replace(job.attempt, allocations=(*job.attempt.allocations, *new))
+        world.jobs[job.id] = replace(job, attempt=grown)
+        return
+    number = job.attempts_made + 1
+    attempt = Attempt(id=f"{job.id}.{number}", number=number, placed_at=world.now, allocations=new)
+    world.jobs[job.id] = move_job(
+        job, JobState.PLACED, attempt=attempt, attempts_made=number, awaiting=(), wait_code=""
+    )
+
+
+def _stop(world: World, action: StopAttempt) -> None:
+    job = world.jobs[action.job_id]
+    assert job.attempt is not None and not job.attempt.over, f"{job.id} has nothing to stop"
+    attempt = replace(job.attempt, stop_cause=action.cause, stop_requested_at=world.now)
+    world.jobs[job.id] = replace(job, attempt=attempt)
+
+
+def _launch(world: World, action: Launch) -> None:
+    number = 1 + max((number_of(instance_id) for instance_id in world.instances), default=0)
+    instance = Instance(
+        id=f"inst-{number}",
+        offer=action.offer,
+        state=InstanceState.REQUESTED,
+        token=f"token-{number}",
+        requested_at=world.now,
+        expires_at=action.expires_at,
+    )
+    world.instances[instance.id] = instance
+    if action.offer.available is not None:
+        world.offers[action.offer.key] = replace(action.offer, available=action.offer.available - 1)
+    for job_id in action.for_jobs:
+        job = world.jobs[job_id]
+        awaiting = (*job.awaiting, instance.id)
+        world.jobs[job_id] = move_job(job, JobState.AWAITING_INSTANCE, awaiting=awaiting, wait_code="")
+
+
+def _renew(world: World, action: Renew) -> None:
+    instance = world.instances[action.instance_id]
+    world.instances[instance.id] = replace(instance, expires_at=action.expires_at)
+
+
+def _drain(world: World, action: Drain) -> None:
+    instance = world.instances[action.instance_id]
+    state = InstanceState.READY if action.undo else InstanceState.DRAINING
+    world.instances[instance.id] = move_instance(instance, state)
+
+
+def _terminate(world: World, action: Terminate) -> None:
+    instance = world.instances[action.instance_id]
+    world.instances[instance.id] = move_instance(instance, InstanceState.TERMINATING)
+
+
+_EFFECTS: dict[type, Callable[[World, Any], None]] = {
+    Enqueue: _enqueue,
+    Preempted: _preempted,
+    Wait: _wait,
+    Finish: _finish,
+    Place: _place,
+    StopAttempt: _stop,
+    Launch: _launch,
+    Renew: _renew,
+    Drain: _drain,
+    Terminate: _terminate,
+}
+
+
+# ------------------------------------------------------------------------------------------------------- time goes by
+def pass_time(snapshot: Snapshot, seconds: float, *, run_s: float = 60.0) -> Snapshot:
+    """Return the world `seconds` later: machines boot in their typical time, units end after `run_s` or when stopped.
+
+    Machines asked to end are gone; their units end as lost.
+    """
+    now = snapshot.now + seconds
+    machines = [m for i in snapshot.instances if (m := _machine_later(i, now)) is not None]
+    alive = {machine.id for machine in machines}
+    jobs = tuple(_job_later(job, now, alive, run_s) for job in snapshot.jobs)
+    busy = {a.instance_id for j in jobs for a in (j.attempt.allocations if j.attempt else ()) if not a.released}
+    machines = [_idle_later(machine, busy, now) for machine in machines]
+    ready = frozenset(m.id for m in machines if m.state in (InstanceState.READY, InstanceState.DRAINING))
+    return replace(snapshot, now=now, jobs=jobs, instances=tuple(machines), reachable=ready)
+
+
+def _machine_later(instance: Instance, now: float) -> Instance | None:
+    if instance.state is InstanceState.TERMINATING or instance.expires_at <= now:
+        return None
+    if instance.state is InstanceState.REQUESTED:
+        return move_instance(instance, InstanceState.BOOTING, provider_id=f"cloud-{instance.id}", launched_at=now)
+    if instance.state is InstanceState.BOOTING and instance.launched_at is not None:
+        if now >= instance.launched_at + instance.offer.instance_type.boot_delay_s:
+            return move_instance(instance, InstanceState.READY, ready_at=now, seen_at=now)
+        return instance
+    return replace(instance, seen_at=now)
+
+
+def _idle_later(instance: Instance, busy: set[str], now: float) -> Instance:
+    if instance.id in busy or instance.state is not InstanceState.READY:
+        return replace(instance, idle_since=None)
+    return instance if instance.idle_since is not None else replace(instance, idle_since=now)
+
+
+def _job_later(job: Job, now: float, alive: set[str], run_s: float) -> Job:
+    if job.attempt is None or job.attempt.over:
+        return job
+    allocations = tuple(_unit_later(a, job.attempt, now, alive, run_s) for a in job.attempt.allocations)
+    attempt = replace(job.attempt, allocations=allocations)
+    return move_job(job, JobState.RUNNING, attempt=attempt)
+
+
+def _unit_later(unit: Allocation, attempt: Attempt, now: float, alive: set[str], run_s: float) -> Allocation:
+    if unit.released:
+        return unit
+    if unit.instance_id not in alive:
+        return replace(unit, ended_at=now, cause=FailureCause.INSTANCE_LOST)
+    if attempt.stop_requested_at is not None:
+        return replace(unit, ended_at=now, exit_code=-15, cause=attempt.stop_cause)
+    if unit.started_at is None:
+        return replace(unit, started_at=now)
+    if now - unit.started_at >= run_s:
+        return replace(unit, ended_at=now, exit_code=0)
+    return unit

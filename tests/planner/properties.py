@@ -1,0 +1,421 @@
+"""What must hold of every plan, as functions that raise AssertionError; and for each a seeded fault that it must catch.
+
+The oracles here count for themselves: they do not use the planner's ledger or arrays.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from hcloud.invariants import check_invariants
+from hcloud.model import (
+    JOB_WAITING,
+    Instance,
+    InstanceState,
+    Job,
+    JobState,
+    Market,
+    free_capacity,
+)
+from hcloud.planner import make_plan
+from hcloud.planner.plan import (
+    Action,
+    Drain,
+    Launch,
+    Place,
+    Plan,
+    Renew,
+    StopAttempt,
+    Terminate,
+    Wait,
+)
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Budgets, Caps, Disruption, Policy
+from tests.planner.apply_model import apply_ideally
+
+Planner = Callable[[Snapshot, Policy], Plan]
+A = TypeVar("A", bound=Action)
+Property = Callable[[Planner, Snapshot, Policy], None]
+
+
+def honest(snapshot: Snapshot, policy: Policy) -> Plan:
+    """The planner as it is."""
+    return make_plan(snapshot, policy, np.random.default_rng(7))
+
+
+# ------------------------------------------------------------------------------------------------------ money and caps
+def money_and_caps_hold(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """No limit is passed that was kept before, and none that was passed already is passed further."""
+    plan = planner(snapshot, policy)
+    before, after = _usage(snapshot, policy), _usage(apply_ideally(snapshot, plan), policy)
+    for rule, limit in _limits(policy, before.keys() | after.keys()):
+        assert after[rule] <= max(limit, before[rule]) + 1e-6, (rule, limit, before[rule], after[rule])
+
+
+def _usage(snapshot: Snapshot, policy: Policy) -> defaultdict[str, float]:
+    used: defaultdict[str, float] = defaultdict(float)
+    live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
+    used["instances"] = len(live)
+    used["vcpus"] = sum(i.capacity.vcpus for i in live)
+    used["per_hour"] = sum(i.offer.price_usd_per_h for i in live)
+    for period, booked, ends_at in _periods(snapshot):
+        used[period] = booked + sum(_promised(i, snapshot.now, ends_at) for i in live)
+        used[f"next {period}"] = sum(
+            _promised(i, snapshot.now, 1e18) - _promised(i, snapshot.now, ends_at) for i in live
+        )
+    for instance in live:
+        used[f"type {instance.offer.instance_type.name}"] += 1
+    for user, usd in snapshot.spend.by_user_day_usd.items():
+        used[f"user {user}"] += usd
+    for job in snapshot.jobs:
+        for instance, share in _shares(job, {i.id: i for i in live}):
+            usd = share * _promised(instance, snapshot.now, snapshot.spend.day_ends_at)
+            used[f"user {job.spec.user}"] += usd
+    return used
+
+
+def _periods(snapshot: Snapshot) -> Iterable[tuple[str, float, float]]:
+    spend = snapshot.spend
+    return (("per_day", spend.day_usd, spend.day_ends_at), ("per_month", spend.month_usd, spend.month_ends_at))
+
+
+def _promised(instance: Instance, now: float, ends_at: float) -> float:
+    minimum_at = (instance.launched_at or now) + instance.offer.billing_minimum_s
+    until = min(max(instance.expires_at, minimum_at), ends_at)
+    return instance.offer.price_usd_per_h * max(0.0, until - now) / 3600
+
+
+def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, float]]:
+    """What of which machine a job holds or, at least, awaits: the larger of its vCPU and memory shares."""
+    attempt = job.attempt if job.attempt is not None and job.attempt.stop_requested_at is None else None
+    held = [(a.instance_id, a.resources) for a in (attempt.allocations if attempt else ()) if not a.released]
+    for instance_id, amount in held + [(i, job.spec.resources) for i in job.awaiting]:
+        if instance_id in live:
+            size = live[instance_id].capacity
+            yield live[instance_id], max(amount.vcpus / size.vcpus, amount.memory_mib / size.memory_mib)
+
+
+def _limits(policy: Policy, rules: Iterable[str]) -> Iterable[tuple[str, float]]:
+    caps, budgets = policy.caps, policy.budgets
+    stated: list[tuple[str, float | None]] = [
+        ("instances", caps.max_instances),
+        ("vcpus", caps.max_vcpus),
+        ("per_hour", budgets.per_hour_usd),
+        ("per_day", budgets.per_day_usd),
+        ("per_month", budgets.per_month_usd),
+        ("next per_day", budgets.per_day_usd),
+        ("next per_month", budgets.per_month_usd),
+        *((f"type {name}", limit) for name, limit in caps.max_instances_per_type.items()),
+        *((rule, budgets.for_user(rule[5:]).per_day_usd) for rule in rules if rule.startswith("user ")),
+    ]
+    return [(rule, limit) for rule, limit in stated if limit is not None]
+
+
+def spends_without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: plans as if there were neither budgets nor caps."""
+    return honest(snapshot, replace(policy, budgets=Budgets(), caps=Caps(max_instances=10**6)))
+
+
+# ------------------------------------------------------------------------------------------------------------ placement
+def places_only_where_allowed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Units start only on READY, answering, staying machines of a market the job may use; nothing while paused."""
+    instances, jobs = {i.id: i for i in snapshot.instances}, {j.id: j for j in snapshot.jobs}
+    plan = planner(snapshot, policy)
+    leaving = {a.instance_id for a in plan.actions if isinstance(a, Terminate) or (isinstance(a, Drain) and not a.undo)}
+    back = {a.instance_id for a in plan.actions if isinstance(a, Drain) and a.undo}
+    renewed = {a.instance_id for a in plan.actions if isinstance(a, Renew)}
+    places = _of(plan, Place)
+    assert not snapshot.paused or not places, "placed while paused"
+    for action in places:
+        job = jobs[action.job_id]
+        assert job.cancelled_by is None, f"{job.id} was cancelled"
+        assert job.not_before_at <= snapshot.now or job.state is not JobState.QUEUED, f"{job.id} is backing off"
+        for rank in action.ranks:
+            machine = instances[rank.instance_id]
+            ready = machine.state is InstanceState.READY or machine.id in back
+            assert ready, f"{machine.id} is {machine.state}"
+            assert machine.id in snapshot.reachable and machine.preempt_at is None and machine.id not in leaving
+            lasts = machine.expires_at - snapshot.now > policy.lease.renew_before_s or machine.id in renewed
+            assert lasts, f"{machine.id} is about to expire"
+            assert machine.offer.market is not Market.SPOT or _may_use_spot(job, policy), f"{job.id} on spot"
+
+
+def _may_use_spot(job: Job, policy: Policy) -> bool:
+    return job.spec.target.kind in policy.spot.for_targets and job.spec.interruptible
+
+
+def places_on_anything(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes every machine for READY, answering and staying."""
+    machines = tuple(
+        replace(i, state=InstanceState.READY, preempt_at=None, seen_at=snapshot.now, expires_at=snapshot.now + 3000)
+        for i in snapshot.instances
+    )
+    return honest(replace(snapshot, instances=machines, reachable=frozenset(i.id for i in machines)), policy)
+
+
+def nothing_is_oversubscribed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """What is placed fits what is free, rank by rank and all together; and no other invariant breaks either."""
+    after = apply_ideally(snapshot, planner(snapshot, policy))
+    known = set(check_invariants(snapshot))
+    assert not [sentence for sentence in check_invariants(after) if sentence not in known]
+
+
+def forgets_what_runs(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: does not see what running units hold."""
+    running = (JobState.RUNNING, JobState.PLACED)
+    return honest(replace(snapshot, jobs=tuple(j for j in snapshot.jobs if j.state not in running)), policy)
+
+
+def gangs_start_whole(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A gang's ranks are all placed, once each, or none; an incremental job starts with its minimum or more."""
+    jobs = {j.id: j for j in snapshot.jobs}
+    for action in _of(planner(snapshot, policy), Place):
+        job, ranks = jobs[action.job_id], [rank.rank for rank in action.ranks]
+        fresh = job.attempt is None or job.attempt.over
+        nodes = job.spec.nodes
+        assert len(set(ranks)) == len(ranks) <= nodes.count
+        assert not nodes.gang or sorted(ranks) == list(range(nodes.count)), f"{job.id}: {ranks} of {nodes.count}"
+        assert not fresh or len(ranks) >= nodes.minimum, f"{job.id} starts with {len(ranks)} of {nodes.minimum}"
+
+
+def drops_a_rank(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: the last rank of a scale-out job is left out."""
+    plan = honest(snapshot, policy)
+    return replace(plan, actions=tuple(_without_last_rank(a) for a in plan.actions))
+
+
+def _without_last_rank(action: Action) -> Action:
+    many = isinstance(action, Place) and len(action.ranks) > 1
+    return replace(action, ranks=action.ranks[:-1]) if many and isinstance(action, Place) else action
+
+
+def nobody_waits_beside_free_room(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job of one node is not left waiting while a READY machine nobody else is promised has room for it."""
+    plan = planner(snapshot, policy)
+    after = apply_ideally(snapshot, plan)
+    promised = {i for job in after.jobs for i in job.awaiting}
+    gangs_wait = any(job.spec.nodes.count > 1 and job.state in JOB_WAITING for job in after.jobs)
+    limited_users = any(limit.per_day_usd is not None for limit in policy.budgets.per_user.values())
+    if after.paused or gangs_wait or limited_users or policy.caps.max_jobs_per_user is not None:
+        return
+    for job in after.jobs:
+        if job.state is JobState.QUEUED and job.not_before_at <= after.now and job.cancelled_by is None:
+            free = [m for m in _open_machines(after, policy) if m.id not in promised | _being_freed(after)]
+            room = [m.id for m in free if _could_run(job, m, after, policy)]
+            assert not room, f"{job.id} ({job.spec.resources}) waits for {job.wait_code!r} beside {room}"
+
+
+def _being_freed(snapshot: Snapshot) -> set[str]:
+    """Machines with units that were asked to end: their room may be meant for a job that needs more than that."""
+    attempts = [job.attempt for job in snapshot.jobs if job.attempt is not None]
+    ending = [attempt for attempt in attempts if attempt.stop_requested_at is not None]
+    return {held.instance_id for attempt in ending for held in attempt.allocations if not held.released}
+
+
+def _open_machines(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
+    for machine in snapshot.instances:
+        lasts = machine.expires_at - snapshot.now > policy.lease.renew_before_s
+        answers = machine.id in snapshot.reachable and machine.preempt_at is None
+        if machine.state is InstanceState.READY and lasts and answers:
+            yield machine
+
+
+def _could_run(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) -> bool:
+    spot = machine.offer.market is Market.SPOT
+    return job.spec.resources.fits(free_capacity(machine, snapshot.jobs)) and (not spot or _may_use_spot(job, policy))
+
+
+def overlooks_a_machine(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes the machine with the highest number for one that does not answer."""
+    seen = frozenset(sorted(snapshot.reachable)[:-1])
+    return honest(replace(snapshot, reachable=seen, engine_reachable=False), policy)
+
+
+# ---------------------------------------------------------------------------------------------------------- same again
+def same_again(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """The same snapshot, policy and seed give the same plan."""
+    assert planner(snapshot, policy) == planner(snapshot, policy)
+
+
+def moody() -> Planner:
+    """Seeded fault: every second plan leaves out its first action."""
+    calls = iter(range(10**9))
+
+    def plan(snapshot: Snapshot, policy: Policy) -> Plan:
+        whole = honest(snapshot, policy)
+        return replace(whole, actions=whole.actions[next(calls) % 2 :])
+
+    return plan
+
+
+def names_and_order_do_not_matter(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Other numbers in the same order, listed in another order, give the same plan under those names."""
+    renamed = _renamed(snapshot)
+    shuffled = replace(
+        renamed,
+        jobs=renamed.jobs[::-1],
+        instances=renamed.instances[::-1],
+        offers=renamed.offers[::-1],
+        backoffs=renamed.backoffs[::-1],
+    )
+    given = [_nameless(a, snapshot) for a in planner(snapshot, policy).actions]
+    assert [_nameless(a, shuffled) for a in planner(shuffled, policy).actions] == given
+
+
+def _other_name(name: str) -> str:
+    kind, _, number = name.partition("-")
+    return f"{kind}-{int(number) * 3 + 1000}"
+
+
+def _renamed(snapshot: Snapshot) -> Snapshot:
+    jobs = tuple(_renamed_job(job) for job in snapshot.jobs)
+    machines = tuple(replace(i, id=_other_name(i.id)) for i in snapshot.instances)
+    reachable = frozenset(_other_name(name) for name in snapshot.reachable)
+    return replace(snapshot, jobs=jobs, instances=machines, reachable=reachable)
+
+
+def _renamed_job(job: Job) -> Job:
+    name, awaiting = _other_name(job.id), tuple(_other_name(i) for i in job.awaiting)
+    if job.attempt is None:
+        return replace(job, id=name, awaiting=awaiting)
+    held = tuple(replace(a, instance_id=_other_name(a.instance_id)) for a in job.attempt.allocations)
+    attempt = replace(job.attempt, id=f"{name}.{job.attempt.number}", allocations=held)
+    return replace(job, id=name, awaiting=awaiting, attempt=attempt)
+
+
+def _nameless(action: Action, snapshot: Snapshot) -> tuple[object, ...]:
+    """An action with places in the numbered order instead of names, and without the words of its reason."""
+    names = [job.id for job in snapshot.jobs] + [instance.id for instance in snapshot.instances]
+    order = {name: place for place, name in enumerate(sorted(names, key=_sort_key))}
+    subject = order.get(getattr(action, "job_id", getattr(action, "instance_id", "")), -1)
+    ranks = tuple((r.rank, order[r.instance_id]) for r in getattr(action, "ranks", ()))
+    jobs = tuple(order[j] for j in getattr(action, "for_jobs", ()))
+    offer = action.offer.key if isinstance(action, Launch) else ()
+    return (type(action).__name__, subject, ranks, jobs, offer, action.reason.code)
+
+
+def _sort_key(name: str) -> tuple[str, int]:
+    kind, _, number = name.partition("-")
+    return kind, int(number)
+
+
+def plans_in_listed_order(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: the last listed job is forgotten."""
+    return honest(replace(snapshot, jobs=snapshot.jobs[:-1]), policy)
+
+
+def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Planning again right after a plan was carried out finds nothing to do, but to say why a job waits now.
+
+    Only machines beyond the number that may be ended in one cycle are left for the next. A third plan has nothing.
+    """
+    plan = planner(snapshot, policy)
+    after = apply_ideally(snapshot, plan)
+    again = planner(after, policy)
+    if len(_of(plan, Terminate)) >= policy.disruption.max_terminations_per_cycle:
+        return
+    assert not [a for a in again.actions if not isinstance(a, Wait)], again
+    assert not planner(apply_ideally(after, again), policy).actions
+
+
+def forgets_what_it_awaits(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: machines that were requested are not remembered."""
+    machines = tuple(i for i in snapshot.instances if i.state is not InstanceState.REQUESTED)
+    return honest(replace(snapshot, instances=machines), policy)
+
+
+# ----------------------------------------------------------------------------------------------------------- disruption
+def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """No more machines are ended at once than allowed; only best effort is evicted for others, and only if allowed."""
+    plan, jobs = planner(snapshot, policy), {j.id: j for j in snapshot.jobs}
+    assert len(_of(plan, Terminate)) <= policy.disruption.max_terminations_per_cycle
+    for stop in _of(plan, StopAttempt):
+        job = jobs[stop.job_id]
+        if stop.reason.code == "evicted_for_promise":
+            assert policy.disruption.evict_best_effort
+            assert job.spec.target.kind == "best_effort", f"{job.id} has a promise"
+            assert job.attempt is not None
+            rested = snapshot.now - job.attempt.placed_at >= 300 or "evicted" not in job.failures
+            assert rested, f"{job.id} is evicted over and over"
+
+
+def ends_without_limit(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: knows no limit of disruption."""
+    return honest(snapshot, replace(policy, disruption=Disruption(max_terminations_per_cycle=10**6)))
+
+
+def _of(plan: Plan, kind: type[A]) -> list[A]:
+    return [action for action in plan.actions if isinstance(action, kind)]
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
+RESERVED_WORDS = {"job_id", "instance_id", "user", "actor", "at", "kind", "code", "text", "from", "to", "seq"}
+
+
+def reasons_are_complete(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Every action says why in a sentence with a code; no number is named like a column of the event log."""
+    for action in planner(snapshot, policy).actions:
+        reason = action.reason
+        assert reason.code, action
+        assert reason.text, action
+        assert not RESERVED_WORDS & reason.numbers.keys(), action
+        assert all(isinstance(v, float | int | str | bool | None) for v in reason.numbers.values()), action
+
+
+def speechless(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: one kind of action has no text."""
+    plan = honest(snapshot, policy)
+    blank = [replace(a, reason=replace(a.reason, text="")) if isinstance(a, Wait) else a for a in plan.actions]
+    return replace(plan, actions=tuple(blank))
+
+
+def machines_are_bought_as_allowed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """What is launched is on offer, allowed, not backed off, in stock, and large enough for those it is for."""
+    jobs, bought = {j.id: j for j in snapshot.jobs}, Counter[tuple[str, ...]]()
+    plan = planner(snapshot, policy)
+    assert not (snapshot.paused and _of(plan, Launch)), "launched while paused"
+    for launch in _of(plan, Launch):
+        offer = launch.offer
+        bought[offer.key] += 1
+        assert offer in snapshot.offers and policy.allow.refusal(offer) is None
+        assert not any(b.covers(offer) and b.until_at > snapshot.now for b in snapshot.backoffs), "backed off"
+        assert offer.available is None or bought[offer.key] <= offer.available, "more than there are"
+        assert launch.for_jobs, "for nobody"
+        for job in (jobs[job_id] for job_id in launch.for_jobs):
+            assert job.spec.resources.fits(offer.instance_type.capacity), f"too small for {job.id}"
+            assert offer.market is not Market.SPOT or _may_use_spot(job, policy), f"spot for {job.id}"
+
+
+def buys_what_is_sold_out(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes no notice of stock."""
+    endless = tuple(replace(offer, available=None) for offer in snapshot.offers)
+    restore = {offer.key: offer for offer in snapshot.offers}
+    plan = honest(replace(snapshot, offers=endless), policy)
+    actions = [replace(a, offer=restore[a.offer.key]) if isinstance(a, Launch) else a for a in plan.actions]
+    return replace(plan, actions=tuple(actions))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A property and a planner that breaks it."""
+
+    holds: Property
+    broken_by: Callable[[], Planner]
+
+
+CASES = (
+    Case(money_and_caps_hold, lambda: spends_without_limits),
+    Case(places_only_where_allowed, lambda: places_on_anything),
+    Case(nothing_is_oversubscribed, lambda: forgets_what_runs),
+    Case(gangs_start_whole, lambda: drops_a_rank),
+    Case(nobody_waits_beside_free_room, lambda: overlooks_a_machine),
+    Case(same_again, moody),
+    Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),
+    Case(a_plan_settles, lambda: forgets_what_it_awaits),
+    Case(disruption_stays_within_limits, lambda: ends_without_limit),
+    Case(reasons_are_complete, lambda: speechless),
+    Case(machines_are_bought_as_allowed, lambda: buys_what_is_sold_out),
+)

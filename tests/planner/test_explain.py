@@ -1,0 +1,85 @@
+"""The story of a job: in order, with the numbers, and of the right machines only."""
+
+from hcloud.model import Event, EventKind, InstanceState
+from hcloud.planner.explain import tell_story
+from tests.planner.scenes import NOW, machine, running
+
+
+def _event(seq: int, kind: EventKind, *, job: str | None = None, on: str | None = None, **fields: object) -> Event:
+    return Event(
+        seq=seq, at=NOW + seq, kind=kind, job_id=job, instance_id=on, user="ann" if job else None, fields=fields
+    )
+
+
+EVENTS = [
+    _event(1, EventKind.JOB_SUBMITTED, job="job-1", name="fit", target_kind="batch", vcpus=1, memory_mib=512, nodes=1),
+    _event(
+        2,
+        EventKind.JOB_STATE,
+        job="job-1",
+        **{"from": "queued", "to": "queued", "code": "budget_per_day", "text": "needs $0.10, but $0.02 is left"},
+    ),
+    _event(
+        3,
+        EventKind.INSTANCE_REQUESTED,
+        on="inst-1",
+        code="launched_for_jobs",
+        text="small on_demand in a at $0.1/h for job-1, job-2: the best value",
+        alternatives="large on_demand in a at $0.4/h",
+    ),
+    _event(4, EventKind.INSTANCE_REQUESTED, on="inst-2", text="for job-10: the best value"),
+    _event(5, EventKind.INSTANCE_READY, on="inst-1", boot_s=31.0),
+    _event(
+        6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", allocations=["inst-1:0:1.0:512"], text="has room"
+    ),
+    _event(
+        3606,
+        EventKind.UNIT_ENDED,
+        job="job-1",
+        on="inst-1",
+        rank=0,
+        exit_code=0,
+        cause=None,
+        detail="",
+        started_at=NOW + 6,
+    ),
+    _event(
+        3607,
+        EventKind.JOB_FINISHED,
+        job="job-1",
+        state="succeeded",
+        outcome="all ended well",
+        run_s=3600.0,
+        queue_s=5.0,
+        attempts=1,
+        target_met=True,
+    ),
+]
+
+
+def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_went() -> None:
+    lines = tell_story(running(1, machine(1)), EVENTS[::-1], [machine(1)])
+    assert [line.code for line in lines] == [
+        "submitted",
+        "budget_per_day",
+        "bought",
+        "machine_ready",
+        "placed",
+        "unit_ended",
+        "finished",
+        "cost",
+    ]
+    told = "\n".join(line.text for line in lines)
+    for words in ("$0.02 is left", "instead of large", "after 31 s", "placed on inst-1", "ran 60 min", "deadline kept"):
+        assert words in told
+    assert "inst-2" not in told
+
+
+def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
+    cost = tell_story(running(1, machine(1)), EVENTS, [machine(1)])[-1]
+    assert cost.numbers["cost_usd"] == 0.05
+    assert "50% of inst-1 at $0.1/h" in cost.text
+
+
+def test_story_of_a_job_without_events_is_empty() -> None:
+    assert tell_story(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []

@@ -1,0 +1,68 @@
+"""Each invariant names the violation it is there for, and a sound snapshot has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.invariants import check_invariants
+from hcloud.model import InstanceState, JobState, Market
+from hcloud.planner.snapshot import Snapshot, Spend
+from hcloud.policy import Allow, Budgets, Caps, Policy, UserBudget
+from tests.planner.scenes import NOW, ended, job, machine, need, running, scene, spec
+
+HERE, THERE = machine(1), machine(2)
+PAIR = running(1, HERE, THERE)
+
+
+def test_sound_snapshot_violates_nothing() -> None:
+    sound = scene(PAIR, job(2), job(3, JobState.AWAITING_INSTANCE, awaiting=("inst-2",)), HERE, THERE)
+    assert check_invariants(sound, Policy()) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (scene(job(1), job(1)), "job job-1 is there more than once"),
+        (scene(HERE, replace(THERE, token=HERE.token)), "launch token token-1"),
+        (scene(job(1, JobState.RUNNING)), "without an attempt"),
+        (scene(replace(PAIR, state=JobState.QUEUED), HERE, THERE), "queued while attempt job-1.1 holds"),
+        (scene(job(1, JobState.SUCCEEDED)), "without a time of its end"),
+        (scene(PAIR, HERE), "holds part of inst-2, which is not there"),
+        (scene(running(1, HERE), replace(HERE, state=InstanceState.TERMINATED, terminated_at=NOW)), "is terminated"),
+        (scene(running(1, HERE, HERE, HERE), HERE), "oversubscribed"),
+        (scene(replace(running(1, HERE), attempts_made=3), HERE), "has made 3 attempt(s)"),
+        (scene(replace(PAIR, spec=spec()), HERE, THERE), "2 rank(s); 1 were asked for"),
+        (scene(replace(running(1, HERE), spec=spec(resources=need(2))), HERE), "other resources"),
+        (scene(job(1, awaiting=("inst-1",)), HERE), "is queued, but awaits inst-1"),
+        (scene(job(1, JobState.AWAITING_INSTANCE)), "none is named"),
+        (scene(machine(1, state=InstanceState.BOOTING, launched_at=None)), "no time of launch"),
+        (scene(machine(1, provider_id=None)), "provider's id is not known"),
+        (scene(machine(1, terminated_at=NOW)), "time of termination"),
+        (scene(machine(1, expires_at=0.0)), "expires before"),
+    ],
+)
+def test_violation_is_named(broken: Snapshot, words: str) -> None:
+    assert words in "; ".join(check_invariants(broken))
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Policy(caps=Caps(max_instances=1)), "caps.max_instances is 1"),
+        (Policy(caps=Caps(max_vcpus=3)), "caps.max_vcpus is 3"),
+        (Policy(caps=Caps(max_instances_per_type={"small": 1})), "caps.max_instances_per_type.small"),
+        (Policy(budgets=Budgets(per_hour_usd=0.15)), "budgets.per_hour_usd"),
+        (Policy(budgets=Budgets(per_day_usd=1.1)), "budgets.per_day_usd"),
+        (Policy(budgets=Budgets(per_month_usd=0.1)), "budgets.per_month_usd"),
+        (Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budgets.per_user.ann.per_day_usd"),
+        (Policy(allow=Allow(markets=(Market.SPOT,))), "inst-1 is not allowed"),
+    ],
+)
+def test_passed_limit_is_named(policy: Policy, words: str) -> None:
+    spend = Spend(day_usd=1.0, day_ends_at=NOW + 40_000, month_ends_at=NOW + 90_000)
+    assert words in "; ".join(check_invariants(scene(PAIR, HERE, THERE, spend=spend), policy))
+
+
+def test_released_ranks_hold_nothing() -> None:
+    over = ended(running(1, HERE, THERE))
+    assert check_invariants(scene(over, HERE)) == []

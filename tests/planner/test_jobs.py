@@ -1,0 +1,145 @@
+"""What a plan does about jobs: admit, place, retry, stop, end."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes, Retries
+from hcloud.planner.plan import Enqueue, Finish, Launch, Place, Preempted, StopAttempt, Wait
+from hcloud.policy import Caps, Policy
+from tests.planner.scenes import NOW, decide, ended, job, machine, need, of, offer, running, scene, spec, told
+
+
+def test_submitted_job_starts_in_the_same_plan() -> None:
+    plan = decide(scene(job(1, JobState.SUBMITTED), machine(1)))
+    assert [type(a) for a in plan.actions] == [Enqueue, Place]
+    assert of(plan, Place)[0].ranks[0].instance_id == "inst-1"
+
+
+def test_least_loaded_machine_is_taken_and_reserved_first_among_equals() -> None:
+    one, two, three = machine(1), machine(2), machine(3, offer(market=Market.RESERVED))
+    plan = decide(scene(running(1, one), job(2), one, two, three))
+    assert of(plan, Place)[0].ranks[0].instance_id == "inst-3"
+    plan = decide(scene(running(1, one), running(2, three), job(3), one, two, three))
+    assert of(plan, Place)[0].ranks[0].instance_id == "inst-2"
+
+
+def test_higher_priority_is_served_first_and_then_the_earlier_one() -> None:
+    tight = machine(1, offer(vcpus=1.0))
+    plan = decide(scene(job(1), job(2, asks=spec(priority=5)), tight))
+    assert [a.job_id for a in of(plan, Place)] == ["job-2"]
+    plan = decide(scene(job(1, submitted_at=NOW), job(2, submitted_at=NOW - 5), tight))
+    assert [a.job_id for a in of(plan, Place)] == ["job-2"]
+
+
+def test_job_too_large_now_lets_smaller_ones_pass() -> None:
+    plan = decide(scene(job(1, asks=spec(resources=need(8))), job(2), machine(1)))
+    assert [a.job_id for a in of(plan, Place)] == ["job-2"]
+
+
+@pytest.mark.parametrize(("ready", "placed"), [(2, 0), (3, 3)])
+def test_gang_starts_whole_or_not_at_all(ready: int, placed: int) -> None:
+    gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
+    plan = decide(scene(gang, *(machine(number) for number in range(1, ready + 1))))
+    assert sum(len(a.ranks) for a in of(plan, Place)) == placed
+
+
+def test_incremental_job_starts_with_its_minimum_and_grows_into_room() -> None:
+    asks = spec(resources=need(2), nodes=Nodes(count=3, minimum=1, gang=False))
+    first = machine(1)
+    assert len(of(decide(scene(job(1, asks=asks), first)), Place)[0].ranks) == 1
+    started = running(1, first, asks=asks)
+    started = replace(started, spec=asks)
+    grown = of(decide(scene(started, first, machine(2), machine(3))), Place)[0]
+    assert [(rank.rank, rank.instance_id) for rank in grown.ranks] == [(1, "inst-2"), (2, "inst-3")]
+
+
+def test_job_that_may_not_be_interrupted_never_runs_on_spot() -> None:
+    spot = machine(1, offer(market=Market.SPOT))
+    assert not of(decide(scene(job(1, asks=spec(interruptible=False)), spot)), Place)
+    assert of(decide(scene(job(1), spot)), Place)
+
+
+def test_attempt_that_ended_well_finishes_the_job_and_tells_of_a_missed_deadline() -> None:
+    asks = spec(target=BatchTarget(finish_by_at=NOW - 10))
+    finish = of(decide(scene(ended(running(1, machine(1), asks=asks)), machine(1))), Finish)[0]
+    assert finish.state is JobState.SUCCEEDED
+    assert finish.reason.numbers["deadline_missed"] is True
+    assert finish.reason.numbers["late_s"] == pytest.approx(8.0)
+
+
+def test_failure_is_retried_with_growing_delay_until_its_limit() -> None:
+    retries = Retries(limits={"exit_code": 2}, backoff_s=10.0, backoff_cap_s=15.0)
+    failed = ended(running(1, machine(1), asks=spec(retries=retries)), FailureCause.EXIT_CODE)
+    first = of(decide(scene(failed, machine(1))), Enqueue)[0]
+    assert (first.failure, first.not_before_at) == (FailureCause.EXIT_CODE, NOW + 10)
+    second = of(decide(scene(replace(failed, failures=(FailureCause.EXIT_CODE,)), machine(1))), Enqueue)[0]
+    assert second.not_before_at == NOW + 15
+    last = of(decide(scene(replace(failed, failures=(FailureCause.EXIT_CODE,) * 2), machine(1))), Finish)[0]
+    assert (last.state, last.reason.code, last.reason.numbers["exit_code"]) == (JobState.FAILED, "exit_code", 1)
+
+
+def test_lost_machine_makes_a_job_preempted_and_it_comes_back_after_its_delay() -> None:
+    lost = ended(running(1, machine(1)), FailureCause.INSTANCE_LOST)
+    preempted = of(decide(scene(lost, machine(1))), Preempted)[0]
+    assert preempted.not_before_at == NOW + 5
+    waiting = job(1, JobState.PREEMPTED, not_before_at=NOW + 5)
+    assert not decide(scene(waiting, machine(1))).actions
+    assert of(decide(scene(replace(waiting, not_before_at=NOW), machine(1))), Place)
+
+
+def test_failed_rank_stops_its_gang_for_the_same_cause() -> None:
+    gang = ended(running(1, machine(1), machine(2)), FailureCause.OUT_OF_MEMORY, ranks=(1,))
+    stop = of(decide(scene(gang, machine(1), machine(2))), StopAttempt)[0]
+    assert stop.cause is FailureCause.OUT_OF_MEMORY
+
+
+def test_cancelled_jobs_end_and_running_ones_are_stopped_first() -> None:
+    here = machine(1)
+    plan = decide(scene(job(1, cancelled_by="ann"), running(2, here, cancelled_by="ann"), here))
+    assert [(a.job_id, a.state) for a in of(plan, Finish)] == [("job-1", JobState.CANCELLED)]
+    assert [(a.job_id, a.cause) for a in of(plan, StopAttempt)] == [("job-2", None)]
+    over = ended(running(2, here, cancelled_by="ann"), FailureCause.EXIT_CODE)
+    assert of(decide(scene(over, here)), Finish)[0].state is JobState.CANCELLED
+
+
+def test_job_beyond_its_own_budget_is_stopped_and_then_failed() -> None:
+    here, asks = machine(1), spec(budget_usd=1.0)
+    stop = of(decide(scene(running(1, here, asks=asks, spent_usd=1.2), here)), StopAttempt)[0]
+    assert (stop.cause, stop.reason.code) == (FailureCause.EVICTED, "job_budget")
+    over = ended(running(1, here, asks=asks, spent_usd=1.2), FailureCause.EVICTED)
+    finish = of(decide(scene(over, here)), Finish)[0]
+    assert (finish.state, finish.reason.code) == (JobState.FAILED, "job_budget")
+
+
+def test_backing_off_and_paused_jobs_wait_and_are_told_once() -> None:
+    later = job(1, not_before_at=NOW + 20)
+    assert told(decide(scene(later, machine(1))), "job-1") == "backoff_until"
+    assert not decide(scene(replace(later, wait_code="backoff_until"), machine(1))).actions
+    assert [a.reason.code for a in of(decide(scene(job(1), machine(1), offer(), paused="upgrade")), Wait)] == ["paused"]
+
+
+def test_user_with_enough_jobs_on_machines_waits() -> None:
+    here = machine(1, offer(vcpus=4.0))
+    plan = decide(scene(running(1, here), job(2), job(3), here), Policy(caps=Caps(max_jobs_per_user=2)))
+    assert [a.job_id for a in of(plan, Place)] == ["job-2"]
+    assert told(plan, "job-3") == "cap_jobs_per_user"
+
+
+def test_best_effort_makes_room_for_a_promise_and_is_not_evicted_again_soon() -> None:
+    here = machine(1, offer(vcpus=1.0))
+    filler = running(1, here, asks=spec(target=BestEffortTarget()))
+    plan = decide(scene(filler, job(2), here, offer()))
+    assert [(a.job_id, a.cause) for a in of(plan, StopAttempt)] == [("job-1", FailureCause.EVICTED)]
+    assert told(plan, "job-2") == "making_room"
+    assert not of(plan, Launch)
+    again = replace(filler, failures=(FailureCause.EVICTED,))
+    plan = decide(scene(again, job(2), here, offer()))
+    assert not of(plan, StopAttempt)
+    assert of(plan, Launch)
+
+
+def test_evicted_job_does_not_take_its_room_back() -> None:
+    here = machine(1, offer(vcpus=1.0))
+    back = job(1, asks=spec(target=BestEffortTarget()), failures=(FailureCause.EVICTED,))
+    assert [a.job_id for a in of(decide(scene(back, job(2), here)), Place)] == ["job-2"]

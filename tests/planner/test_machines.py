@@ -1,0 +1,223 @@
+"""What a plan does about machines: buy, keep, renew, give up."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.model import FailureCause, InstanceState, JobState, Market, Nodes
+from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate
+from hcloud.planner.snapshot import OfferBackoff, Spend
+from hcloud.policy import Budgets, Caps, Disruption, Policy, UserBudget
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+
+LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
+DAY = Spend(day_usd=1.0, day_ends_at=NOW + 40_000, month_ends_at=NOW + 900_000)
+
+
+# ------------------------------------------------------------------------------------------------------------- buying
+def test_cheapest_machine_that_fits_is_bought_and_the_alternatives_are_named() -> None:
+    launch = of(decide(scene(job(1), offer(), LARGE)), Launch)[0]
+    assert (launch.offer.instance_type.name, launch.for_jobs) == ("small", ("job-1",))
+    assert launch.expires_at == NOW + 3600
+    assert "large" in str(launch.reason.numbers["alternatives"])
+
+
+def test_reserved_machine_is_bought_before_a_cheaper_one() -> None:
+    reserved = offer("r", vcpus=4.0, usd_per_h=0.3, market=Market.RESERVED, available=1)
+    launches = of(decide(scene(job(1, asks=spec(resources=need(4))), job(2), offer(), reserved)), Launch)
+    assert [launch.offer.instance_type.name for launch in launches] == ["r", "small"]
+
+
+def test_waiting_jobs_share_a_big_machine_when_that_is_cheaper() -> None:
+    bargain = replace(LARGE, price_usd_per_h=0.25)
+    jobs = [job(number, asks=spec(resources=need(2))) for number in range(1, 5)]
+    launches = of(decide(scene(*jobs, offer(), bargain)), Launch)
+    assert [(launch.offer, len(launch.for_jobs)) for launch in launches] == [(bargain, 4)]
+
+
+def test_gang_is_named_once_per_rank_on_the_machines_bought_for_it() -> None:
+    gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
+    assert [launch.for_jobs for launch in of(decide(scene(gang, offer())), Launch)] == [("job-1",)] * 3
+    assert not of(decide(scene(gang, offer()), Policy(caps=Caps(max_instances=2))), Launch)
+
+
+def test_nothing_is_bought_twice_for_the_same_need() -> None:
+    coming = machine(1, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
+    awaiting = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-1",))
+    plan = decide(scene(awaiting, job(2), coming, offer()))
+    assert not of(plan, Launch)
+    assert told(plan, "job-2") == "booting"
+    assert of(decide(scene(awaiting, job(2), job(3), coming, offer())), Launch)[0].for_jobs == ("job-3",)
+
+
+def test_job_whose_machine_failed_is_queued_and_bought_another() -> None:
+    lost = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-7",))
+    backoff = OfferBackoff(provider="mock", instance_type="small", until_at=NOW + 60, error="stockout")
+    plan = decide(scene(lost, offer(), LARGE, backoffs=(backoff,)))
+    assert [a.reason.code for a in of(plan, Enqueue)] == ["awaited_lost"]
+    assert of(plan, Launch)[0].offer == LARGE
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        (Policy(caps=Caps(max_instances=1)), "cap_instances"),
+        (Policy(caps=Caps(max_vcpus=3.0)), "cap_vcpus"),
+        (Policy(caps=Caps(max_instances_per_type={"small": 1})), "cap_instances_per_type"),
+        (Policy(budgets=Budgets(per_hour_usd=0.15)), "budget_per_hour"),
+        (Policy(budgets=Budgets(per_day_usd=1.15)), "budget_per_day"),
+        (Policy(budgets=Budgets(per_month_usd=0.15)), "budget_per_month"),
+        (Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budget_user_per_day"),
+    ],
+)
+def test_limits_are_asked_before_buying(policy: Policy, code: str) -> None:
+    busy = machine(1)
+    full = running(1, busy, asks=spec(resources=need(2), user="bob"))
+    plan = decide(scene(full, job(2), busy, offer(), spend=DAY), policy)
+    assert not of(plan, Launch)
+    assert told(plan, "job-2") == code
+
+
+def test_refusal_by_budget_has_the_numbers_reports_rely_on() -> None:
+    plan = decide(scene(job(1), offer(), spend=DAY), Policy(budgets=Budgets(per_day_usd=1.05)))
+    numbers = plan.actions[-1].reason.numbers
+    assert (numbers["rule"], numbers["limit_usd"], numbers["committed_usd"]) == ("per_day", 1.05, 1.0)
+    assert [numbers["wanted_usd"], numbers["left_usd"]] == pytest.approx([0.1, 0.05])
+
+
+def test_money_promised_beyond_midnight_is_held_against_the_next_day() -> None:
+    late = replace(DAY, day_usd=0.0, day_ends_at=NOW + 360)
+    jobs = [job(number, asks=spec(resources=need(2))) for number in (1, 2, 3)]
+    plan = decide(scene(*jobs, offer(), spend=late), Policy(budgets=Budgets(per_day_usd=0.2)))
+    # Each costs $0.01 today and $0.09 tomorrow.
+    assert len(of(plan, Launch)) == 2
+    assert told(plan, "job-3") == "budget_next_day"
+
+
+def test_offers_that_failed_lately_are_left_alone() -> None:
+    stockout = OfferBackoff(provider="mock", until_at=NOW + 60, error="no capacity")
+    plan = decide(scene(job(1), offer(), backoffs=(stockout,)))
+    assert plan.actions[-1].reason.code == "all_backed_off"
+    assert plan.actions[-1].reason.numbers["until_at"] == NOW + 60
+    quota = replace(stockout, error="QuotaExceeded: 20 vCPUs")
+    assert told(decide(scene(job(1), offer(), backoffs=(quota,))), "job-1") == "quota_exceeded"
+
+
+def test_job_larger_than_any_offer_fails_only_when_all_offers_are_known() -> None:
+    giant = job(1, asks=spec(resources=need(64)))
+    finish = of(decide(scene(giant, offer(), LARGE)), Finish)[0]
+    assert (finish.state, finish.reason.code) == (JobState.FAILED, "impossible")
+    assert finish.reason.numbers["nearest"] == "large"
+    unheard = frozenset(["mock", "other"])
+    assert told(decide(scene(giant, offer(), LARGE, providers=unheard)), "job-1") == "no_offer_fits"
+    busy = machine(1, offer("own", vcpus=64.0))
+    assert told(decide(scene(running(2, busy), giant, busy, offer())), "job-1") == "instance_full"
+
+
+def test_idle_machine_makes_room_under_a_cap_for_one_that_is_needed() -> None:
+    policy = Policy(caps=Caps(max_instances=1))
+    big = job(1, asks=spec(resources=need(8)))
+    plan = decide(scene(big, machine(1), LARGE), policy)
+    assert [(a.instance_id, a.reason.code) for a in of(plan, Terminate)] == [("inst-1", "make_room")]
+    assert told(plan, "job-1") == "making_room"
+    ending = machine(1, state=InstanceState.TERMINATING)
+    plan = decide(scene(big, ending, machine(2), LARGE), Policy(caps=Caps(max_instances=2)))
+    assert not of(plan, Terminate)
+
+
+# ------------------------------------------------------------------------------------------------------------- keeping
+def test_idle_machine_is_kept_ten_times_its_spin_up() -> None:
+    assert not decide(scene(machine(1, idle_since=NOW - 299))).actions
+    assert of(decide(scene(machine(1, idle_since=NOW - 300))), Terminate)[0].reason.code == "idle"
+
+
+def test_idle_machine_is_not_ended_when_work_is_placed_there_or_it_is_reserved_or_awaited() -> None:
+    old = machine(1, idle_since=NOW - 5000)
+    plan = decide(scene(old, job(1)))
+    assert of(plan, Place)
+    assert not of(plan, Terminate)
+    assert not decide(scene(replace(old, offer=offer(market=Market.RESERVED)))).actions
+    gang = spec(resources=need(2), nodes=Nodes(count=2))
+    coming = machine(2, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
+    awaiting = job(1, JobState.AWAITING_INSTANCE, asks=gang, awaiting=("inst-1", "inst-2"))
+    assert not decide(scene(awaiting, old, coming)).actions
+
+
+def test_at_most_so_many_machines_are_ended_at_once() -> None:
+    fleet = [machine(number, idle_since=NOW - 1000) for number in range(1, 6)]
+    policy = Policy(disruption=Disruption(max_terminations_per_cycle=2))
+    assert len(of(decide(scene(*fleet), policy), Terminate)) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- leases
+def test_lease_is_renewed_in_time_while_something_runs() -> None:
+    near = machine(1, expires_at=NOW + 800, idle_since=None)
+    assert of(decide(scene(running(1, near), near)), Renew)[0].expires_at == NOW + 3600
+    far = replace(near, expires_at=NOW + 1000)
+    assert not decide(scene(running(1, far), far)).actions
+
+
+def test_machine_the_budget_cannot_renew_is_drained_its_units_stopped_in_time_and_ended() -> None:
+    policy = Policy(budgets=Budgets(per_day_usd=1.03))
+    near = machine(1, expires_at=NOW + 800, idle_since=None)
+    plan = decide(scene(running(1, near), near, spend=DAY), policy)
+    assert [type(a) for a in plan.actions] == [Drain]
+    assert plan.actions[0].reason.code == "not_renewed"
+    soon = replace(near, state=InstanceState.DRAINING, expires_at=NOW + 35)
+    stop = of(decide(scene(running(1, soon), soon, spend=DAY), policy), StopAttempt)[0]
+    assert stop.cause is FailureCause.EVICTED
+    assert [type(a) for a in decide(scene(soon, spend=DAY), policy).actions] == [Terminate]
+
+
+def test_drained_machine_comes_back_when_the_budget_has_room_again() -> None:
+    near = machine(1, state=InstanceState.DRAINING, expires_at=NOW + 800, idle_since=None)
+    plan = decide(scene(running(1, near), near, spend=DAY))
+    assert [(type(a), getattr(a, "undo", None)) for a in plan.actions] == [(Renew, None), (Drain, True)]
+
+
+def test_user_without_money_is_stopped_and_the_others_stay() -> None:
+    limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
+    near = machine(1, expires_at=NOW + 800, idle_since=None)
+    poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
+    plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    assert [(a.job_id, a.reason.code) for a in of(plan, StopAttempt)] == [("job-1", "budget_user_per_day")]
+    assert of(plan, Renew)
+
+
+def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
+    near = machine(1, expires_at=NOW + 800, idle_since=NOW - 5000)
+    assert [type(a) for a in decide(scene(near)).actions] == [Terminate]
+    assert [type(a) for a in decide(scene(near, job(1))).actions] == [Renew, Place]
+
+
+# ------------------------------------------------------------------------------------------------------------ giving up
+def test_machine_that_never_registers_is_given_up_but_not_while_the_engine_is_away() -> None:
+    stuck = machine(1, state=InstanceState.BOOTING, launched_at=NOW - 700, ready_at=None, idle_since=None)
+    assert of(decide(scene(stuck)), Terminate)[0].reason.code == "never_registered"
+    assert not decide(scene(stuck, engine_reachable=False)).actions
+    assert not decide(scene(stuck, engine_reachable_since=NOW - 100)).actions
+
+
+def test_silent_machine_is_given_up_only_while_the_engine_answers() -> None:
+    silent = machine(1, seen_at=NOW - 130, idle_since=None)
+    busy = scene(running(1, silent), silent, reachable=frozenset())
+    assert of(decide(busy), Terminate)[0].reason.code == "unreachable"
+    assert not decide(replace(busy, engine_reachable=False)).actions
+    assert not decide(replace(busy, engine_reachable_since=NOW - 60)).actions
+    assert not of(decide(replace(busy, jobs=(*busy.jobs, job(2)))), Place)
+
+
+def test_preemption_notice_drains_and_stops_what_can_be_stopped_in_time() -> None:
+    spot = machine(1, offer(market=Market.SPOT), preempt_at=NOW + 100, idle_since=None)
+    plan = decide(scene(running(1, spot), job(2), spot))
+    assert [a.reason.code for a in of(plan, Drain)] == ["preempt_notice"]
+    assert not of(plan, StopAttempt)
+    assert not of(plan, Place)
+    soon = replace(spot, state=InstanceState.DRAINING, preempt_at=NOW + 30)
+    kept = running(3, soon, asks=spec(interruptible=False))
+    plan = decide(scene(running(1, soon), kept, soon))
+    assert [(a.job_id, a.cause) for a in of(plan, StopAttempt)] == [("job-1", FailureCause.PREEMPTED)]
+
+
+def test_hopeless_notice_on_an_empty_machine_ends_it() -> None:
+    assert of(decide(scene(machine(1, preempt_at=NOW + 100))), Terminate)[0].reason.code == "preempt_notice"

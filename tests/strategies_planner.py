@@ -1,0 +1,294 @@
+"""Hypothesis strategies for what a plan is made from: consistent snapshots of small fleets, and policies that bite.
+
+Consistent means: nothing is oversubscribed, attempts fit their states, and awaited machines exist or have just failed.
+Sizes are small numbers, so that ties, exact fits and full machines are common.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from hcloud.model import (
+    JOB_ON_INSTANCE,
+    Allocation,
+    Attempt,
+    BatchTarget,
+    BestEffortTarget,
+    FailureCause,
+    Instance,
+    InstanceState,
+    InstanceType,
+    Job,
+    JobSpec,
+    JobState,
+    Market,
+    Nodes,
+    Offer,
+    Resources,
+    ServiceTarget,
+    Target,
+    free_capacity,
+)
+from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
+from hcloud.policy import Budgets, Caps, Disruption, Policy, Retention, UserBudget
+
+NOW = 10_000.0
+_TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}
+_FACTORS = {Market.RESERVED: 0.6, Market.ON_DEMAND: 1.0, Market.SPOT: 0.3}
+_USERS = ("ann", "bob")
+_WAITING = (JobState.SUBMITTED, JobState.QUEUED, JobState.QUEUED, JobState.AWAITING_INSTANCE, JobState.PREEMPTED)
+_RUNNING = (JobState.PLACED, JobState.RUNNING, JobState.RUNNING)
+
+amounts = st.builds(
+    Resources,
+    vcpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+    memory_mib=st.sampled_from([256, 1024, 2048, 6000]),
+    disk_gib=st.sampled_from([1.0, 5.0, 30.0]),
+)
+targets: st.SearchStrategy[Target] = st.one_of(
+    st.just(BatchTarget(finish_within_s=500.0)),
+    st.just(BatchTarget(finish_within_s=50_000.0)),
+    st.just(ServiceTarget(requests_per_s=100.0, latency_ms=10.0)),
+    st.just(BestEffortTarget()),
+)
+
+
+@st.composite
+def node_counts(draw: DrawFn) -> Nodes:
+    """Mostly one node; sometimes gangs and incremental jobs of up to four."""
+    count = draw(st.sampled_from([1, 1, 1, 2, 4]))
+    gang = draw(st.booleans())
+    return Nodes(count=count, gang=gang, minimum=draw(st.integers(1, count)))
+
+
+@st.composite
+def offers(draw: DrawFn) -> tuple[Offer, ...]:
+    """Some types in some markets at fitting prices, sorted by key."""
+    keys = draw(
+        st.sets(
+            st.tuples(st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.sampled_from("ab")), max_size=6
+        )
+    )
+    built = [
+        _offer(name, market, zone, draw(st.sampled_from([None, None, 0, 1]))) for name, market, zone in sorted(keys)
+    ]
+    return tuple(sorted(built, key=lambda offer: offer.key))
+
+
+def _offer(name: str, market: Market, zone: str, available: int | None) -> Offer:
+    vcpus, memory_mib, price = _TYPES[name]
+    kind = InstanceType(
+        provider="mock",
+        name=name,
+        capacity=Resources(vcpus=vcpus, memory_mib=memory_mib, disk_gib=40.0),
+        boot_delay_s=30.0,
+    )
+    return Offer(
+        provider="mock",
+        region="r",
+        zone=zone,
+        instance_type=kind,
+        market=market,
+        price_usd_per_h=price * _FACTORS[market],
+        priced_at=0.0,
+        available=available,
+    )
+
+
+any_offer = st.builds(_offer, st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.just("a"), st.none())
+
+
+@st.composite
+def instances(draw: DrawFn, number: int) -> Instance:
+    """One live machine in any state, at any point of its lease."""
+    state = draw(
+        st.sampled_from([s for s in InstanceState if s is not InstanceState.TERMINATED] + [InstanceState.READY] * 4)
+    )
+    up = state in (InstanceState.READY, InstanceState.DRAINING, InstanceState.TERMINATING)
+    launched_at = NOW - draw(st.sampled_from([5.0, 100.0, 700.0, 2000.0]))
+    known = up or state is InstanceState.BOOTING
+    return Instance(
+        id=f"inst-{number}",
+        offer=draw(any_offer),
+        state=state,
+        token=f"token-{number}",
+        requested_at=launched_at,
+        expires_at=NOW + draw(st.sampled_from([20.0, 300.0, 1000.0, 3000.0])),
+        provider_id=f"cloud-{number}" if known else None,
+        launched_at=launched_at if known else None,
+        ready_at=launched_at if up else None,
+        seen_at=NOW - draw(st.sampled_from([0.0, 60.0, 500.0])) if up else None,
+        preempt_at=draw(st.sampled_from([None, None, None, None, NOW + 20.0, NOW + 90.0])) if up else None,
+    )
+
+
+@dataclass
+class _Making:
+    """A snapshot under construction."""
+
+    machines: list[Instance]
+    jobs: list[Job] = field(default_factory=list)
+
+    def room(self, demand: Resources) -> list[Instance]:
+        """Machines that run units and have room for one more of this size."""
+        up = [m for m in self.machines if m.state in (InstanceState.READY, InstanceState.DRAINING)]
+        return [m for m in up if demand.fits(free_capacity(m, self.jobs))]
+
+
+@st.composite
+def specs(draw: DrawFn) -> JobSpec:
+    """What somebody asks for."""
+    return JobSpec(
+        name="job",
+        user=draw(st.sampled_from(_USERS)),
+        command=("true",),
+        target=draw(targets),
+        resources=draw(amounts),
+        nodes=draw(node_counts()),
+        priority=draw(st.sampled_from([0, 0, 5])),
+        interruptible=draw(st.booleans()),
+        budget_usd=draw(st.sampled_from([None, None, None, 1.0])),
+    )
+
+
+@st.composite
+def snapshots(draw: DrawFn) -> Snapshot:
+    """A small fleet at work."""
+    machines = [draw(instances(number)) for number in range(1, draw(st.integers(0, 5)) + 1)]
+    making = _Making(machines)
+    for number in range(1, draw(st.integers(0, 8)) + 1):
+        making.jobs.append(_job(draw, making, f"job-{number}"))
+    busy = {a.instance_id for j in making.jobs if j.attempt for a in j.attempt.allocations if not a.released}
+    idle_for = st.sampled_from([0.0, 100.0, 400.0])
+    ready = InstanceState.READY
+    machines = [
+        m if m.id in busy or m.state is not ready else replace(m, idle_since=NOW - draw(idle_for)) for m in machines
+    ]
+    up = [m.id for m in machines if m.state in (InstanceState.READY, InstanceState.DRAINING)]
+    return Snapshot(
+        now=NOW,
+        jobs=tuple(making.jobs),
+        instances=tuple(machines),
+        offers=draw(offers()),
+        spend=draw(spends),
+        backoffs=tuple(draw(st.lists(backoffs, max_size=2))),
+        reachable=frozenset(name for name in up if draw(st.sampled_from([True, True, True, False]))),
+        offers_known=frozenset(["mock"]),
+        engine_reachable=draw(st.sampled_from([True, True, True, False])),
+        providers=frozenset(["mock"]),
+        paused=draw(st.sampled_from(["", "", "", "", "upgrade"])),
+    )
+
+
+spends = st.builds(
+    Spend,
+    day_usd=st.sampled_from([0.0, 0.5, 0.9]),
+    month_usd=st.sampled_from([1.0, 2.5]),
+    day_ends_at=st.sampled_from([NOW + 600.0, NOW + 50_000.0]),
+    month_ends_at=st.just(NOW + 500_000.0),
+    by_user_day_usd=st.sampled_from([{}, {"ann": 0.3}, {"ann": 0.1, "bob": 0.4}]),
+    by_user_month_usd=st.sampled_from([{}, {"ann": 0.6}]),
+)
+backoffs = st.builds(
+    OfferBackoff,
+    provider=st.just("mock"),
+    zone=st.sampled_from(["", "a"]),
+    instance_type=st.sampled_from(["", "small", "large"]),
+    market=st.sampled_from(["", "spot"]),
+    until_at=st.sampled_from([NOW - 5.0, NOW + 60.0]),
+    error=st.sampled_from(["stockout", "quota exceeded"]),
+)
+
+
+def _job(draw: DrawFn, making: _Making, job_id: str) -> Job:
+    spec = draw(specs())
+    state = draw(st.sampled_from([*_WAITING, *_RUNNING]))
+    failures = tuple(draw(st.lists(st.sampled_from([FailureCause.EVICTED, FailureCause.EXIT_CODE]), max_size=2)))
+    job = Job(
+        id=job_id,
+        spec=spec,
+        state=JobState.QUEUED,
+        submitted_at=NOW - draw(st.sampled_from([0.0, 10.0, 1000.0])),
+        failures=failures,
+        cancelled_by=draw(st.sampled_from([None, None, None, None, "ann"])),
+        not_before_at=draw(st.sampled_from([0.0, 0.0, NOW + 30.0])),
+        spent_usd=draw(st.sampled_from([0.0, 0.0, 2.0])),
+        attempts_made=len(failures),
+    )
+    if state in JOB_ON_INSTANCE:
+        attempt = _attempt(draw, making, job)
+        return job if attempt is None else replace(job, state=state, attempt=attempt, attempts_made=attempt.number)
+    if state is JobState.AWAITING_INSTANCE:
+        names = [m.id for m in making.machines if m.state is not InstanceState.TERMINATING] + ["inst-99"]
+        return replace(job, state=state, awaiting=(draw(st.sampled_from(names)),), not_before_at=0.0)
+    return replace(job, state=state)
+
+
+def _attempt(draw: DrawFn, making: _Making, job: Job) -> Attempt | None:
+    """Place the job's ranks where there is room, and let some of them have ended."""
+    nodes, number = job.spec.nodes, job.attempts_made + 1
+    attempt = Attempt(
+        id=f"{job.id}.{number}", number=number, placed_at=NOW - draw(st.sampled_from([5.0, 900.0])), allocations=()
+    )
+    ranks = nodes.count if nodes.gang else draw(st.integers(nodes.minimum, nodes.count))
+    for rank in range(ranks):
+        placed = replace(job, state=JobState.RUNNING, attempt=attempt)
+        room = _Making(making.machines, [*making.jobs, placed]).room(job.spec.resources)
+        if not room:
+            return None
+        held = Allocation(
+            rank=rank,
+            instance_id=draw(st.sampled_from(room)).id,
+            resources=job.spec.resources,
+            started_at=attempt.placed_at,
+        )
+        attempt = replace(attempt, allocations=(*attempt.allocations, held))
+    attempt = replace(attempt, allocations=tuple(_maybe_ended(draw, held) for held in attempt.allocations))
+    if draw(st.sampled_from([False, False, False, True])):
+        return replace(attempt, stop_cause=FailureCause.EVICTED, stop_requested_at=NOW - 3.0)
+    return attempt
+
+
+def _maybe_ended(draw: DrawFn, held: Allocation) -> Allocation:
+    outcome = draw(st.sampled_from(["runs", "runs", "runs", "done", *_CAUSES]))
+    if outcome == "runs":
+        return held
+    cause = FailureCause(outcome) if outcome != "done" else None
+    return replace(held, ended_at=NOW - 1.0, exit_code=0 if cause is None else 1, cause=cause)
+
+
+_CAUSES = ["exit_code", "instance_lost", "preempted", "evicted"]
+
+
+def _maybe(strategy: st.SearchStrategy[float]) -> st.SearchStrategy[float | None]:
+    return st.one_of(st.none(), strategy)
+
+
+@st.composite
+def policies(draw: DrawFn) -> Policy:
+    """Policies with tight limits in some places and none in others."""
+    day = draw(_maybe(st.sampled_from([0.6, 1.2, 5.0])))
+    users = {"default": UserBudget(per_day_usd=draw(_maybe(st.sampled_from([0.4, 0.6]))))}
+    budgets = Budgets(
+        per_hour_usd=draw(_maybe(st.sampled_from([0.1, 0.3, 0.6]))) if day is not None else None,
+        per_day_usd=day,
+        per_month_usd=draw(_maybe(st.sampled_from([5.0, 6.0]))),
+        per_user=users if draw(st.booleans()) else {},
+    )
+    caps = Caps(
+        max_instances=draw(st.sampled_from([3, 5, 20])),
+        max_vcpus=draw(_maybe(st.sampled_from([6.0, 12.0]))),
+        max_instances_per_type=draw(st.sampled_from([{}, {"large": 1}, {"small": 0}])),
+        max_jobs_per_user=draw(st.sampled_from([None, None, 2])),
+        max_price_usd_per_h=draw(_maybe(st.just(0.2))),
+    )
+    return Policy(
+        budgets=budgets,
+        caps=caps,
+        disruption=Disruption(
+            max_terminations_per_cycle=draw(st.sampled_from([1, 10])),
+            evict_best_effort=draw(st.sampled_from([True, True, False])),
+        ),
+        retention=Retention(spin_up_multiple=draw(st.sampled_from([1.0, 10.0]))),
+    )
