@@ -1,0 +1,218 @@
+"""Apply is the judge: each action of a plan is re-checked on fresh rows, then carried out as intent, effect, result.
+
+Rows change in short transactions; providers and the engine are called outside them. A daemon killed anywhere in between
+finds its open intents again and repeats them with the same token (architecture.md, ground rules 3 and 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from hcloud.apply.jobs import enqueue, finish, preempted, wait
+from hcloud.apply.machines import MachineActions, drain, emit_trouble, on_demand_price, renew
+from hcloud.apply.units import UnitActions
+from hcloud.clock import Clock
+from hcloud.errors import InvalidTransition, NotFound, Refused
+from hcloud.model import (
+    Instance,
+    InstanceState,
+    Intent,
+    IntentKind,
+    Job,
+    Offer,
+    Resources,
+)
+from hcloud.planner.plan import (
+    Action,
+    Drain,
+    Enqueue,
+    Finish,
+    Launch,
+    Place,
+    Plan,
+    Preempted,
+    Renew,
+    StopAttempt,
+    Terminate,
+    Wait,
+)
+from hcloud.policy import Policy
+from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.store import Lease, Store, Transaction
+
+__all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
+
+A = TypeVar("A", bound=Action)
+R = TypeVar("R")
+_ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
+    Enqueue: enqueue,  # type: ignore[dict-item]
+    Preempted: preempted,  # type: ignore[dict-item]
+    Wait: wait,  # type: ignore[dict-item]
+    Finish: finish,  # type: ignore[dict-item]
+    Drain: drain,  # type: ignore[dict-item]
+    Renew: renew,  # type: ignore[dict-item]
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An action that fresh state no longer allowed, and why."""
+
+    action: Action
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a plan: how many actions were carried out, which were refused."""
+
+    applied: int
+    refused: tuple[Refusal, ...] = ()
+    moved: bool = False
+    """Whether anything but a Wait was carried out, so that planning again soon is worth while."""
+
+
+class Applier:
+    """Carries out plans. One at a time: only the leader's controller calls it."""
+
+    def __init__(
+        self,
+        store: Store,
+        providers: Mapping[str, Provider],
+        runner: Runner,
+        clock: Clock,
+        *,
+        owner: str,
+        bootstrap: WorkerBootstrap,
+        uploads_dir: Path,
+    ) -> None:
+        """Take the ports; nothing is called yet."""
+        self.store = store
+        self.clock = clock
+        self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
+        self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
+
+    def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
+        """Carry out ``plan``: rows first, then stops and ends (they free money and room), launches, starts.
+
+        Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
+        """
+        refused: list[Refusal] = []
+        done = self._rows(plan, refused, lease)
+        done += self._stops(plan, refused, lease)
+        done += self._terminates(plan, policy, refused, lease)
+        done += self._launches(plan, policy, offers, refused, lease)
+        done += self._places(plan, refused, lease)
+        moved = any(not isinstance(a, Wait) for a in done)
+        return Outcome(applied=len(done), refused=tuple(refused), moved=moved)
+
+    def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+        """Repeat open intents whose time has come (found at start-up, or left open by trouble); return how many."""
+        now = self.clock.now()
+        due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
+        for intent in intents:
+            if intent.retry_at <= now:
+                due[intent.kind].append(intent)
+        if due[IntentKind.STOP]:
+            self.units.drive_stops(due[IntentKind.STOP], lease)
+        if due[IntentKind.TERMINATE]:
+            self.machines.drive_terminates(due[IntentKind.TERMINATE], lease)
+        for intent in due[IntentKind.LAUNCH]:
+            self.machines.drive_launch(intent, policy, lease)
+        if due[IntentKind.START]:
+            self.units.drive_starts(due[IntentKind.START], lease)
+        return sum(map(len, due.values()))
+
+    def _rows(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        actions = [a for a in plan.actions if type(a) in _ROW_ACTIONS]
+
+        def record(txn: Transaction, action: Action) -> None:
+            _ROW_ACTIONS[type(action)](txn, action)
+
+        return self._record(actions, refused, lease, record)[0]
+
+    def _stops(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        actions = [a for a in plan.actions if isinstance(a, StopAttempt)]
+        done, intents = self._record(actions, refused, lease, self.units.record_stop)
+        if intents:
+            self.units.drive_stops(intents, lease)
+        return list(done)
+
+    def _terminates(self, plan: Plan, policy: Policy, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        actions = [a for a in plan.actions if isinstance(a, Terminate)]
+
+        def record(txn: Transaction, action: Terminate) -> Intent | None:
+            return self.machines.record_terminate(txn, action, policy)
+
+        done, intents = self._record(actions, refused, lease, record)
+        if intents:
+            self.machines.drive_terminates(intents, lease)
+        return list(done)
+
+    def _launches(
+        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: Lease | None
+    ) -> list[Action]:
+        actions = [a for a in plan.actions if isinstance(a, Launch)]
+        if not actions:
+            return []
+        live = list(self.store.live().instances)
+
+        def record(txn: Transaction, action: Launch) -> Instance:
+            list_price = on_demand_price(action.offer, offers)
+            live.append(self.machines.record_launch(txn, action, policy, live, list_price))
+            return live[-1]
+
+        done, launched = self._record(actions, refused, lease, record)
+        intents = {intent.token: intent for intent in self.store.live().intents}
+        for instance in launched:  # in the plan's order: where room is scarce, who came first gets it
+            if instance.token in intents:
+                self.machines.drive_launch(intents[instance.token], policy, lease)
+        return list(done)
+
+    def _places(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        actions = [a for a in plan.actions if isinstance(a, Place)]
+        if not actions:
+            return []
+        view = self.store.live()
+        free = free_by_instance(view.instances, view.jobs)
+        done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_place(txn, a, free))
+        if intents:
+            self.units.drive_starts(intents, lease)
+        return list(done)
+
+    def _record(
+        self,
+        actions: Sequence[A],
+        refused: list[Refusal],
+        lease: Lease | None,
+        carry_out: Callable[[Transaction, A], R | None],
+    ) -> tuple[list[A], list[R]]:
+        """Carry out row changes of ``actions`` in one transaction; return those done and what they gave."""
+        done: list[A] = []
+        given: list[R] = []
+        if not actions:
+            return done, given
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for action in actions:
+                try:
+                    result = carry_out(txn, action)
+                except (Refused, InvalidTransition, NotFound) as why:
+                    refused.append(Refusal(action=action, why=str(why)))
+                    continue
+                done.append(action)
+                if result is not None:
+                    given.append(result)
+        return done, given
+
+
+def free_by_instance(instances: Sequence[Instance], jobs: Sequence[Job]) -> dict[str, Resources]:
+    """Return what is left on each READY instance, in one pass over the jobs."""
+    free = {i.id: i.capacity for i in instances if i.state is InstanceState.READY}
+    for job in jobs:
+        for held in job.attempt.allocations if job.attempt else ():
+            if not held.released and held.instance_id in free:
+                free[held.instance_id] = free[held.instance_id].minus(held.resources)
+    return free

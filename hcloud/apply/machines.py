@@ -1,0 +1,336 @@
+"""Machine actions: record the intent, call the provider outside any transaction, record the result."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hcloud.apply.records import change_instance, change_job, reason_fields
+from hcloud.clock import Clock
+from hcloud.errors import (
+    InsufficientCapacity,
+    LaunchRejected,
+    OutcomeUnknown,
+    ProviderError,
+    ProviderUnavailable,
+    QuotaExceeded,
+    Refused,
+    Throttled,
+)
+from hcloud.model import (
+    JOB_WAITING,
+    EventKind,
+    Instance,
+    InstanceState,
+    Intent,
+    IntentKind,
+    JobState,
+    Market,
+    Offer,
+    Reason,
+)
+from hcloud.planner.plan import Drain, Launch, Renew, Terminate
+from hcloud.planner.snapshot import OfferBackoff
+from hcloud.policy import Policy
+from hcloud.provider import CloudInstance, LaunchRequest, Provider, WorkerBootstrap
+from hcloud.store import Lease, Store, Transaction
+
+TERMINATE_AGAIN_S = 30.0
+"""A machine asked to end that is still listed after this long is asked again."""
+RETRY_CAP_S = 60.0
+REJECTED_BACKOFF_S = 3600.0
+NEVER_REGISTERED = "never_registered"
+"""The planner's code for ending a machine whose worker never came."""
+
+
+@dataclass(slots=True)
+class MachineActions:
+    """Launches and ends machines. ``offers_failed`` is set when an offer turned out not to be had."""
+
+    store: Store
+    providers: Mapping[str, Provider]
+    clock: Clock
+    owner: str
+    bootstrap: WorkerBootstrap
+    offers_failed: bool = False
+
+    # ------------------------------------------------------------------------------------------------------- launching
+    def record_launch(
+        self, txn: Transaction, action: Launch, policy: Policy, live: Sequence[Instance], list_price_usd: float
+    ) -> Instance:
+        """Write a REQUESTED instance, its launch intent and its place in the jobs that await it.
+
+        Raises Refused when caps or back-offs no longer allow it (state is fresher than the plan).
+        """
+        _refuse_beyond_caps(action.offer, policy, live)
+        _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
+        instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
+        txn.open_intent(Intent(token=instance.token, kind=IntentKind.LAUNCH, subject=instance.id, created_at=txn.now))
+        txn.emit(
+            EventKind.INSTANCE_REQUESTED,
+            instance_id=instance.id,
+            **{**reason_fields(action.reason), **_request_fields(instance, list_price_usd)},
+        )
+        awaits = replace(action.reason, numbers={**action.reason.numbers, "awaits": instance.id})
+        for job_id in action.for_jobs:
+            job = txn.job(job_id)
+            if job.state in JOB_WAITING and not job.cancelled_by:
+                awaiting = (*job.awaiting, instance.id)
+                change_job(txn, job, JobState.AWAITING_INSTANCE, awaits, awaiting=awaiting, wait_code="")
+        return instance
+
+    def _requested(self, new_id: str, action: Launch, now: float) -> Instance:
+        # Unique over re-created databases too, and the same again when a simulated history is replayed.
+        token = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.owner}/{new_id}/{now!r}"))
+        return Instance(
+            id=new_id,
+            offer=action.offer,
+            state=InstanceState.REQUESTED,
+            token=token,
+            requested_at=now,
+            expires_at=action.expires_at,
+            reason=action.reason.text,
+        )
+
+    def drive_launch(self, intent: Intent, policy: Policy, lease: Lease | None) -> None:
+        """Carry out one launch intent, now or again, and record what became of it."""
+        instance = self.store.instance(intent.subject)
+        if instance.state is not InstanceState.REQUESTED:
+            with self.store.transaction(self.clock.now(), lease) as txn:
+                txn.close_intent(intent.token)
+            return
+        earlier = self._backoff_of(instance.offer)
+        try:
+            cloud = self.providers[instance.offer.provider].launch(self._request(instance))
+        except (Throttled, ProviderUnavailable, OutcomeUnknown) as trouble:
+            self._postpone(intent, instance, trouble, lease)
+        except ProviderError as refusal:
+            failures = (earlier.failures if earlier else 0) + 1
+            self._give_up(intent, instance, refusal, policy.stockout.backoff_after_s(failures), failures, lease)
+        else:
+            with self.store.transaction(self.clock.now(), lease) as txn:
+                adopt(txn, instance.id, cloud)
+                if earlier is not None:
+                    txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
+                txn.close_intent(intent.token)
+
+    def _request(self, instance: Instance) -> LaunchRequest:
+        return LaunchRequest(
+            token=instance.token,
+            instance_id=instance.id,
+            owner=self.owner,
+            offer=instance.offer,
+            expires_at=instance.expires_at,
+            bootstrap=self.bootstrap,
+        )
+
+    def _postpone(self, intent: Intent, instance: Instance, trouble: ProviderError, lease: Lease | None) -> None:
+        now = self.clock.now()
+        wait_s = trouble.retry_after_s if isinstance(trouble, Throttled) else 1.0
+        retry_at = now + min(RETRY_CAP_S, wait_s * 2.0 ** min(intent.tries, 6))
+        with self.store.transaction(now, lease) as txn:
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=retry_at))
+            emit_trouble(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
+
+    def _give_up(
+        self,
+        intent: Intent,
+        instance: Instance,
+        refusal: ProviderError,
+        backoff_s: float,
+        failures: int,
+        lease: Lease | None,
+    ) -> None:
+        self.offers_failed = True
+        if isinstance(refusal, LaunchRejected):
+            backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            fresh = txn.instance(instance.id)
+            code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
+            change_instance(txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}"))
+            txn.close_intent(intent.token)
+            _remember(txn, instance.offer, refusal, backoff_s, failures)
+
+    def _backoff_of(self, offer: Offer) -> OfferBackoff | None:
+        """Return what is remembered of this very offer, past or present."""
+        return next((b for b in self.store.live().backoffs if _key(b) == offer.key), None)
+
+    # ---------------------------------------------------------------------------------------------------------- ending
+    def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
+        """Write TERMINATING and the intent; None where the machine is ending already.
+
+        A machine that never registered is remembered against its offer.
+        """
+        instance = txn.instance(action.instance_id)
+        if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
+            return None
+        change_instance(txn, instance, InstanceState.TERMINATING, action.reason)
+        if action.reason.code == NEVER_REGISTERED:
+            earlier = self._backoff_of(instance.offer)
+            failures = (earlier.failures if earlier else 0) + 1
+            _remember(txn, instance.offer, action.reason.text, policy.stockout.backoff_after_s(failures), failures)
+        intent = Intent(
+            token=f"terminate:{instance.id}", kind=IntentKind.TERMINATE, subject=instance.id, created_at=txn.now
+        )
+        txn.open_intent(intent)
+        return intent
+
+    def drive_terminates(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+        """Ask providers to end machines. The intents stay open, asking again now and then, until a listing confirms."""
+        by_provider: dict[str, list[Intent]] = {}
+        for intent in intents:
+            by_provider.setdefault(self.store.instance(intent.subject).offer.provider, []).append(intent)
+        for name, group in sorted(by_provider.items()):
+            trouble = self._terminate_at(name, group)
+            with self.store.transaction(self.clock.now(), lease) as txn:
+                wait_s = TERMINATE_AGAIN_S if trouble is None else 2.0
+                for intent in group:
+                    txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
+                if trouble is not None:
+                    emit_trouble(txn, name, "terminate", trouble)
+
+    def _terminate_at(self, provider: str, group: Sequence[Intent]) -> ProviderError | None:
+        found = (self.store.instance(intent.subject).provider_id for intent in group)
+        # A machine whose launch reply was lost has no id yet: the observer finds it by its token, then we ask again.
+        known = sorted(provider_id for provider_id in found if provider_id)
+        try:
+            if known:
+                self.providers[provider].terminate(known)
+        except ProviderError as trouble:
+            return trouble
+        return None
+
+
+def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
+    """Record that the provider confirmed a machine: its id and where billing starts."""
+    instance = txn.instance(instance_id)
+    if instance.provider_id is not None:
+        return instance
+    offer = replace(instance.offer, price_usd_per_h=cloud.price_usd_per_h or instance.offer.price_usd_per_h)
+    known = replace(instance, provider_id=cloud.provider_id, launched_at=cloud.launched_at, offer=offer)
+    if instance.state is InstanceState.REQUESTED:
+        reason = Reason(code="launched", text=f"{cloud.provider_id} launched in {cloud.zone}")
+        after = change_instance(txn, known, InstanceState.BOOTING, reason)
+    else:
+        after = txn.put_instance(known)
+    txn.emit(
+        EventKind.INSTANCE_LAUNCHED,
+        instance_id=instance_id,
+        provider_id=cloud.provider_id,
+        launched_at=cloud.launched_at,
+        price_usd_per_h=offer.price_usd_per_h,
+    )
+    return after
+
+
+def _key(backoff: OfferBackoff) -> tuple[str, str, str, str]:
+    return (backoff.provider, backoff.zone, backoff.instance_type, backoff.market)
+
+
+def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, backoff_s: float, failures: int) -> None:
+    """Write down that an offer could not be had. A quota belongs to the account: it closes all types of its market."""
+    narrow = "" if isinstance(refusal, QuotaExceeded) else offer.instance_type.name
+    backoff = OfferBackoff(
+        provider=offer.provider,
+        zone=offer.zone,
+        instance_type=narrow,
+        market=offer.market.value,
+        until_at=txn.now + backoff_s,
+        error=str(refusal),
+        failures=failures,
+    )
+    txn.put_backoff(backoff)
+    txn.emit(
+        EventKind.OFFER_BACKOFF,
+        provider=backoff.provider,
+        zone=backoff.zone,
+        type=backoff.instance_type,
+        market=backoff.market,
+        until_at=backoff.until_at,
+        error=NEVER_REGISTERED if isinstance(refusal, str) else type(refusal).__name__,
+        text=str(refusal),
+    )
+
+
+def drain(txn: Transaction, action: Drain) -> None:
+    """Stop (or allow again) placing on a machine."""
+    instance = txn.instance(action.instance_id)
+    to = InstanceState.READY if action.undo else InstanceState.DRAINING
+    if instance.state is not to:
+        change_instance(txn, instance, to, action.reason)
+
+
+def renew(txn: Transaction, action: Renew) -> None:
+    """Record a later expiry; the machine hears of it with the next lease renewal."""
+    instance = txn.instance(action.instance_id)
+    if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
+        raise Refused(f"{instance.id} is ending")
+    txn.put_instance(replace(instance, expires_at=action.expires_at))
+    txn.emit(
+        EventKind.INSTANCE_RENEWED,
+        instance_id=instance.id,
+        **{**reason_fields(action.reason), "expires_at": action.expires_at},
+    )
+
+
+def emit_trouble(
+    txn: Transaction, provider: str, call: str, trouble: ProviderError, instance_id: str | None = None
+) -> None:
+    """Write a PROVIDER_TROUBLE event."""
+    txn.emit(
+        EventKind.PROVIDER_TROUBLE,
+        instance_id=instance_id,
+        provider=provider,
+        call=call,
+        error=type(trouble).__name__,
+        text=str(trouble),
+    )
+
+
+def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: float) -> None:
+    """Refuse what this very plan, or another process, has just found not to be had."""
+    memory = next((b for b in backoffs if b.until_at > now and b.covers(offer)), None)
+    if memory is not None:
+        raise Refused(
+            f"{offer.instance_type.name} in {offer.zone} is backed off for {memory.until_at - now:.0f} s more"
+        )
+
+
+def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Sequence[Instance]) -> None:
+    if len(live) >= policy.caps.max_instances:
+        raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
+    burn = sum(i.offer.price_usd_per_h for i in live) + offer.price_usd_per_h
+    limit = policy.budgets.per_hour_usd
+    if limit is not None and burn > limit + 1e-9:
+        raise Refused(f"budgets.per_hour_usd {limit} has no room: {burn:.4f} would be spent per hour")
+
+
+def _request_fields(instance: Instance, list_price_usd: float) -> dict[str, Any]:
+    offer, capacity = instance.offer, instance.capacity
+    return {
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "type": offer.instance_type.name,
+        "market": offer.market.value,
+        "price_usd_per_h": offer.price_usd_per_h,
+        "priced_at": offer.priced_at,
+        "vcpus": capacity.vcpus,
+        "memory_mib": capacity.memory_mib,
+        "billing_minimum_s": offer.billing_minimum_s,
+        "on_demand_usd_per_h": list_price_usd,
+        "expires_at": instance.expires_at,
+    }
+
+
+def on_demand_price(offer: Offer, offers: Sequence[Offer]) -> float:
+    """Return what the same type costs on demand in the same region, in USD/h (its own price where not offered)."""
+    same = [
+        o.price_usd_per_h
+        for o in offers
+        if o.market is Market.ON_DEMAND
+        and (o.provider, o.region, o.instance_type.name) == (offer.provider, offer.region, offer.instance_type.name)
+    ]
+    return min(same, default=offer.price_usd_per_h)

@@ -1,0 +1,244 @@
+"""Unit actions: start and stop attempts on instances, each with its intent first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hcloud.apply.records import change_job, reason_fields, release_allocation
+from hcloud.clock import Clock
+from hcloud.errors import Refused
+from hcloud.model import (
+    JOB_ON_INSTANCE,
+    JOB_WAITING,
+    Allocation,
+    Attempt,
+    EventKind,
+    FailureCause,
+    InstanceState,
+    Intent,
+    IntentKind,
+    Job,
+    JobState,
+    Reason,
+    Resources,
+)
+from hcloud.planner.plan import Place, StopAttempt
+from hcloud.provider import Runner, StartResult, UnitSpec
+from hcloud.store import Lease, Store, Transaction
+
+START_AGAIN_S = 2.0
+STOP_AGAIN_S = 10.0
+
+
+@dataclass(slots=True)
+class UnitActions:
+    """Starts and stops units. ``uploads_dir`` holds the work directories' archives by content hash."""
+
+    store: Store
+    runner: Runner
+    clock: Clock
+    uploads_dir: Path
+
+    # -------------------------------------------------------------------------------------------------------- starting
+    def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
+        """Write the attempt and its start intent. ``free`` maps READY instances to what is left, and is reduced.
+
+        Raises Refused when job or instance are no longer as the plan saw them.
+        """
+        job = txn.job(action.job_id)
+        _refuse_unready(txn, job, action, free)
+        held = tuple(Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources) for r in action.ranks)
+        attempt = _with_ranks(job, held, txn.now)
+        more = job.state in JOB_ON_INSTANCE
+        state = job.state if more else JobState.PLACED
+        changes: dict[str, Any] = {"attempt": attempt, "attempts_made": attempt.number, "awaiting": (), "wait_code": ""}
+        change_job(txn, job, state, action.reason, **changes)
+        for allocation in held:
+            free[allocation.instance_id] = free[allocation.instance_id].minus(allocation.resources)
+            _mark_busy(txn, allocation.instance_id)
+        txn.emit(
+            EventKind.ATTEMPT_PLACED,
+            job_id=job.id,
+            user=job.spec.user,
+            **{**reason_fields(action.reason), "attempt": attempt.id, "allocations": [_as_text(a) for a in held]},
+        )
+        intent = Intent(
+            token=f"start:{attempt.id}:{held[0].rank}", kind=IntentKind.START, subject=job.id, created_at=txn.now
+        )
+        txn.open_intent(intent)
+        return intent
+
+    def drive_starts(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+        """Start every unit that is not known to have started; units already started there just say so."""
+        units = {spec.id: spec for intent in intents for spec in self._unstarted(self.store.job(intent.subject))}
+        results = self.runner.start(list(units.values())) if units else {}
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for intent in intents:
+                self._record_started(txn, intent, results)
+
+    def _unstarted(self, job: Job) -> list[UnitSpec]:
+        attempt = job.attempt
+        if attempt is None or attempt.stop_requested_at is not None or job.state not in JOB_ON_INSTANCE:
+            return []
+        waiting = [a for a in attempt.allocations if a.started_at is None and not a.released]
+        return [self.unit_spec(job, attempt, allocation) for allocation in waiting]
+
+    def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
+        """Return what the engine is told of one rank; the id is the same however often it is told."""
+        spec = job.spec
+        workdir = str(self.uploads_dir / f"{spec.workdir_sha256}.tar.gz") if spec.workdir_sha256 else None
+        own = {
+            "HCLOUD_JOB_ID": job.id,
+            "HCLOUD_ATTEMPT": str(attempt.number),
+            "HCLOUD_RANK": str(allocation.rank),
+            "HCLOUD_NODES": str(spec.nodes.count),
+        }
+        return UnitSpec(
+            id=attempt.unit_id(allocation.rank),
+            instance_id=allocation.instance_id,
+            rank=allocation.rank,
+            command=spec.command,
+            resources=allocation.resources,
+            image=spec.image,
+            setup=spec.setup,
+            workdir=workdir,
+            env={**spec.env, **own},
+            network=spec.network,
+            peers=tuple(a.instance_id for a in sorted(attempt.allocations, key=lambda a: a.rank)),
+            max_runtime_s=spec.max_runtime_s,
+            stop_grace_s=spec.stop_grace_s,
+            progress=spec.progress,
+            metrics=spec.metrics,
+        )
+
+    def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult]) -> None:
+        job = txn.job(intent.subject)
+        attempt = job.attempt
+        for allocation in attempt.allocations if attempt and job.state in JOB_ON_INSTANCE else ():
+            assert attempt is not None
+            result = results.get(attempt.unit_id(allocation.rank))
+            if result is not None and result.outcome == "started":
+                job = note_started(txn, job, allocation.rank, txn.now)
+            elif result is not None and result.outcome == "refused":
+                job = release_allocation(
+                    txn, job, allocation.rank, ended_at=txn.now, cause=FailureCause.START_REFUSED, detail=result.detail
+                )
+        if start_pending(job):
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_AGAIN_S))
+        else:
+            txn.close_intent(intent.token)
+
+    # -------------------------------------------------------------------------------------------------------- stopping
+    def record_stop(self, txn: Transaction, action: StopAttempt) -> Intent | None:
+        """Write why the attempt is to end, and the intent; None where it is ending already."""
+        job = txn.job(action.job_id)
+        attempt = job.attempt
+        if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
+            raise Refused(f"{job.id} has nothing running")
+        if attempt.stop_requested_at is not None:
+            return None
+        stopping = replace(attempt, stop_cause=action.cause, stop_requested_at=txn.now)
+        change_job(txn, job, job.state, action.reason, attempt=stopping)
+        intent = Intent(token=f"stop:{attempt.id}", kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
+        txn.open_intent(intent)
+        return intent
+
+    def drive_stops(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+        """Ask units to end; asked again now and then until the observer has seen the end of all of them."""
+        wanted: dict[FailureCause | None, dict[str, str]] = {}
+        done: set[str] = set()
+        for intent in intents:
+            job = self.store.job(intent.subject)
+            attempt = job.attempt
+            if attempt is None or attempt.over or f"stop:{attempt.id}" != intent.token:
+                done.add(intent.token)
+                continue
+            group = wanted.setdefault(attempt.stop_cause, {})
+            group.update({attempt.unit_id(a.rank): a.instance_id for a in attempt.allocations if not a.released})
+        for cause, units in wanted.items():
+            self.runner.stop(units, cause=cause)
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for intent in intents:
+                if intent.token in done:
+                    txn.close_intent(intent.token)
+                else:
+                    txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
+
+
+def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
+    """Record that a rank's unit runs (once), with a UNIT_STARTED event; a PLACED job becomes RUNNING."""
+    attempt = job.attempt
+    held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
+    if attempt is None or held is None or held.started_at is not None:
+        return job
+    ranks = tuple(replace(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
+    reason = Reason(code="started", text=f"rank {rank} runs on {held.instance_id}")
+    running = replace(attempt, allocations=ranks)
+    if job.state is JobState.PLACED:
+        job = change_job(txn, job, JobState.RUNNING, reason, attempt=running)
+    else:
+        job = txn.put_job(replace(job, attempt=running))
+    txn.emit(
+        EventKind.UNIT_STARTED,
+        job_id=job.id,
+        instance_id=held.instance_id,
+        user=job.spec.user,
+        at=started_at,
+        attempt=attempt.id,
+        rank=rank,
+        vcpus=held.resources.vcpus,
+        memory_mib=held.resources.memory_mib,
+    )
+    return job
+
+
+def start_pending(job: Job) -> bool:
+    """Return whether some rank's start is neither known nor settled."""
+    attempt = job.attempt
+    if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:
+        return False
+    return any(a.started_at is None and not a.released for a in attempt.allocations)
+
+
+def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str, Resources]) -> None:
+    if job.cancelled_by:
+        raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
+    if job.state not in JOB_WAITING and not _may_grow(job):
+        raise Refused(f"{job.id} is {job.state}, not waiting")
+    wanted: dict[str, Resources] = {}
+    for rank in action.ranks:
+        before = wanted.get(rank.instance_id)
+        wanted[rank.instance_id] = before.plus(rank.resources) if before else rank.resources
+    for instance_id, amount in wanted.items():
+        if txn.instance(instance_id).state is not InstanceState.READY or instance_id not in free:
+            raise Refused(f"{instance_id} is not ready")
+        if not amount.fits(free[instance_id]):
+            raise Refused(f"{instance_id} has only {free[instance_id]} left, {amount} wanted")
+
+
+def _may_grow(job: Job) -> bool:
+    """Return whether a running attempt may be given more ranks."""
+    attempt = job.attempt
+    if job.state not in JOB_ON_INSTANCE or job.spec.nodes.gang or attempt is None:
+        return False
+    return not attempt.over and attempt.stop_requested_at is None
+
+
+def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
+    if job.state in JOB_ON_INSTANCE and job.attempt is not None:
+        return replace(job.attempt, allocations=(*job.attempt.allocations, *held))
+    number = job.attempts_made + 1
+    return Attempt(id=f"{job.id}.{number}", number=number, placed_at=now, allocations=held)
+
+
+def _mark_busy(txn: Transaction, instance_id: str) -> None:
+    instance = txn.instance(instance_id)
+    if instance.idle_since is not None:
+        txn.put_instance(replace(instance, idle_since=None))
+
+
+def _as_text(a: Allocation) -> str:
+    return f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}"

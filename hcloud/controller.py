@@ -1,0 +1,248 @@
+"""The one cycle that daemon and simulator both drive: observe, decide, act (architecture.md, ground rule 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hcloud.apply import Applier, Outcome, emit_trouble
+from hcloud.clock import Clock
+from hcloud.errors import ProviderError
+from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
+from hcloud.observe import Observation, Observer
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Plan
+from hcloud.planner.snapshot import Snapshot, Spend
+from hcloud.policy import Policy
+from hcloud.provider import Provider, Runner
+from hcloud.spend import SPEND_KINDS, SpendBook, month_start
+from hcloud.store import Lease, Store
+
+PAUSED = "paused"
+"""Key of the store's meta table: why launching and placing is paused ("" or absent: it is not)."""
+LEADER_TTL_S = 15.0
+OFFERS_EVERY_S = 15.0
+RENEW_EVERY_S = 30.0
+_EVENTS_AT_ONCE = 10_000
+_HYPOTHETICAL = 10**12
+_NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
+
+
+@dataclass(slots=True)
+class OfferBook:
+    """What each provider was last heard to offer. A provider that does not answer keeps its old offers."""
+
+    providers: Mapping[str, Provider]
+    clock: Clock
+    by_provider: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    _asked_at: dict[str, float] = field(default_factory=dict)
+
+    def refresh(self) -> dict[str, ProviderError]:
+        """Ask every provider that is due; return the troubles by provider."""
+        troubles: dict[str, ProviderError] = {}
+        now = self.clock.now()
+        for name, provider in sorted(self.providers.items()):
+            if now < self._asked_at.get(name, -1e18) + OFFERS_EVERY_S:
+                continue
+            self._asked_at[name] = now
+            try:
+                self.by_provider[name] = provider.offers()
+                self.errors.pop(name, None)
+            except ProviderError as trouble:
+                troubles[name] = trouble
+                self.errors[name] = str(trouble)
+        return troubles
+
+    def ask_again(self) -> None:
+        """Ask everybody at the next refresh: a launch just failed, so the offers have changed."""
+        self._asked_at.clear()
+
+    @property
+    def all(self) -> tuple[Offer, ...]:
+        """Every known offer, sorted by key."""
+        return tuple(sorted((o for offers in self.by_provider.values() for o in offers), key=lambda o: o.key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReport:
+    """One finished cycle, for status and metrics."""
+
+    at: float = 0.0
+    duration_s: float = 0.0
+    actions: int = 0
+    refused: int = 0
+    error: str = ""
+
+
+class Controller:
+    """Drives one deployment. ``cycle`` is called by one thread; ``preview`` and the read-only attributes by any.
+
+    ``holder`` names this daemon in the leader lease: only the lease's holder observes, plans and acts.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        providers: Mapping[str, Provider],
+        runner: Runner,
+        clock: Clock,
+        policy: Policy,
+        observer: Observer,
+        applier: Applier,
+        rng: np.random.Generator,
+        holder: str,
+    ) -> None:
+        """Take the ports; nothing is called yet."""
+        self.store = store
+        self.runner = runner
+        self.clock = clock
+        self.policy = policy
+        self.observer = observer
+        self.applier = applier
+        self.offers = OfferBook(providers=providers, clock=clock)
+        self.rng = rng
+        self.holder = holder
+        self.lease: Lease | None = None
+        self.last_seen = _NOTHING_SEEN
+        self.last_snapshot = Snapshot(now=clock.now())
+        self.last_spend = Spend()
+        self.started_at = clock.now()
+        self._engine_reachable_since: float | None = None
+        self._book: SpendBook | None = None
+        self._renewed: dict[str, tuple[float, float]] = {}
+
+    # ----------------------------------------------------------------------------------------------------------- cycle
+    def cycle(self) -> Outcome:
+        """Observe, decide, act once. Returns what was done (nothing, while another daemon leads).
+
+        Raises StoreBusy, StaleWrite: nothing is lost, try again.
+        """
+        if not self._lead():
+            return Outcome(applied=0)
+        self._hear_offers()
+        seen = self.observer.observe(self.policy.timing.sample_every_s, self.lease)
+        self._note_engine(seen)
+        resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease)
+        self.last_snapshot = self.snapshot()
+        plan = make_plan(self.last_snapshot, self.policy, self.rng)
+        outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
+        self._renew_leases()
+        if self.applier.machines.offers_failed:
+            self.applier.machines.offers_failed = False
+            self.offers.ask_again()
+        return replace(outcome, moved=outcome.moved or seen.moved or resumed > 0)
+
+    def snapshot(self) -> Snapshot:
+        """Return the present picture, sorted and frozen."""
+        now = self.clock.now()
+        view = self.store.live()
+        book = self._follow(view.instances)
+        self.last_spend = book.spend(now)
+        return Snapshot(
+            now=now,
+            jobs=_with_spend(view.jobs, book, now),
+            instances=tuple(self._with_seen(i) for i in view.instances),
+            offers=self.offers.all,
+            spend=self.last_spend,
+            backoffs=tuple(b for b in view.backoffs if b.until_at > now),
+            reachable=self.last_seen.reachable,
+            offers_known=frozenset(self.offers.by_provider),
+            providers=frozenset(self.offers.providers),
+            engine_reachable=self.last_seen.engine_reachable,
+            engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
+            paused=self.store.get_meta(PAUSED) or "",
+        )
+
+    def preview(self, specs: Sequence[JobSpec]) -> tuple[Snapshot, Plan, tuple[Job, ...]]:
+        """Plan as if ``specs`` had been submitted before the last cycle; changes nothing; any thread may call it.
+
+        Returns the supposed snapshot, the plan and the made-up jobs.
+        """
+        snapshot = self.last_snapshot
+        jobs = tuple(
+            Job(id=f"job-{_HYPOTHETICAL + n}", spec=spec, state=JobState.QUEUED, submitted_at=snapshot.now)
+            for n, spec in enumerate(specs)
+        )
+        supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
+        return supposed, make_plan(supposed, self.policy, np.random.default_rng(0)), jobs
+
+    def release(self) -> None:
+        """Give the leader lease back, so that a standby need not wait for it to run out."""
+        if self.lease is not None:
+            self.store.release_lease(self.lease)
+            self.lease = None
+
+    # ----------------------------------------------------------------------------------------------------------- parts
+    def _lead(self) -> bool:
+        now = self.clock.now()
+        if self.lease is None:
+            self.lease = self.store.acquire_lease(self.holder, now, LEADER_TTL_S)
+            if self.lease is not None:
+                self._book = None
+                with self.store.transaction(now, self.lease) as txn:
+                    txn.emit(EventKind.DAEMON, what="leader", holder=self.holder, epoch=self.lease.epoch)
+        elif now > self.lease.until - LEADER_TTL_S * 2 / 3:
+            self.lease = self.store.renew_lease(self.lease, now, LEADER_TTL_S)
+        return self.lease is not None
+
+    def _note_engine(self, seen: Observation) -> None:
+        """Remember since when the engine has answered without a gap: silence of workers counts from there."""
+        if not seen.engine_reachable:
+            self._engine_reachable_since = None
+        elif self._engine_reachable_since is None:
+            self._engine_reachable_since = self.clock.now()
+        self.last_seen = seen
+
+    def _hear_offers(self) -> None:
+        troubles = self.offers.refresh()
+        if troubles:
+            with self.store.transaction(self.clock.now(), self.lease) as txn:
+                for name, trouble in troubles.items():
+                    emit_trouble(txn, name, "offers", trouble)
+
+    def _follow(self, live: Sequence[Instance]) -> SpendBook:
+        if self._book is None:
+            self._book = SpendBook()
+            since = min([month_start(self.clock.now()), *(i.requested_at for i in live)])
+            self._book.follow(self.store.iter_events(since=since, kinds=SPEND_KINDS))
+        while events := self.store.events(after_seq=self._book.seq, limit=_EVENTS_AT_ONCE):
+            self._book.follow(events)
+            if len(events) < _EVENTS_AT_ONCE:
+                break
+        return self._book
+
+    def _with_seen(self, instance: Instance) -> Instance:
+        """Add when its worker last answered; silence is counted from this daemon's start at the earliest."""
+        known = self.observer.seen_at.get(instance.id, instance.seen_at)
+        if known is None or instance.id in self.last_seen.reachable:
+            return instance  # the moment matters only for those that are silent
+        return replace(instance, seen_at=max(known, self.started_at))
+
+    def _renew_leases(self) -> None:
+        """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
+        now = self.clock.now()
+        usable = [i for i in self.store.live().instances if i.state in (InstanceState.READY, InstanceState.DRAINING)]
+        due = {i.id: i.expires_at for i in usable if self._renewal_due(i, now)}
+        if not due:
+            return
+        taken = self.runner.renew(due)
+        for instance_id in sorted(taken):
+            self._renewed[instance_id] = (due[instance_id], now)
+
+    def _renewal_due(self, instance: Instance, now: float) -> bool:
+        if instance.id not in self.last_seen.reachable:
+            return False
+        expires_at, told_at = self._renewed.get(instance.id, (0.0, 0.0))
+        return expires_at != instance.expires_at or now >= told_at + RENEW_EVERY_S
+
+
+def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:
+    """Fill in what jobs with a budget of their own have spent."""
+    if not any(job.spec.budget_usd is not None for job in jobs):
+        return tuple(jobs)
+    usd = book.job_usd(now)
+    return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if j.spec.budget_usd is not None else j for j in jobs)

@@ -1,0 +1,412 @@
+"""The daemon process: puts the parts together, drives the cycle on a real clock, and ends cleanly.
+
+Starting and recovering are the same: nothing but the store, the provider's listing and the engine's reports is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from hcloud import __version__, sd_notify
+from hcloud.api.desk import DaemonStatus, Desk
+from hcloud.api.server import ApiServer, serve
+from hcloud.api.uploads import prune as prune_uploads
+from hcloud.apply import Applier, Outcome
+from hcloud.clock import Clock, SystemClock
+from hcloud.config import Config, PolicyWatch, ProviderSettings
+from hcloud.controller import Controller, CycleReport
+from hcloud.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
+from hcloud.logs import LogArchive
+from hcloud.model import EventKind, JobSpec
+from hcloud.observe import Observer
+from hcloud.policy import Policy
+from hcloud.preview import describe_preview
+from hcloud.provider import MachineSource, Provider, Runner, WorkerBootstrap
+from hcloud.sentences import nearest
+from hcloud.store import Store
+
+_log = logging.getLogger("hcloud")
+DAY_S = 86_400.0
+BUSY_GAP_S = 0.05
+"""The shortest pause between cycles; a slow one is followed by twice its length, so that the API keeps its share."""
+TROUBLE_GAP_S = 2.0
+POLICY_POLL_S = 2.0
+HOUSEKEEPING_EVERY_S = 3600.0
+FIRST_HOUSEKEEPING_AFTER_S = 60.0
+"""Soon after the start too, so that a daemon that is restarted often also clears up."""
+STALLED_AFTER_S = 60.0
+"""A cycle that has not ended for so long makes the watchdog fall silent, and systemd restarts us."""
+
+
+def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
+    """Build every configured provider from its entry point.
+
+    Raises:
+        ConfigError: an unknown type, or settings that the provider refuses.
+    """
+    known = {point.name: point for point in entry_points(group="hcloud.providers")}
+    built: dict[str, Provider] = {}
+    for wanted in config.providers:
+        point = known.get(wanted.type)
+        if point is None:
+            hint = nearest(wanted.type, known)
+            where = f"providers.{wanted.name}.type"
+            raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
+        state_dir = config.state_dir / "providers" / wanted.name
+        state_dir.mkdir(parents=True, exist_ok=True)
+        built[wanted.name] = _build(point.load(), wanted, clock, config.owner, state_dir)
+    return built
+
+
+def _build(
+    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, owner: str, state_dir: Path
+) -> Provider:
+    return factory(wanted.name, wanted.settings, clock, owner, str(state_dir))
+
+
+def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
+    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work on mock machines."""
+    if config.engine.runner == "fake":
+        return _fake_runner(providers, clock)
+    from hcloud.engine.runner import DaskRunner
+
+    return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
+
+
+def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
+    from hcloud.engine.fake import FakeRunner
+
+    sources = [p for p in providers.values() if isinstance(p, MachineSource)]
+    if len(sources) < len(providers):
+        real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
+        raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
+    return FakeRunner(sources, clock)
+
+
+def build_controller(
+    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, policy: Policy
+) -> Controller:
+    """Put the cycle together on the given ports."""
+    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
+    logs.folder.mkdir(parents=True, exist_ok=True)
+    poll_s = {p.name: p.poll_s for p in config.providers}
+    bootstrap = WorkerBootstrap(
+        scheduler_address=config.engine.listen,
+        tls_dir=str(config.engine.tls_dir),
+        isolation=config.engine.isolation,
+        settings={
+            "max_log_mib": str(config.engine.max_log_mib),
+            "max_workdir_mib": str(config.engine.max_workdir_mib),
+            "unit_uid_base": str(config.engine.unit_user_base),
+            "worker_ports": config.engine.worker_ports,
+        },
+    )
+    return Controller(
+        store=store,
+        providers=providers,
+        runner=runner,
+        clock=clock,
+        policy=policy,
+        observer=Observer(
+            store=store,
+            providers=providers,
+            runner=runner,
+            clock=clock,
+            owner=config.owner,
+            logs=logs,
+            poll_s=poll_s,
+        ),
+        applier=Applier(
+            store,
+            providers,
+            runner,
+            clock,
+            owner=config.owner,
+            bootstrap=bootstrap,
+            uploads_dir=config.state_dir / "uploads",
+        ),
+        rng=np.random.default_rng(),
+        # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
+        # successor leads at once instead of waiting for the lease to run out.
+        holder=f"{socket.gethostname()}:{config.state_dir}",
+    )
+
+
+class Daemon:
+    """One running daemon. ``run`` returns when a signal asked it to stop."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        """Build the parts in the order in which they can fail with a clear sentence.
+
+        Raises:
+            ConfigError: configuration, policy, provider settings or database are at fault.
+            AlreadyServing: another daemon serves this socket.
+        """
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.started_at = self.clock.now()
+        self.watch = PolicyWatch(config.policy)
+        self.providers = build_providers(config, self.clock)
+        self.runner = build_runner(config, self.providers, self.clock)
+        self.store = Store.open(config.database)
+        self.controller = build_controller(
+            config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
+        )
+        self.uploads_dir = config.state_dir / "uploads"
+        self.last_cycle = CycleReport()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._reload = threading.Event()
+        self._cycle_began_at: float | None = None
+
+    # ------------------------------------------------------------------------------------------------------------ run
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; running units and machines are left as they are. Returns the exit code."""
+        with ExitStack() as closing:
+            closing.callback(self.store.close)
+            closing.callback(self.runner.close)
+            with forgiving():  # before anybody can submit a job that gets an old number
+                self._set_foreign_logs_aside()
+            api = serve(self._desk(), self.config)
+            closing.callback(api.stop)
+            ticks = self._start_ticks()
+            closing.callback(ticks.shutdown)
+            self._install_signals()
+            self._record("started")
+            sd_notify.ready(f"serving {api.socket_path}")
+            _log.info("hcloud %s serves %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
+            self._loop(api)
+            sd_notify.stopping()
+            self._record("stopped")
+            self._release()
+        return 0 if self._stop.is_set() else 1
+
+    def _loop(self, api: ApiServer) -> None:
+        while not self._stop.is_set():
+            if not api.alive:
+                _log.critical("the API has died; ending so that the supervisor starts everything anew")
+                return
+            self._wake.clear()
+            pause_s = self._cycle_once()
+            self.clock.wait(self._stop, min(BUSY_GAP_S, pause_s))
+            if pause_s > BUSY_GAP_S:
+                self.clock.wait(self._wake, pause_s - BUSY_GAP_S)
+
+    def _cycle_once(self) -> float:
+        """Run one cycle; return how long to pause before the next."""
+        self._take_new_policy()
+        self._cycle_began_at = began_at = self.clock.now()
+        try:
+            outcome = self.controller.cycle()
+        except StaleWrite as lost:
+            _log.warning("the cycle was overtaken: %s", lost)
+            self.controller.lease = None
+            return self._note_cycle(began_at, error=str(lost))
+        except StoreError as trouble:
+            _log.error("the store does not answer: %s", trouble)
+            return self._note_cycle(began_at, error=str(trouble))
+        except Exception as bug:  # noqa: BLE001 the loop's top: a bad cycle must not end the daemon
+            _log.exception("the cycle failed")
+            return self._note_cycle(began_at, error=f"{type(bug).__name__}: {bug}")
+        finally:
+            self._cycle_began_at = None
+        return self._note_cycle(began_at, outcome)
+
+    def _note_cycle(self, began_at: float, outcome: Outcome | None = None, error: str = "") -> float:
+        duration_s = self.clock.now() - began_at
+        refused = len(outcome.refused) if outcome else 0
+        self.last_cycle = CycleReport(
+            at=began_at,
+            duration_s=duration_s,
+            actions=outcome.applied if outcome else 0,
+            refused=refused,
+            error=error,
+        )
+        if outcome is None:
+            return TROUBLE_GAP_S
+        for refusal in outcome.refused:
+            _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
+        return max(BUSY_GAP_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
+
+    def _take_new_policy(self) -> None:
+        status = self.watch.poll(force=self._reload.is_set())
+        self._reload.clear()
+        if not status.changed:
+            return
+        self.controller.policy = status.policy
+        if status.error:
+            _log.warning("policy %s %s stays in force: %s", status.policy.name, status.digest, status.error)
+        else:
+            _log.info("policy %s %s is in force", status.policy.name, status.digest)
+        text = status.error or "in force"
+        name, digest, ok = status.policy.name, status.digest, not status.error
+        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+            txn.emit(EventKind.POLICY_CHANGED, name=name, digest=digest, ok=ok, text=text)
+
+    # ---------------------------------------------------------------------------------------------------------- ticks
+    def _start_ticks(self) -> BackgroundScheduler:
+        ticks = BackgroundScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
+        soon = datetime.fromtimestamp(self.clock.now() + FIRST_HOUSEKEEPING_AFTER_S, tz=UTC)
+        ticks.add_job(self._housekeeping, "interval", seconds=HOUSEKEEPING_EVERY_S, next_run_time=soon)
+        beat_s = sd_notify.watchdog_interval_s()
+        if beat_s is not None:
+            ticks.add_job(self._beat, "interval", seconds=max(0.5, beat_s / 2))
+        ticks.start()
+        return ticks
+
+    def _beat(self) -> None:
+        began_at = self._cycle_began_at
+        if began_at is None or self.clock.now() - began_at < STALLED_AFTER_S:
+            sd_notify.watchdog()
+
+    def _housekeeping(self) -> None:
+        now, kept = self.clock.now(), self.config.retention
+        with forgiving():
+            events = self.store.prune_events(now - kept.events_days * DAY_S)
+            samples = self.store.prune_samples(now - kept.samples_days * DAY_S)
+            with self.store.transaction(now) as txn:
+                txn.clear_backoffs(now - DAY_S)
+            logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
+            in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().jobs]
+            uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
+            text = "housekeeping: %d events, %d samples, %d logs, %d uploads past their retention removed"
+            _log.info(text, events, samples, logs, uploads)
+
+    def _set_foreign_logs_aside(self) -> None:
+        newest = next((int(job.id.removeprefix("job-")) for job in self.store.jobs(limit=1)), 0)
+        made = {job.id: job.attempts_made for job in self.store.live().jobs}
+
+        def foreign(unit: str) -> bool:
+            job, attempt, _ = f"{unit}..".split(".")[:3]
+            number = job.removeprefix("job-")
+            if not (number.isdigit() and attempt.isdigit()):
+                return False
+            return int(number) > newest or int(attempt) > made.get(job, int(attempt))
+
+        count = self.controller.observer.logs.set_aside(foreign)
+        if count:
+            _log.warning("%d logs are of jobs that this database does not know; they were moved to logs/earlier", count)
+
+    def _install_signals(self) -> None:
+        def stop(signum: int, frame: FrameType | None) -> None:
+            self._stop.set()
+            self._wake.set()
+
+        def reload(signum: int, frame: FrameType | None) -> None:
+            self._reload.set()
+            self._wake.set()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, reload)
+
+    def _record(self, what: str) -> None:
+        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+            txn.emit(EventKind.DAEMON, what=what, version=__version__, holder=self.controller.holder)
+
+    def _release(self) -> None:
+        with forgiving():
+            self.controller.release()
+
+    # ------------------------------------------------------------------------------------------------------- the desk
+    def _desk(self) -> Desk:
+        return Desk(
+            store=self.store,
+            runner=self.runner,
+            clock=self.clock,
+            wake=self._wake.set,
+            status=self.status,
+            offers=lambda: self.controller.offers.all,
+            preview=self._preview,
+            admit=self._admit,
+            uploads_dir=self.uploads_dir,
+            logs_dir=self.config.state_dir / "logs",
+            readers=frozenset(self.config.api.readers),
+            admins=frozenset(self.config.api.admins),
+            max_upload_bytes=self.config.engine.max_workdir_mib * 2**20,
+        )
+
+    def _preview(self, specs: Sequence[JobSpec]) -> Sequence[Mapping[str, object]]:
+        snapshot, plan, jobs = self.controller.preview(specs)
+        return describe_preview(snapshot, plan, jobs, self.controller.policy)
+
+    def _admit(self, specs: Sequence[JobSpec]) -> None:
+        limit = self.controller.policy.caps.max_queued_jobs
+        waiting = len(self.store.live().jobs)
+        if waiting + len(specs) > limit:
+            raise Refused(
+                f"the queue is full: {waiting} jobs have not ended, {len(specs)} more would exceed "
+                f"caps.max_queued_jobs {limit}"
+            )
+
+    def status(self) -> DaemonStatus:
+        """Return the daemon's health; called by API threads."""
+        controller, budgets = self.controller, self.controller.policy.budgets
+        watched = self.watch.status
+        seen, live = controller.last_seen, self.store.live()
+        return {
+            "event_seq": self.store.newest_event_seq(),
+            "started_at": self.started_at,
+            "leader": controller.lease is not None,
+            "holder": controller.holder,
+            "policy": {
+                "name": controller.policy.name,
+                "digest": controller.policy.digest,
+                "path": str(self.config.policy),
+                "error": watched.error or "",
+            },
+            "cycle": {**asdict(self.last_cycle)},  # type: ignore[typeddict-item]
+            "engine": {
+                "reachable": seen.engine_reachable,
+                "workers": len(seen.reachable),
+                # The engine also remembers workers of machines that are gone.
+                "silent": len(controller.observer.silent & {i.id for i in live.instances}),
+                "facts": self.runner.facts(),
+            },
+            "providers": {
+                name: {
+                    "ok": name not in controller.offers.errors,
+                    "error": controller.offers.errors.get(name, ""),
+                    "offers": len(controller.offers.by_provider.get(name, ())),
+                    "facts": provider.facts(),
+                }
+                for name, provider in self.providers.items()
+            },
+            "spend": {
+                "day_usd": controller.last_spend.day_usd,
+                "month_usd": controller.last_spend.month_usd,
+                "per_hour_limit_usd": budgets.per_hour_usd,
+                "per_day_limit_usd": budgets.per_day_usd,
+                "per_month_limit_usd": budgets.per_month_usd,
+            },
+        }
+
+
+@contextmanager
+def forgiving() -> Iterator[None]:
+    """Log HCloud's own errors and go on: for notes whose loss harms nothing."""
+    try:
+        yield
+    except HCloudError as error:
+        _log.warning("%s", error)
+
+
+def run_daemon(config: Config) -> int:
+    """Run the daemon until it is told to stop; return the exit code."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    for chatty in ("alembic", "apscheduler", "distributed"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return Daemon(config).run()

@@ -1,0 +1,420 @@
+"""Observe: record what providers and the engine say as facts. Decides nothing; concludes nothing from silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hcloud.apply.machines import adopt, emit_trouble
+from hcloud.apply.records import change_instance, release_allocation
+from hcloud.apply.units import note_started
+from hcloud.clock import Clock
+from hcloud.errors import ProviderError
+from hcloud.logs import LogArchive
+from hcloud.model import (
+    JOB_ON_INSTANCE,
+    Allocation,
+    EventKind,
+    FailureCause,
+    Instance,
+    InstanceState,
+    Job,
+    Market,
+    Reason,
+)
+from hcloud.provider import (
+    CloudInstance,
+    CloudState,
+    ExitRecord,
+    Listing,
+    Provider,
+    Runner,
+    RunnerView,
+    UnitReport,
+    UnitSample,
+    UnitState,
+    WorkerReport,
+)
+from hcloud.store import Lease, LiveView, Store, Transaction
+
+Change = Callable[[Transaction], object]
+Owner = tuple[Job, Allocation]
+"""Whose unit it is."""
+SLOW_POLL_S = 30.0
+"""How often a provider is listed while none of its machines is silent or on its way up or down."""
+UNIT_MISSING_S = 60.0
+UNKNOWN_LAUNCH_S = 60.0
+"""How long after its request a machine whose launch reply was lost may still turn up in a listing."""
+_ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was seen: the workers that answered, whether the engine did, whether rows moved."""
+
+    reachable: frozenset[str]
+    engine_reachable: bool
+    moved: bool
+
+
+@dataclass(slots=True)
+class Observer:
+    """Reads providers and the engine. Its memory (poll times, absences, sample times) may be lost without harm."""
+
+    store: Store
+    providers: Mapping[str, Provider]
+    runner: Runner
+    clock: Clock
+    owner: str
+    logs: LogArchive
+    poll_s: Mapping[str, float]
+    seen_at: dict[str, float] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+    _listed_at: dict[str, float] = field(default_factory=dict)
+    _absent: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _unit_missing_since: dict[str, float] = field(default_factory=dict)
+    _sampled_at: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, sample_every_s: float, lease: Lease | None = None) -> Observation:
+        """Read everything that is due and record what changed, in one transaction; return what was seen."""
+        listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
+        engine = self.runner.observe()
+        self.silent = engine.silent
+        # Rows are read after the listings: a listed machine was recorded before it was launched.
+        view = self.store.live()
+        now = self.clock.now()
+        changes = [c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now)]
+        ended: dict[str, str] = {}
+        if engine.reachable:
+            changes += self._engine_changes(engine, view, now, sample_every_s, ended)
+        moved = self._commit(changes, lease)
+        # Read again: what ended just now leaves its machine idle from now on, not from the next look.
+        moved = self._commit(list(self._idle_changes(self.store.live())), lease) or moved
+        if ended:
+            self.runner.forget(ended)
+        return Observation(
+            reachable=frozenset(w.instance_id for w in engine.workers),
+            engine_reachable=engine.reachable,
+            moved=moved,
+        )
+
+    def _commit(self, changes: Sequence[Change], lease: Lease | None) -> bool:
+        if not changes:
+            return False
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for change in changes:
+                change(txn)
+        return True
+
+    # --------------------------------------------------------------------------------------------------------- machines
+    def _list(self, name: str, lease: Lease | None) -> Listing | None:
+        now = self.clock.now()
+        ours = [i for i in self.store.live().instances if i.offer.provider == name]
+        busy = any(i.state in _ON_THE_WAY or i.id in self.silent for i in ours)
+        every_s = self.poll_s.get(name, 2.0) if busy else max(SLOW_POLL_S, self.poll_s.get(name, 2.0))
+        if now < self._listed_at.get(name, -1e18) + every_s:
+            return None
+        self._listed_at[name] = now
+        try:
+            listing = self.providers[name].instances(self.owner)
+        except ProviderError as trouble:
+            # Nothing is concluded from a failed read; it is only told.
+            with self.store.transaction(now, lease) as txn:
+                emit_trouble(txn, name, "instances", trouble)
+            return None
+        self._end_orphans(name, listing, lease)
+        return listing
+
+    def poll_soon(self, provider: str) -> None:
+        """List this provider at the next observation, whenever it was listed last."""
+        self._listed_at.pop(provider, None)
+
+    def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
+        """End machines of our owner tag that no live record knows; each listing repeats this until they are gone."""
+        known = {i.token for i in self.store.live().instances}
+        orphans = [
+            c
+            for c in listing.instances
+            if c.owner == self.owner and c.token not in known and c.state in (CloudState.PENDING, CloudState.RUNNING)
+        ]
+        if not orphans:
+            return
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for c in orphans:
+                txn.emit(EventKind.ORPHAN, provider_id=c.provider_id, provider=name, token=c.token, action="terminate")
+        try:
+            self.providers[name].terminate([c.provider_id for c in orphans])
+        except ProviderError as trouble:
+            with self.store.transaction(self.clock.now(), lease) as txn:
+                emit_trouble(txn, name, "terminate", trouble)
+
+    def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
+        by_token = {c.token: c for c in listing.instances}
+        for instance in view.instances:
+            if instance.offer.provider != name:
+                continue
+            cloud = by_token.get(instance.token)
+            if cloud is not None:
+                self._absent.pop(instance.id, None)
+                yield from self._listed(instance, cloud, view, now)
+            elif self._surely_absent(instance, listing, now):
+                self._absent.pop(instance.id, None)
+                yield _gone(instance, view, now, "absent from complete listings", preempted=False)
+
+    def _surely_absent(self, instance: Instance, listing: Listing, now: float) -> bool:
+        """Absence counts only in complete listings, past the consistency delay, twice, and never for an open launch."""
+        if not listing.complete or instance.state is InstanceState.REQUESTED:
+            return False
+        settle_s = listing.consistent_after_s
+        if instance.provider_id is None:
+            settle_s += UNKNOWN_LAUNCH_S
+        if now - (instance.launched_at or instance.requested_at) <= settle_s:
+            return False
+        times, since = self._absent.get(instance.id, (0, now))
+        self._absent[instance.id] = (times + 1, since)
+        return times + 1 >= 2 and now > since
+
+    def _listed(self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float) -> Iterator[Change]:
+        if instance.provider_id is None:
+            yield lambda txn: adopt(txn, instance.id, cloud)
+        if cloud.state is CloudState.TERMINATED:
+            taken = cloud.preempt_at is not None or instance.preempt_at is not None
+            yield _gone(instance, view, cloud.terminated_at or now, cloud.detail or "ended", preempted=taken)
+            return
+        if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
+            yield _notice(instance.id, cloud.preempt_at)
+        price = cloud.price_usd_per_h
+        if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
+            yield _price(instance.id, price)
+
+    def _idle_changes(self, view: LiveView) -> Iterator[Change]:
+        busy = {a.instance_id for job in view.jobs if job.attempt for a in job.attempt.allocations if not a.released}
+        for instance in view.instances:
+            settled = instance.state in (InstanceState.READY, InstanceState.DRAINING)
+            if settled and instance.idle_since is None and instance.id not in busy:
+                yield _idle(instance.id)
+
+    # ----------------------------------------------------------------------------------------------------------- engine
+    def _engine_changes(
+        self, engine: RunnerView, view: LiveView, now: float, sample_every_s: float, ended: dict[str, str]
+    ) -> list[Change]:
+        changes: list[Change] = []
+        instances = {i.id: i for i in view.instances}
+        held = _held_by_instance(view.jobs)
+        for worker in engine.workers:
+            instance = instances.get(worker.instance_id)
+            if instance is None:
+                continue
+            self.seen_at[instance.id] = now
+            changes += _registered(instance, worker, now)
+            here = held.get(instance.id, {})
+            for report in worker.units:
+                changes += self._unit(report, worker, here.get(report.id), sample_every_s, ended)
+            if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
+                changes += self._missing(worker, here, now)
+        return changes
+
+    def _unit(
+        self,
+        report: UnitReport,
+        worker: WorkerReport,
+        owner: Owner | None,
+        sample_every_s: float,
+        ended: dict[str, str],
+    ) -> Iterator[Change]:
+        self._unit_missing_since.pop(report.id, None)
+        if owner is None:
+            yield from self._unowned(report, worker, ended)
+            return
+        job, allocation = owner
+        if report.started_at is not None and allocation.started_at is None:
+            yield _start(job.id, allocation.rank, report.started_at)
+        if report.sample is not None and self._sample_due(report, sample_every_s):
+            yield _sample(job, allocation.rank, worker.instance_id, report.sample)
+        if report.exit is not None and self.logs.collect(self.runner, report.id, worker.instance_id):
+            ended[report.id] = worker.instance_id
+            self._sampled_at.pop(report.id, None)
+            yield _end(job.id, allocation.rank, report)
+
+    def _unowned(self, report: UnitReport, worker: WorkerReport, ended: dict[str, str]) -> Iterator[Change]:
+        """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
+        if report.state is UnitState.ENDED:
+            ended[report.id] = worker.instance_id
+            return
+        self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)
+        if report.id not in self._sampled_at:
+            self._sampled_at[report.id] = self.clock.now()
+            yield lambda txn: txn.emit(
+                EventKind.ORPHAN, instance_id=worker.instance_id, provider_id=report.id, action="stop unit"
+            )
+
+    def _sample_due(self, report: UnitReport, every_s: float) -> bool:
+        assert report.sample is not None
+        last = self._sampled_at.get(report.id)
+        fresh = last is None or report.sample.at > last
+        due = last is None or report.exit is not None or report.sample.at >= last + every_s
+        if fresh and due:
+            self._sampled_at[report.id] = report.sample.at
+        return fresh and due
+
+    def _missing(self, worker: WorkerReport, here: Mapping[str, Owner], now: float) -> Iterator[Change]:
+        """A unit that ran and is no longer there at all, for long, while its worker answers: its disk was lost."""
+        present = {report.id for report in worker.units}
+        for unit, (job, allocation) in here.items():
+            if allocation.started_at is None or unit in present:
+                continue
+            since = self._unit_missing_since.setdefault(unit, now)
+            if now - since >= UNIT_MISSING_S:
+                yield _vanished(job.id, allocation.rank)
+
+
+def _held_by_instance(jobs: Sequence[Job]) -> dict[str, dict[str, Owner]]:
+    """Return the unreleased allocations by instance and unit id."""
+    found: dict[str, dict[str, Owner]] = {}
+    for job in jobs:
+        attempt = job.attempt
+        if attempt is not None and job.state in JOB_ON_INSTANCE:
+            for held in attempt.allocations:
+                if not held.released:
+                    found.setdefault(held.instance_id, {})[attempt.unit_id(held.rank)] = (job, held)
+    return found
+
+
+def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
+    if instance.state is InstanceState.BOOTING:
+        boot_s = now - (instance.launched_at or instance.requested_at)
+
+        def ready(txn: Transaction) -> None:
+            fresh = txn.instance(instance.id)
+            if fresh.state is InstanceState.BOOTING:
+                reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
+                change_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
+                isolation = list(worker.isolation)
+                txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
+
+        yield ready
+    if worker.preempt_at is not None and instance.preempt_at is None:
+        yield _notice(instance.id, worker.preempt_at)
+
+
+def _gone(instance: Instance, view: LiveView, at: float, why: str, *, preempted: bool) -> Change:
+    """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled."""
+
+    def record(txn: Transaction) -> None:
+        fresh = txn.instance(instance.id)
+        if fresh.state is InstanceState.TERMINATED:
+            return
+        code = "preempted" if preempted else "gone"
+        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
+        change_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at))
+        tokens = {fresh.token, f"terminate:{fresh.id}"}
+        for intent in view.intents:
+            if intent.token in tokens:
+                txn.close_intent(intent.token)
+        cause = FailureCause.PREEMPTED if preempted else FailureCause.INSTANCE_LOST
+        for job in view.jobs:
+            _release_on(txn, job, instance.id, cause, why)
+
+    return record
+
+
+def _release_on(txn: Transaction, job: Job, instance_id: str, cause: FailureCause, why: str) -> None:
+    if job.attempt is None or all(a.instance_id != instance_id or a.released for a in job.attempt.allocations):
+        return
+    fresh = txn.job(job.id)
+    assert fresh.attempt is not None
+    for held in fresh.attempt.allocations:
+        if held.instance_id == instance_id and not held.released:
+            detail = f"{instance_id} {why}"
+            fresh = release_allocation(txn, fresh, held.rank, ended_at=txn.now, cause=cause, detail=detail)
+
+
+def _notice(instance_id: str, preempt_at: float) -> Change:
+    def record(txn: Transaction) -> None:
+        fresh = txn.instance(instance_id)
+        if fresh.preempt_at != preempt_at:
+            txn.put_instance(replace(fresh, preempt_at=preempt_at))
+            txn.emit(EventKind.INSTANCE_NOTICE, instance_id=instance_id, preempt_at=preempt_at)
+
+    return record
+
+
+def _price(instance_id: str, price_usd_per_h: float) -> Change:
+    def record(txn: Transaction) -> None:
+        fresh = txn.instance(instance_id)
+        if fresh.offer.market is not Market.RESERVED:
+            txn.put_instance(replace(fresh, offer=replace(fresh.offer, price_usd_per_h=price_usd_per_h)))
+            txn.emit(EventKind.INSTANCE_PRICE, instance_id=instance_id, price_usd_per_h=price_usd_per_h)
+
+    return record
+
+
+def _idle(instance_id: str) -> Change:
+    def record(txn: Transaction) -> None:
+        fresh = txn.instance(instance_id)
+        if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
+            txn.put_instance(replace(fresh, idle_since=txn.now))
+
+    return record
+
+
+def _start(job_id: str, rank: int, started_at: float) -> Change:
+    return lambda txn: note_started(txn, txn.job(job_id), rank, started_at)
+
+
+def _end(job_id: str, rank: int, report: UnitReport) -> Change:
+    exited = report.exit
+    assert exited is not None
+
+    def record(txn: Transaction) -> None:
+        job = txn.job(job_id)
+        started_at, ended_at = _plausible_times(job, rank, exited, txn.now)
+        release_allocation(
+            txn,
+            job,
+            rank,
+            started_at=started_at,
+            ended_at=ended_at,
+            exit_code=exited.exit_code,
+            cause=exited.cause,
+            detail=exited.detail,
+            cpu_s=exited.cpu_s,
+            memory_mib_max=exited.memory_mib_max,
+        )
+
+    return record
+
+
+def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:
+    """Return start and end by the machine's clock where they agree with ours, else by ours: clocks of machines differ.
+
+    A unit that never started has no start.
+    """
+    assert job.attempt is not None
+    noted_at = next(a.started_at for a in job.attempt.allocations if a.rank == rank)
+    if noted_at is None:
+        return None, now
+    started_at = exited.started_at if job.attempt.placed_at <= exited.started_at <= noted_at else noted_at
+    return started_at, min(now, max(exited.ended_at, started_at))
+
+
+def _vanished(job_id: str, rank: int) -> Change:
+    detail = "its directory vanished from the machine"
+    return lambda txn: release_allocation(
+        txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
+    )
+
+
+def _sample(job: Job, rank: int, instance_id: str, sample: UnitSample) -> Change:
+    assert job.attempt is not None
+    measured = {
+        name: value
+        for name in ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
+        if (value := getattr(sample, name)) is not None
+    }
+    latency = {f"latency_ms_p{percentile}": ms for percentile, ms in sample.latency_ms.items()}
+    fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
+    return lambda txn: txn.emit(
+        EventKind.SAMPLE, job_id=job.id, instance_id=instance_id, user=job.spec.user, at=sample.at, **fields
+    )

@@ -1,0 +1,201 @@
+"""What has been spent this UTC day and month, by whom: the booked side of every budget check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from hcloud.model import Event, EventKind, JobId
+from hcloud.planner.snapshot import Spend
+
+DAY_S = 86_400.0
+EVERYBODY = ""
+
+
+@dataclass(slots=True)
+class _Meter:
+    """One machine while it is billed. ``since`` is where the present price began."""
+
+    price_usd_per_h: float
+    vcpus: float
+    memory_mib: float
+    minimum_s: float
+    launched_at: float | None = None
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class _UnitMeter:
+    job_id: JobId
+    instance_id: str
+    user: str
+    share: float
+    since: float
+
+
+@dataclass(slots=True)
+class SpendBook:
+    """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
+
+    A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
+    user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction).
+    """
+
+    seq: int = 0
+    """The last event taken in."""
+    _meters: dict[str, _Meter] = field(default_factory=dict)
+    _units: dict[str, _UnitMeter] = field(default_factory=dict)
+    _days: dict[str, dict[float, float]] = field(default_factory=dict)
+    """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
+    _job_usd: dict[JobId, float] = field(default_factory=dict)
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take in events in ``seq`` order, each once."""
+        for event in events:
+            self.seq = max(self.seq, event.seq)
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+
+    def spend(self, now: float) -> Spend:
+        """Return what was spent up to ``now`` in its UTC day and month."""
+        day_starts_at, month_starts_at, month_ends_at = _period(now)
+        users = {user: dict(days) for user, days in self._days.items()}
+        for user, since, rate in self._open():
+            _add(users.setdefault(user, {}), since, now, rate)
+        day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
+        month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
+        return Spend(
+            day_usd=day.pop(EVERYBODY, 0.0),
+            month_usd=month.pop(EVERYBODY, 0.0),
+            day_ends_at=day_starts_at + DAY_S,
+            month_ends_at=month_ends_at,
+            by_user_day_usd=day,
+            by_user_month_usd=month,
+        )
+
+    def job_usd(self, now: float) -> Mapping[JobId, float]:
+        """Return what each unfinished job's units have cost so far, in USD."""
+        total = dict(self._job_usd)
+        for meter in self._units.values():
+            usd = self._rate(meter) * max(0.0, now - meter.since) / 3600.0
+            total[meter.job_id] = total.get(meter.job_id, 0.0) + usd
+        return total
+
+    def _open(self) -> Iterator[tuple[str, float, float]]:
+        for machine in self._meters.values():
+            if machine.launched_at is not None:
+                yield (EVERYBODY, machine.since, machine.price_usd_per_h)
+        for unit in self._units.values():
+            yield (unit.user, unit.since, self._rate(unit))
+
+    def _rate(self, unit: _UnitMeter) -> float:
+        machine = self._meters.get(unit.instance_id)
+        return machine.price_usd_per_h * unit.share if machine else 0.0
+
+    def _book(self, user: str, since: float, until: float, usd_per_h: float) -> None:
+        _add(self._days.setdefault(user, {}), since, until, usd_per_h)
+
+    def _close_unit(self, unit: _UnitMeter, until: float) -> None:
+        rate = self._rate(unit)
+        self._book(unit.user, unit.since, until, rate)
+        usd = rate * max(0.0, until - unit.since) / 3600.0
+        self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
+        unit.since = max(until, unit.since)
+
+    # ------------------------------------------------------------------------------------------------- event handlers
+    def _requested(self, event: Event) -> None:
+        self._meters[event.instance_id or ""] = _Meter(
+            price_usd_per_h=_number(event, "price_usd_per_h"),
+            vcpus=_number(event, "vcpus", 1.0),
+            memory_mib=_number(event, "memory_mib", 1.0),
+            minimum_s=_number(event, "billing_minimum_s"),
+        )
+
+    def _launched(self, event: Event) -> None:
+        meter = self._meters.get(event.instance_id or "")
+        if meter is not None:
+            meter.launched_at = meter.since = _number(event, "launched_at", event.at)
+            meter.price_usd_per_h = _number(event, "price_usd_per_h", meter.price_usd_per_h)
+
+    def _price(self, event: Event) -> None:
+        meter = self._meters.get(event.instance_id or "")
+        if meter is None or meter.launched_at is None:
+            return
+        for unit in self._units.values():
+            if unit.instance_id == event.instance_id:
+                self._close_unit(unit, event.at)
+        self._book(EVERYBODY, meter.since, event.at, meter.price_usd_per_h)
+        meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
+
+    def _terminated(self, event: Event) -> None:
+        # Units on it end with it, and need its price for their last stretch.
+        for key, unit in list(self._units.items()):
+            if unit.instance_id == event.instance_id:
+                self._close_unit(unit, event.at)
+                del self._units[key]
+        meter = self._meters.pop(event.instance_id or "", None)
+        if meter is not None and meter.launched_at is not None:
+            until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
+            self._book(EVERYBODY, meter.since, until, meter.price_usd_per_h)
+
+    def _unit_started(self, event: Event) -> None:
+        machine = self._meters.get(event.instance_id or "")
+        if machine is not None:
+            share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
+            self._units[_unit(event)] = _UnitMeter(
+                event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), event.at
+            )
+
+    def _unit_ended(self, event: Event) -> None:
+        unit = self._units.pop(_unit(event), None)
+        if unit is not None:
+            self._close_unit(unit, event.at)
+
+    def _job_finished(self, event: Event) -> None:
+        self._job_usd.pop(event.job_id or "", None)
+
+
+_HANDLERS = {
+    EventKind.INSTANCE_REQUESTED: SpendBook._requested,
+    EventKind.INSTANCE_LAUNCHED: SpendBook._launched,
+    EventKind.INSTANCE_PRICE: SpendBook._price,
+    EventKind.INSTANCE_TERMINATED: SpendBook._terminated,
+    EventKind.UNIT_STARTED: SpendBook._unit_started,
+    EventKind.UNIT_ENDED: SpendBook._unit_ended,
+    EventKind.JOB_FINISHED: SpendBook._job_finished,
+}
+SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
+"""The events a :class:`SpendBook` needs; all others may be left out."""
+
+
+def _period(now: float) -> tuple[float, float, float]:
+    """Return the start of the UTC day, and start and end of the UTC month, around ``now``."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = day.replace(day=1)
+    following = (month + timedelta(days=32)).replace(day=1)
+    return day.timestamp(), month.timestamp(), following.timestamp()
+
+
+def month_start(now: float) -> float:
+    """Return the start of the UTC month of ``now``, in Unix seconds."""
+    return _period(now)[1]
+
+
+def _add(days: dict[float, float], since: float, until: float, usd_per_h: float) -> None:
+    """Add the cost of a stretch to the UTC days it touches."""
+    while since < until:
+        day = since - since % DAY_S
+        end = min(until, day + DAY_S)
+        days[day] = days.get(day, 0.0) + (end - since) * usd_per_h / 3600.0
+        since = end
+
+
+def _unit(event: Event) -> str:
+    return f"{event.fields['attempt']}.{event.fields['rank']}"
+
+
+def _number(event: Event, key: str, default: float = 0.0) -> float:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, (int, float)) else default

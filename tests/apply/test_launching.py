@@ -1,0 +1,105 @@
+"""What becomes of launches when a cloud behaves as clouds do."""
+
+import pytest
+
+from hcloud.model import EventKind, InstanceState, JobState
+from providers.mock import Fault, FaultKind
+from tests.apply.conftest import MakeDeployment
+from tests.apply.deployment import Deployment
+
+
+def _run_to_success(site: Deployment) -> None:
+    site.submit()
+    site.until_state(JobState.SUCCEEDED, JobState.FAILED)
+    assert site.state() is JobState.SUCCEEDED
+    assert site.starts("job-1") == ["job-1.1.0"]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOSE_REPLY, FaultKind.LOSE_REQUEST, FaultKind.ANSWER_LATE])
+def test_launch_of_unknown_outcome_leads_to_one_machine(site: Deployment, kind: FaultKind) -> None:
+    site.scene.cloud.inject(Fault(kind=kind, times=2))
+    _run_to_success(site)
+    assert len(site.scene.cloud.machines(site.now)) == 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.THROTTLE, FaultKind.BE_AWAY])
+def test_launch_that_was_not_carried_out_is_repeated_with_its_token(site: Deployment, kind: FaultKind) -> None:
+    site.scene.cloud.inject(Fault(kind=kind, call="launch", times=3))
+    _run_to_success(site)
+    assert len(site.scene.store.instances(live_only=False)) == 1
+    assert len(site.events(EventKind.PROVIDER_TROUBLE)) == 3
+
+
+def test_stockout_goes_on_with_the_next_zone_and_is_remembered(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b"]})
+    site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT, zone="east-1a", times=None))
+    _run_to_success(site)
+    [backoff] = site.scene.store.live().backoffs
+    assert (backoff.zone, backoff.instance_type, backoff.failures) == ("east-1a", "m.one", 1)
+    assert {m.zone for m in site.scene.cloud.machines(site.now)} == {"east-1b"}
+
+
+def test_stockout_everywhere_makes_jobs_wait_longer_each_time_and_never_fail(make: MakeDeployment) -> None:
+    site = make(policy={"stockout": {"backoff_s": 10, "backoff_cap_s": 40}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT, times=4))
+    _run_to_success(site)
+    told = [event.fields["until_at"] - event.at for event in site.events(EventKind.OFFER_BACKOFF)]  # type: ignore[operator]
+    assert told == [10.0, 20.0, 40.0, 40.0]
+
+
+def test_stockout_memory_outlives_the_daemon(make: MakeDeployment) -> None:
+    """Nothing about offers is kept in the process: what was remembered is in the store, and grows from there."""
+    site = make(policy={"stockout": {"backoff_s": 10, "backoff_cap_s": 40}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT, times=2))
+    site.submit()
+    site.until(lambda: len(site.events(EventKind.OFFER_BACKOFF)) == 1)
+    site.restart()
+    site.until(lambda: len(site.events(EventKind.OFFER_BACKOFF)) == 2)
+    lengths = [event.fields["until_at"] - event.at for event in site.events(EventKind.OFFER_BACKOFF)]  # type: ignore[operator]
+    assert lengths == [10.0, 20.0]
+
+
+def test_quota_closes_the_market_of_the_zone_for_every_type(make: MakeDeployment) -> None:
+    site = make()
+    site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))
+    site.submit()
+    site.cycle(2)
+    [backoff] = site.scene.store.live().backoffs
+    assert (backoff.instance_type, backoff.market) == ("", "on_demand")
+
+
+def test_rejected_launch_is_not_repeated_for_an_hour(site: Deployment) -> None:
+    site.scene.cloud.inject(Fault(kind=FaultKind.REJECT))
+    site.submit()
+    site.cycle(30)
+    [backoff] = site.scene.store.live().backoffs
+    assert backoff.until_at - site.now > 3000
+    assert site.state() is JobState.QUEUED
+
+
+def test_machine_that_never_registers_is_ended_and_replaced(make: MakeDeployment) -> None:
+    site = make(policy={"boot": {"timeout_s": 20}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.NEVER_BOOT))
+    _run_to_success(site)
+    first, second = reversed(site.scene.store.instances(live_only=False))
+    assert (first.state, second.ready_at is not None) == (InstanceState.TERMINATED, True)
+
+
+def test_jobs_cost_is_bounded_by_the_budget_when_machines_cannot_be_ended(make: MakeDeployment) -> None:
+    """Terminate is throttled for ever: machines still end at the expiry the budget had room for."""
+    site = make(policy={"budgets": {"per_day_usd": 0.12}, "lease": {"horizon_s": 600, "renew_before_s": 60}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.THROTTLE, call="terminate", times=None))
+    site.submit("sleep", "5", count=8)
+    site.cycle(200, step_s=10.0)
+    assert site.machines_up() == []
+    assert site.scene.cloud.billed_usd(site.now) <= 0.12
+
+
+def test_machine_that_never_registers_counts_against_its_offer(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b"]}, policy={"boot": {"timeout_s": 20}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.NEVER_BOOT, zone="east-1a", times=None))
+    site.submit()
+    site.until_state(JobState.SUCCEEDED)
+    [told] = site.events(EventKind.OFFER_BACKOFF)
+    assert (told.fields["zone"], told.fields["error"]) == ("east-1a", "never_registered")
+    assert [m.zone for m in site.scene.cloud.machines(site.now)] == ["east-1a", "east-1b"]

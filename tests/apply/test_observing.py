@@ -1,0 +1,167 @@
+"""What is concluded from what providers and the engine say, and what is not."""
+
+from hcloud.model import EventKind, FailureCause, InstanceState, JobState
+from hcloud.provider import LaunchRequest
+from providers.mock import Fault, FaultKind
+from tests.apply.conftest import MakeDeployment
+from tests.apply.deployment import Deployment
+
+PATIENT = {"unreachable": {"terminate_after_s": 30}}
+
+
+def _running(site: Deployment, *command: str) -> str:
+    """Submit a job and cycle until it runs; return its machine's id at the provider."""
+    site.submit(*command)
+    site.until_state(JobState.RUNNING)
+    return site.machines_up()[0]
+
+
+def test_failed_and_partial_listings_end_and_requeue_nothing(site: Deployment) -> None:
+    _running(site, "sleep", "200")
+    for kind in (FaultKind.BE_AWAY, FaultKind.THROTTLE, FaultKind.LIST_PARTLY):
+        site.scene.cloud.inject(Fault(kind=kind, call="instances", times=40))
+        for _ in range(40):
+            site.scene.controller.observer.poll_soon("mock")
+            site.cycle()
+    assert site.state() is JobState.RUNNING
+    assert len(site.machines_up()) == 1
+    assert site.starts("job-1") == ["job-1.1.0"]
+
+
+def test_engine_that_is_away_says_nothing_about_jobs(site: Deployment) -> None:
+    _running(site, "sleep", "60")
+    site.scene.engine.disconnect()
+    site.cycle(300)
+    assert site.state() is JobState.RUNNING
+    site.scene.engine.reconnect()
+    site.until_state(JobState.SUCCEEDED)
+    assert site.starts("job-1") == ["job-1.1.0"]
+
+
+def test_silent_machine_is_ended_and_its_job_runs_again_only_once_it_is_gone(make: MakeDeployment) -> None:
+    site = make(cloud={"stop_s": 25}, policy=PATIENT)
+    _running(site, "sleep", "90")
+    machine = site.job().attempt.allocations[0].instance_id  # type: ignore[union-attr]
+    site.scene.engine.silence(machine)
+    site.until(lambda: site.scene.store.instance(machine).state is InstanceState.TERMINATING)
+    while site.scene.store.instance(machine).state is InstanceState.TERMINATING:
+        assert site.starts("job-1") == ["job-1.1.0"]
+        site.cycle()
+    site.until_state(JobState.SUCCEEDED)
+    assert site.job().failures == (FailureCause.INSTANCE_LOST,)
+    assert site.starts("job-1") == ["job-1.1.0", "job-1.2.0"]
+
+
+def test_worker_that_answers_again_in_time_keeps_its_job(make: MakeDeployment) -> None:
+    site = make(policy=PATIENT)
+    _running(site, "sleep", "60")
+    machine = site.job().attempt.allocations[0].instance_id  # type: ignore[union-attr]
+    site.scene.engine.silence(machine)
+    site.cycle(20)
+    site.scene.engine.unsilence(machine)
+    site.until_state(JobState.SUCCEEDED)
+    assert site.starts("job-1") == ["job-1.1.0"]
+
+
+def test_dead_machine_is_noticed_and_its_job_runs_elsewhere(site: Deployment) -> None:
+    machine = _running(site, "sleep", "30")
+    site.scene.cloud.kill(machine)
+    site.until_state(JobState.SUCCEEDED)
+    assert site.job().failures == (FailureCause.INSTANCE_LOST,)
+    assert site.machines_up() != [machine]
+
+
+def test_preempted_job_is_told_so_and_runs_again(make: MakeDeployment) -> None:
+    site = make(cloud={"markets": ["spot"]})
+    machine = _running(site, "sleep", "90")
+    site.scene.cloud.preempt(machine, notice_s=30)
+    site.until_state(JobState.SUCCEEDED)
+    assert site.job().failures == (FailureCause.PREEMPTED,)
+    assert len(site.events(EventKind.INSTANCE_NOTICE)) == 1
+
+
+def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None:
+    _running(site, "sleep", "100")
+    [offer] = [o for o in site.scene.controller.offers.all if o.zone == "east-1a"][:1]
+    stray = site.scene.cloud.launch(
+        LaunchRequest(
+            token="stray", instance_id="inst-99", owner="hcloud-chaos", offer=offer, expires_at=site.now + 900
+        )
+    )
+    site.until(lambda: stray.provider_id not in site.machines_up())
+    assert site.events(EventKind.ORPHAN)[0].fields["provider_id"] == stray.provider_id
+    assert site.state() is JobState.RUNNING
+
+
+def test_machine_of_another_owner_is_never_touched(site: Deployment) -> None:
+    site.cycle()
+    offer = site.scene.controller.offers.all[0]
+    other = site.scene.cloud.launch(
+        LaunchRequest(token="t", instance_id="inst-1", owner="somebody", offer=offer, expires_at=site.now + 10_000)
+    )
+    _running(site, "sleep", "20")
+    site.cycle(60)
+    assert other.provider_id in site.machines_up()
+    assert site.events(EventKind.ORPHAN) == []
+
+
+def test_unit_that_vanished_from_its_machine_is_run_again(site: Deployment) -> None:
+    _running(site, "sleep", "500")
+    attempt = site.job().attempt
+    assert attempt is not None
+    site.scene.engine.stop({attempt.unit_id(0): attempt.allocations[0].instance_id}, cause=None)
+    site.scene.clock.advance(20)
+    site.scene.engine.forget({attempt.unit_id(0): attempt.allocations[0].instance_id})
+    site.until(lambda: FailureCause.INSTANCE_LOST in site.job().failures)
+    assert "vanished" in site.events(EventKind.UNIT_ENDED)[0].fields["detail"]  # type: ignore[operator]
+
+
+def test_output_is_archived_before_the_end_is_recorded(site: Deployment) -> None:
+    site.submit("/bin/sh", "-c", "echo done")
+    site.until_state(JobState.SUCCEEDED)
+    assert (site.scene.home / "logs" / "job-1.1.0.stdout").read_text() == "done\n"
+
+
+def test_idle_machine_is_kept_by_its_spin_up_and_then_let_go(make: MakeDeployment) -> None:
+    site = make(policy={"retention": {"spin_up_multiple": 10, "maximum_s": 1000}})
+    _running(site, "sleep", "5")
+    site.until_state(JobState.SUCCEEDED)
+    ended_at = site.now
+    site.until(lambda: site.machines_up() == [])
+    [instance] = site.scene.store.instances(live_only=False)
+    keep_s = 10 * instance.offer.instance_type.boot_delay_s
+    assert keep_s - 2 <= site.now - ended_at <= keep_s + 10
+
+
+def test_expiry_is_renewed_while_the_job_runs(make: MakeDeployment) -> None:
+    site = make(policy={"lease": {"horizon_s": 600, "renew_before_s": 300}})
+    _running(site, "sleep", "2000")
+    site.cycle(210, step_s=10.0)
+    assert site.state() is JobState.SUCCEEDED
+    assert site.starts("job-1") == ["job-1.1.0"]
+    assert len(site.events(EventKind.INSTANCE_RENEWED)) >= 4
+
+
+def test_clock_that_jumps_loses_nothing(site: Deployment) -> None:
+    _running(site, "sleep", "100")
+    site.scene.clock.advance(-3600)
+    site.cycle(5)
+    assert site.state() is JobState.RUNNING
+    site.scene.clock.advance(3600 + 200)
+    site.until_state(JobState.SUCCEEDED)
+    assert site.starts("job-1") == ["job-1.1.0"]
+
+
+def test_engine_back_after_a_long_absence_gives_its_workers_time_to_answer(make: MakeDeployment) -> None:
+    site = make(policy=PATIENT)
+    _running(site, "sleep", "400")
+    machine = site.job().attempt.allocations[0].instance_id  # type: ignore[union-attr]
+    site.scene.engine.disconnect()
+    site.cycle(100)
+    site.scene.engine.silence(machine)
+    site.scene.engine.reconnect()
+    site.cycle(20)
+    assert site.scene.store.instance(machine).state is InstanceState.READY
+    site.scene.engine.unsilence(machine)
+    site.until(lambda: site.state() is JobState.SUCCEEDED, cycles=400)
+    assert site.starts("job-1") == ["job-1.1.0"]

@@ -1,0 +1,147 @@
+"""What was spent: per day, month and user, as the event log tells it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.model import Event, EventKind, JobState
+from hcloud.spend import SpendBook
+from tests.apply.deployment import Deployment
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+
+
+def _machine(name: str, price: float, vcpus: float = 2.0) -> Event:
+    fields = {"price_usd_per_h": price, "vcpus": vcpus, "memory_mib": 4096, "billing_minimum_s": 60.0}
+    return Event(at=0.0, kind=EventKind.INSTANCE_REQUESTED, instance_id=name, fields=fields)
+
+
+def _launched(name: str, at: float, price: float) -> Event:
+    fields = {"launched_at": at, "price_usd_per_h": price}
+    return Event(at=at, kind=EventKind.INSTANCE_LAUNCHED, instance_id=name, fields=fields)
+
+
+def _ended(name: str, at: float) -> Event:
+    return Event(at=at, kind=EventKind.INSTANCE_TERMINATED, instance_id=name, fields={"terminated_at": at})
+
+
+def _unit(kind: EventKind, job: str, name: str, user: str, at: float, vcpus: float = 1.0) -> Event:
+    fields = {"attempt": f"{job}.1", "rank": 0, "vcpus": vcpus, "memory_mib": 64}
+    return Event(at=at, kind=kind, job_id=job, instance_id=name, user=user, fields=fields)
+
+
+def _book(*events: Event) -> SpendBook:
+    book = SpendBook()
+    book.follow(events)
+    return book
+
+
+def test_a_machine_over_midnight_is_split_between_the_days() -> None:
+    book = _book(_machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR - HOUR, 1.0))
+    spend = book.spend(NEW_YEAR + 2 * HOUR)
+    assert (spend.day_usd, spend.month_usd) == pytest.approx((2.0, 2.0))
+    assert spend.day_ends_at == NEW_YEAR + 24 * HOUR
+    assert book.spend(NEW_YEAR - 1).day_usd == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_short_machine_costs_the_billing_minimum() -> None:
+    book = _book(_machine("inst-1", 60.0), _launched("inst-1", NEW_YEAR, 60.0), _ended("inst-1", NEW_YEAR + 5))
+    assert book.spend(NEW_YEAR + HOUR).day_usd == pytest.approx(1.0)
+
+
+def test_a_spot_price_that_moves_counts_from_when_it_moved() -> None:
+    moved = Event(
+        at=NEW_YEAR + HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 3.0}
+    )
+    book = _book(
+        _machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR, 1.0), moved, _ended("inst-1", NEW_YEAR + 2 * HOUR)
+    )
+    assert book.spend(NEW_YEAR + 9 * HOUR).day_usd == pytest.approx(1.0 + 3.0)
+
+
+def test_users_pay_for_the_share_their_units_hold() -> None:
+    book = _book(
+        _machine("inst-1", 2.0),
+        _launched("inst-1", NEW_YEAR, 2.0),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR),
+        _unit(EventKind.UNIT_STARTED, "job-2", "inst-1", "eve", NEW_YEAR + HOUR, vcpus=0.5),
+        _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
+    )
+    spend = book.spend(NEW_YEAR + 2 * HOUR)
+    assert spend.by_user_day_usd == pytest.approx({"ada": 1.0, "eve": 0.5})
+    assert book.job_usd(NEW_YEAR + 2 * HOUR) == pytest.approx({"job-1": 1.0, "job-2": 0.5})
+
+
+def test_the_book_agrees_with_the_clouds_bill(site: Deployment) -> None:
+    site.submit("sleep", "70", count=5)
+    site.until(lambda: all(site.state(n) is JobState.SUCCEEDED for n in range(1, 6)), cycles=300)
+    site.until(lambda: site.machines_up() == [])
+    site.cycle(70)  # past the billing minimum of the last machine
+    assert site.scene.controller.last_spend.day_usd == pytest.approx(site.scene.cloud.billed_usd(site.now), rel=1e-6)
+
+
+def test_a_book_rebuilt_from_the_log_says_the_same(site: Deployment) -> None:
+    site.submit("sleep", "30", count=3)
+    site.cycle(20)
+    before = site.scene.controller.last_spend
+    site.restart()
+    site.scene.clock.advance(-1.0)
+    site.cycle()
+    assert site.scene.controller.last_spend == before
+
+
+Stretch = tuple[float, float, float]
+stretches = st.lists(
+    st.tuples(st.floats(0, 40 * 24 * HOUR), st.floats(0, 50 * HOUR), st.floats(0.01, 10.0)), min_size=1, max_size=8
+)
+
+
+def _day_total(stretches: list[Stretch], now: float) -> float:
+    """Return what the machines cost in the day of ``now``, minute by hand: no book, no days, one interval at a time."""
+    day = now - now % (24 * HOUR)
+    total = 0.0
+    for start, length, price in stretches:
+        since, until = NEW_YEAR + start, min(now, NEW_YEAR + start + max(length, 60.0))
+        total += max(0.0, until - max(since, day)) * price / HOUR
+    return total
+
+
+def _log(stretches: list[Stretch], now: float) -> list[Event]:
+    events: list[Event] = []
+    for number, (start, length, price) in zip(count(1), stretches, strict=False):
+        name, since, until = f"inst-{number}", NEW_YEAR + start, NEW_YEAR + start + length
+        if since <= now:
+            events += [_machine(name, price), _launched(name, since, price)]
+        if until <= now:
+            events.append(_ended(name, until))
+    return events
+
+
+def _differs(book_of: type[SpendBook], stretches: list[Stretch], now: float) -> bool:
+    book = book_of()
+    book.follow(_log(stretches, now))
+    # A machine that ended is billed its minimum at once; one that runs, as it runs.
+    wanted = _day_total([s for s in stretches if NEW_YEAR + s[0] <= now], now)
+    return abs(book.spend(now).day_usd - wanted) > 1e-6 + 60 * 10.0 / HOUR * len(stretches)
+
+
+@given(stretches, st.floats(0, 42 * 24 * HOUR))
+def test_the_day_adds_up_whatever_the_machines_did(machines: list[Stretch], after: float) -> None:
+    assert not _differs(SpendBook, machines, NEW_YEAR + after)
+
+
+class ForgetsRunning(SpendBook):
+    """A seeded fault: counts only machines that have ended."""
+
+    def _open(self):  # type: ignore[no-untyped-def]
+        return iter(())
+
+
+def test_the_adding_up_sees_a_book_that_forgets_running_machines() -> None:
+    assert _differs(ForgetsRunning, [(0.0, 30 * HOUR, 5.0)], NEW_YEAR + 20 * HOUR)

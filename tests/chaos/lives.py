@@ -1,0 +1,78 @@
+"""Lives of a daemon, each in a forked process that is really killed, or ends well and writes down what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.chaos.scene import CrashPoints, Scene, play, violations
+
+Build = Callable[[Path, CrashPoints], Scene]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """How one process ended: ``killed``, or the moments it passed and the promises it found broken."""
+
+    killed: bool
+    passed: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+
+
+def live(home: Path, build: Build, kill_at: int | None = None) -> Life:
+    """Play the scene in a child process, killed at moment ``kill_at`` (None: to its end), and return how it went."""
+    home.mkdir(exist_ok=True)
+    report = home / "report.json"
+    report.unlink(missing_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _be_the_daemon(home, build, kill_at, report)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return Life(killed=True)
+    told = json.loads(report.read_text())
+    return Life(killed=False, passed=tuple(told["passed"]), violations=tuple(told["violations"]))
+
+
+def _be_the_daemon(home: Path, build: Build, kill_at: int | None, report: Path) -> None:
+    """Never returns. What goes wrong is a violation too."""
+    crash = CrashPoints(kill_at=kill_at)
+    try:
+        scene = build(home, crash)
+        try:
+            play(scene)
+            found = violations(scene)
+        except AssertionError as stuck:
+            found = [str(stuck)[:2000], *violations(scene)]
+        scene.close()
+    except BaseException:  # noqa: BLE001 a forked child must never return into the test runner
+        found = [traceback.format_exc()]
+    report.write_text(json.dumps({"passed": crash.passed, "violations": found}))
+    os._exit(0)
+
+
+@contextmanager
+def fresh_home() -> Iterator[Path]:
+    """A directory for one deployment, in memory where there is such a place: thousands of commits are made there.
+
+    A killed process loses nothing that it has written, disk or not; what a power cut does is not played here.
+    """
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, prefix="hcloud-chaos-") as made:
+        yield Path(made)
+
+
+def crash_and_recover(home: Path, build: Build, kill_at: int) -> Life:
+    """Play until killed at ``kill_at``, then start again in the same place and play to the end."""
+    first = live(home, build, kill_at)
+    return live(home, build) if first.killed else first

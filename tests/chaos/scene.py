@@ -1,0 +1,272 @@
+"""A whole small deployment that outlives its process: store, mock cloud, fake engine and clock are in files.
+
+Every call to a port and every commit passes a :class:`CrashPoints`, which counts them and, when told to, kills this
+process with SIGKILL immediately before or after one of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from hcloud.apply import Applier
+from hcloud.controller import Controller
+from hcloud.engine.fake import FakeRunner
+from hcloud.errors import StoreBusy
+from hcloud.logs import LogArchive
+from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, JobSpec, Nodes, Resources
+from hcloud.observe import Observer
+from hcloud.policy import parse_policy
+from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.store import Store, Submission
+from providers.mock import MockProvider
+
+OWNER = "hcloud-chaos"
+START_AT = 1_900_000_000.0
+MOST_CYCLES = 700
+BUDGET_PER_DAY_USD = 10.0
+"""Room for three machines paid ahead to their horizon ($3 each), and for many that end early."""
+POLICY = {
+    "budgets": {"per_day_usd": BUDGET_PER_DAY_USD},
+    "caps": {"max_instances": 4},
+    "retention": {"spin_up_multiple": 1, "maximum_s": 10},
+    "lease": {"horizon_s": 600, "renew_before_s": 120},
+    "boot": {"timeout_s": 60},
+    "timing": {"sample_every_s": 5},
+}
+CLOUD: dict[str, object] = {
+    "types": {"m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 18.0}},
+    "zones": ["east-1a"],
+    "markets": ["on_demand"],
+    "boot": {"p50_s": 2, "p95_s": 2},
+    "stop_s": 1,
+    "list_lag_s": 3,
+    "persist": True,
+}
+SPECS = (
+    ("quick", ("sleep", "2"), Nodes()),
+    ("fails", ("/bin/sh", "-c", "exit 3"), Nodes()),
+    ("pair", ("sleep", "3"), Nodes(count=2, minimum=2)),
+    ("cancelled", ("sleep", "500"), Nodes()),
+)
+ENDS = {"quick": "succeeded", "fails": "failed", "pair": "succeeded", "cancelled": "cancelled"}
+
+
+class FileClock:
+    """A manual clock whose time is in a file, so that it goes on where a killed process left it."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(struct.pack("d", START_AT))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 8)
+
+    def now(self) -> float:
+        """Return the time last set, by whichever process."""
+        moment: float = struct.unpack("d", self._map[:8])[0]
+        return moment
+
+    def advance(self, seconds: float) -> None:
+        """Move on."""
+        self._map[:8] = struct.pack("d", self.now() + seconds)
+
+    def wait(self, wake: threading.Event, timeout_s: float) -> bool:
+        """Jump ahead at once."""
+        self.advance(timeout_s)
+        return wake.is_set()
+
+
+@dataclass(slots=True)
+class CrashPoints:
+    """Counts the moments around effects; kills the process at number ``kill_at`` (from 1)."""
+
+    kill_at: int | None = None
+    passed: list[str] = field(default_factory=list)
+    fail_commit_in: int | None = None
+    """So many commits from now, one fails."""
+
+    def hit(self, label: str) -> None:
+        """Note a moment, and die here if this is the one."""
+        self.passed.append(label)
+        if label == "commit:before" and self.fail_commit_in is not None:
+            self.fail_commit_in -= 1
+            if self.fail_commit_in == 0:
+                raise StoreBusy("the database is locked (a test says so)")
+        if len(self.passed) == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, inner: object, names: Sequence[str], prefix: str) -> object:
+        """Return ``inner`` with the methods ``names`` hit before and after."""
+        return _Watched(inner, {name: f"{prefix}.{name}" for name in names}, self.hit)
+
+
+class _Watched:
+    """Passes everything on to ``inner``; the named methods tell before and after."""
+
+    def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:
+        self._inner, self._labels, self._hit = inner, labels, hit
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        label = self._labels.get(name)
+        if label is None:
+            return found
+
+        def told(*args: object, **kwargs: object) -> object:
+            self._hit(f"{label}:before")
+            result = found(*args, **kwargs)
+            self._hit(f"{label}:after")
+            return result
+
+        return told
+
+
+@dataclass(slots=True)
+class Scene:
+    """The parts of one process's life."""
+
+    home: Path
+    clock: FileClock
+    store: Store
+    cloud: MockProvider
+    engine: FakeRunner
+    controller: Controller
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.store.close()
+
+
+def build(
+    home: Path,
+    crash: CrashPoints,
+    *,
+    cloud_settings: Mapping[str, object] | None = None,
+    policy: Mapping[str, object] | None = None,
+    provider_of: Callable[[MockProvider], object] = lambda cloud: cloud,
+    applier_of: Callable[..., Applier] = Applier,
+    observer_of: Callable[..., Observer] = Observer,
+) -> Scene:
+    """Open the deployment in ``home``, whatever an earlier process left there; the options seed faults and bugs."""
+    clock = FileClock(home / "clock")
+    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
+    store.crash_point = crash.hit
+    cloud = MockProvider("mock", {**CLOUD, **(cloud_settings or {})}, clock, OWNER, str(home))
+    engine = FakeRunner([cloud], clock)
+    calls = ("offers", "launch", "instances", "terminate")
+    provider = cast(Provider, crash.around(provider_of(cloud), calls, "provider"))
+    verbs = ("observe", "start", "stop", "renew", "logs", "forget")
+    runner = cast(Runner, crash.around(engine, verbs, "runner"))
+    logs = LogArchive(folder=home / "logs")
+    logs.folder.mkdir(exist_ok=True)
+    providers = {"mock": provider}
+    observer = observer_of(
+        store=store,
+        providers=providers,
+        runner=runner,
+        clock=clock,
+        owner=OWNER,
+        logs=logs,
+        poll_s={"mock": 1.0},
+    )
+    bootstrap = WorkerBootstrap(scheduler_address="127.0.0.1:1", tls_dir=str(home))
+    applier = applier_of(
+        store, providers, runner, clock, owner=OWNER, bootstrap=bootstrap, uploads_dir=home / "uploads"
+    )
+    controller = Controller(
+        store=store,
+        providers=providers,
+        runner=runner,
+        clock=clock,
+        policy=parse_policy({**POLICY, **(policy or {})}),
+        observer=observer,
+        applier=applier,
+        rng=np.random.default_rng(1),
+        holder="chaos",
+    )
+    return Scene(home=home, clock=clock, store=store, cloud=cloud, engine=engine, controller=controller)
+
+
+def submissions() -> list[Submission]:
+    """The jobs a stubborn client submits again and again under the same tokens until it hears that they were taken."""
+    return [
+        Submission(
+            spec=JobSpec(
+                name=name,
+                user="ada",
+                command=command,
+                target=BatchTarget(finish_within_s=120) if name == "quick" else BestEffortTarget(),
+                nodes=nodes,
+                resources=Resources(vcpus=1.5, memory_mib=1024, disk_gib=1.0),
+            ),
+            actor="ada",
+            token=f"token-{name}",
+        )
+        for name, command, nodes in SPECS
+    ]
+
+
+def play(scene: Scene) -> int:
+    """Submit, cycle until every job and machine has ended; return the number of cycles, or fail after too many."""
+    jobs = scene.store.submit(submissions(), scene.clock.now())
+    victim = next(job.id for job in jobs if job.spec.name == "cancelled")
+    for cycle in range(MOST_CYCLES):
+        scene.controller.cycle()
+        if settled(scene):
+            return cycle
+        if scene.clock.now() > START_AT + 6:
+            scene.store.request_cancel(victim, "ada", scene.clock.now())
+        scene.clock.advance(1.0)
+    raise AssertionError(f"not settled after {MOST_CYCLES} cycles: {scene.store.live()}")
+
+
+def settled(scene: Scene) -> bool:
+    """Return whether nothing is left to do, run or pay."""
+    view = scene.store.live()
+    up = [m for m in scene.cloud.machines(scene.clock.now()) if m.terminated_at is None]
+    return not view.jobs and not view.instances and not view.intents and not up
+
+
+def violations(scene: Scene) -> list[str]:
+    """Return every broken promise: jobs lost or run twice, machines and records without each other, overspending."""
+    now = scene.clock.now()
+    jobs = {job.spec.name: job for job in scene.store.jobs(limit=1000)}
+    found = [f"job {name} was lost" for name in ENDS if name not in jobs]
+    found += [
+        f"{job.id} ({name}) is {job.state}, not {ENDS[name]}: {job.outcome}"
+        for name, job in jobs.items()
+        if job.state not in JOB_ENDED or job.state != ENDS[name]
+    ]
+    found += _run_twice(scene)
+    machines = scene.cloud.machines(now)
+    rows = scene.store.instances(live_only=False)
+    tokens = {row.token for row in rows}
+    found += [f"machine {m.provider_id} has no record" for m in machines if m.token not in tokens]
+    found += [f"token {t} launched twice" for t in tokens if sum(m.token == t for m in machines) > 1]
+    real = {m.token for m in machines}
+    found += [f"{r.id} was never a machine" for r in rows if r.launched_at is not None and r.token not in real]
+    found += [f"{r.id} is left {r.state}" for r in rows if r.state is not InstanceState.TERMINATED]
+    found += [f"machine {m.provider_id} still runs" for m in machines if m.terminated_at is None]
+    billed = scene.cloud.billed_usd(now)
+    if billed > BUDGET_PER_DAY_USD:
+        found.append(f"{billed} USD were billed, {BUDGET_PER_DAY_USD} allowed")
+    return found
+
+
+def _run_twice(scene: Scene) -> list[str]:
+    """No machine was lost here, so every rank of every job may have been started once, over all attempts."""
+    starts: dict[str, int] = {}
+    for start in scene.engine.starts("job-"):
+        job, _attempt, rank = start.unit_id.split(".")
+        job_and_rank = f"{job} rank {rank}"
+        starts[job_and_rank] = starts.get(job_and_rank, 0) + 1
+    return [f"{who} was started {times} times" for who, times in sorted(starts.items()) if times > 1]

@@ -1,0 +1,157 @@
+"""Each promise checked after a kill is shown to be broken by a daemon or cloud with one seeded bug."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hcloud.apply import Applier, Refusal
+from hcloud.apply.records import change_instance
+from hcloud.apply.units import UnitActions
+from hcloud.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
+from hcloud.planner.plan import Action, Launch, Plan
+from hcloud.policy import Policy
+from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
+from hcloud.store import Lease, Submission
+from providers.mock import MockProvider
+from tests.chaos.lives import Build, crash_and_recover, fresh_home, live
+from tests.chaos.scene import CrashPoints, Scene, build
+
+NO_BUDGETS: dict[str, object] = {"budgets": {}}
+
+
+class HonestCloud:
+    """The mock cloud as it is; each bug overrides one call."""
+
+    def __init__(self, cloud: MockProvider) -> None:
+        self.cloud = cloud
+        self.name = cloud.name
+        self.facts = cloud.facts
+
+    def offers(self) -> tuple[Offer, ...]:
+        return self.cloud.offers()
+
+    def launch(self, request: LaunchRequest) -> CloudInstance:
+        return self.cloud.launch(request)
+
+    def instances(self, owner: str) -> Listing:
+        return self.cloud.instances(owner)
+
+    def terminate(self, provider_ids: Sequence[str]) -> None:
+        self.cloud.terminate(provider_ids)
+
+
+class IgnoresTokens(HonestCloud):
+    """A launch repeated is a second machine."""
+
+    def launch(self, request: LaunchRequest) -> CloudInstance:
+        known = any(m.token == request.token for m in self.cloud.machines(math.inf))
+        return self.cloud.launch(replace(request, token=f"{request.token}-again") if known else request)
+
+
+class NeverTerminates(HonestCloud):
+    """Says yes and does nothing."""
+
+    def terminate(self, provider_ids: Sequence[str]) -> None:
+        return
+
+
+class ForgetsIntents(Applier):
+    """Does not repeat what an earlier life left open."""
+
+    def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+        return 0
+
+
+class RenamesUnits(UnitActions):
+    """Gives a unit another id whenever a new process starts it, so that the engine's fence does not know it again."""
+
+    def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
+        spec = UnitActions.unit_spec(self, job, attempt, allocation)
+        return replace(spec, id=f"{job.id}.{os.getpid()}.{allocation.rank}")
+
+
+class NamesUnitsAnew(Applier):
+    """Starts units through :class:`RenamesUnits`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        honest = self.units
+        self.units = RenamesUnits(honest.store, honest.runner, honest.clock, honest.uploads_dir)
+
+
+class BelievesBeforeItLaunches(Applier):
+    """Writes that a machine was launched, and never asks for it."""
+
+    def _launches(
+        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: Lease | None
+    ) -> list[Action]:
+        for action in plan.actions:
+            if isinstance(action, Launch):
+                with self.store.transaction(self.clock.now(), lease) as txn:
+                    row = self.machines.record_launch(txn, action, policy, self.store.live().instances, 1.0)
+                    believed = replace(row, launched_at=txn.now, provider_id=f"mock-{row.id}")
+                    reason = Reason(code="launched", text="surely it will be")
+                    change_instance(txn, believed, InstanceState.BOOTING, reason)
+                    txn.close_intent(row.token)
+        return []
+
+
+def build_that_drops_a_job(home: Path, crash: CrashPoints) -> Scene:
+    """Open a store that takes a job in, says so, and keeps nothing of it."""
+    scene = build(home, crash)
+    honest = scene.store.submit
+
+    def submit(submissions: Sequence[Submission], now: float) -> tuple[Job, ...]:
+        return honest(submissions[1:], now)
+
+    scene.store.submit = submit  # type: ignore[method-assign]
+    return scene
+
+
+def life_with(bug: Build, killed_after: str | None) -> tuple[str, ...]:
+    """Return the promises broken in a life with ``bug``, killed the first time the moment ``killed_after`` comes."""
+    if killed_after is None:
+        with fresh_home() as home:
+            return live(home, bug).violations
+    with fresh_home() as home:
+        number = live(home, build).passed.index(killed_after) + 1
+    with fresh_home() as home:
+        return crash_and_recover(home, bug, number).violations
+
+
+BUGS: dict[str, tuple[Build, str | None, str]] = {
+    "a second machine for one token": (
+        partial(build, provider_of=IgnoresTokens, cloud_settings={"chances": {"list_late": 1.0}}),
+        "provider.launch:after",
+        "has no record",
+    ),
+    "a record without a machine": (partial(build, applier_of=BelievesBeforeItLaunches), None, "was never a machine"),
+    "a unit run twice": (partial(build, applier_of=NamesUnitsAnew), "runner.start:after", "was started 2 times"),
+    "a start forgotten": (partial(build, applier_of=ForgetsIntents), "runner.start:before", "is placed, not"),
+    "a job dropped": (build_that_drops_a_job, None, "job quick was lost"),
+    "machines that never end, unbudgeted": (
+        partial(build, provider_of=NeverTerminates, policy=NO_BUDGETS),
+        None,
+        "USD were billed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_is_seen(name: str) -> None:
+    bug, killed_after, wanted = BUGS[name]
+    assert [v for v in life_with(bug, killed_after) if wanted in v] != []
+
+
+def test_a_cloud_that_never_terminates_can_neither_overspend_nor_leak() -> None:
+    broken = life_with(partial(build, provider_of=NeverTerminates), None)
+    # Its machines stay paid for until they expire, so some job may find no money left; nothing else may go wrong.
+    assert [v for v in broken if not ("not succeeded" in v or "not settled" in v)] == []

@@ -1,0 +1,141 @@
+"""The daemon as a process: started, killed, stopped, misconfigured, doubled, and left without its database."""
+
+import json
+import signal
+import socket
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.home import PATIENCE_S, Home
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A deployment that has been set up; its daemons are ended with the test."""
+    made = Home(tmp_path / "home")
+    made.set_up()
+    yield made
+    made.end()
+
+
+def test_daemon_runs_a_job_and_leaves_machines_alone_when_told_to_stop(home: Home) -> None:
+    daemon = home.daemon()
+    home.run("submit", "-y", "-d", "--name", "long", "--", "sleep 500")
+    wait_until(lambda: home.job_state("job-1") == "running", PATIENCE_S)
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(PATIENCE_S) == 0
+    assert not home.socket.exists()
+    home.daemon()
+    assert home.job_state("job-1") == "running"
+    assert [i["state"] for i in home.status()["instances"]] == ["ready"]
+
+
+def test_daemon_that_was_killed_goes_on_where_it_was(home: Home) -> None:
+    daemon = home.daemon()
+    home.run("submit", "-y", "-d", "--", "sleep 3")
+    wait_until(lambda: home.job_state("job-1") != "submitted", PATIENCE_S)
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    home.daemon()
+    wait_until(lambda: home.job_state("job-1") == "succeeded", PATIENCE_S)
+    events = home.run("events", "-o", "csv")
+    assert events.count("unit_started") == 1
+
+
+def test_second_daemon_says_so_and_leaves_the_first_alone(home: Home) -> None:
+    first = home.daemon()
+    second = home.daemon()
+    assert second.wait(PATIENCE_S) != 0
+    assert "another daemon serves" in home.log
+    assert first.poll() is None
+    assert home.answers()
+
+
+def test_edited_policy_takes_effect_and_a_broken_one_leaves_the_old_in_force(home: Home) -> None:
+    daemon = home.daemon()
+    policy = home.path / "policies" / "default.yaml"
+    policy.write_text("name: strict\nbudgets: {per_hour_usd: 1}\n")
+    wait_until(lambda: home.status()["daemon"]["daemon"]["policy"]["name"] == "strict", PATIENCE_S)
+    policy.write_text("name: broken\nbudgets: {per_hour: 1}\n")
+    daemon.send_signal(signal.SIGHUP)
+    told = wait_until(lambda: home.status()["daemon"]["daemon"]["policy"]["error"], PATIENCE_S)
+    assert told == f"{policy}:2: budgets.per_hour: unknown key; did you mean 'per_hour_usd'?"
+    assert home.status()["daemon"]["daemon"]["policy"]["name"] == "strict"
+    assert "did you mean 'per_hour_usd'?" in home.run("status")
+
+
+def test_locked_database_is_told_and_waited_for(home: Home) -> None:
+    home.daemon()
+    other = sqlite3.connect(home.path / "hcloud.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    wait_until(lambda: "the store does not answer" in home.log or "busy" in home.log, PATIENCE_S)
+    other.execute("COMMIT")
+    other.close()
+    home.run("submit", "-y", "-d", "--", "true")
+    wait_until(lambda: home.job_state("job-1") == "succeeded", PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "sentence"),
+    [
+        ("type: mock", "type: mokc", "there is no provider type 'mokc'; did you mean 'mock'?"),
+        ("settings: {", "settings: {zoens: [a], ", "there is no setting zoens; did you mean zones?"),
+        ("policy: policies/default.yaml", "policy: policies/none.yaml", "none.yaml"),
+        ("runner: fake", "runner: faek", "did you mean 'fake'?"),
+        ("database: null", "database: sqlite:////proc/nothing/here.db", "/proc/nothing"),
+    ],
+)
+def test_wrong_configuration_ends_the_start_with_one_sentence(home: Home, key: str, wrong: str, sentence: str) -> None:
+    config = home.path / "config.yaml"
+    assert key in config.read_text()
+    config.write_text(config.read_text().replace(key, wrong))
+    assert home.daemon().wait(PATIENCE_S) == 2
+    assert sentence in home.log
+    assert "Traceback" not in home.log
+
+
+def test_file_that_is_no_database_is_named_and_not_touched(home: Home) -> None:
+    database = home.path / "hcloud.db"
+    database.write_text("these are my holiday notes, all of them" * 100)
+    before = database.read_bytes()
+    assert home.daemon().wait(PATIENCE_S) == 2
+    assert str(database) in home.log
+    assert database.read_bytes() == before
+
+
+def test_systemd_is_told_when_the_daemon_is_ready_and_that_it_lives(home: Home, tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    listener.settimeout(PATIENCE_S)
+    daemon = home.daemon(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000")
+    assert listener.recv(1000).startswith(b"READY=1")
+    assert listener.recv(1000) == b"WATCHDOG=1"
+    daemon.send_signal(signal.SIGTERM)
+    wait_until(lambda: listener.recv(1000) == b"STOPPING=1", PATIENCE_S)
+    listener.close()
+
+
+def test_output_of_jobs_of_a_lost_database_is_not_shown_as_that_of_new_ones(home: Home) -> None:
+    daemon = home.daemon()
+    home.run("run", "-q", "--", "echo of the old job")
+    assert home.run("logs", "1") == "of the old job\n"
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    for lost in (*home.path.glob("hcloud.db*"), *home.path.glob("providers/mock/*")):
+        lost.unlink()
+    home.daemon()
+    assert "moved to logs/earlier" in home.log
+    home.run("run", "-q", "--", "echo of the new job")
+    assert home.run("logs", "1") == "of the new job\n"
+    assert (home.path / "logs" / "earlier" / "job-1.1.0.stdout").read_text() == "of the old job\n"
+
+
+def test_status_tells_the_number_of_the_newest_event(home: Home) -> None:
+    home.daemon()
+    home.run("run", "-q", "--", "true")
+    newest = json.loads(home.run("events", "-o", "json"))[-1]["seq"]
+    assert home.status()["daemon"]["daemon"]["event_seq"] >= newest
