@@ -1,0 +1,76 @@
+"""The application: routes behind the gate, one form of failure, and an OpenAPI document that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from hcloud import __version__
+from hcloud.api import failures, fleet, jobs, uploads
+from hcloud.api.desk import Desk
+from hcloud.api.gate import Gate
+from hcloud.api.tokens import TokenFile
+from hcloud.api.views import ErrorBody
+
+DESCRIPTION = """\
+Submit jobs with performance targets, watch them, and ask what they cost and why.
+
+Times are Unix seconds (UTC), money is USD. Every failure has the body `{"error": {"code", "message"}}`:
+400 bad input, 401 no or unknown token, 403 not allowed for your role, 404 no such thing, 409 refused by policy or
+budget, 413 body too large, 503 not now (try again after `Retry-After` seconds). Repeating any request is harmless; give
+a `token` with each submitted job, so that a repeated submission is recognised.
+"""
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "Bad input: what, where, what would be right"},
+    401: {"model": ErrorBody, "description": "No token, or not a known one (TCP only)"},
+    403: {"model": ErrorBody, "description": "Your role does not allow it"},
+    404: {"model": ErrorBody, "description": "There is no such thing"},
+    409: {"model": ErrorBody, "description": "Policy or budget says no"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
+    503: {"model": ErrorBody, "description": "Not now; try again after the seconds in Retry-After"},
+}
+
+
+def build_app(desk: Desk, tokens: TokenFile | None = None) -> FastAPI:
+    """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers come in."""
+    app = _App(
+        title="HCloud",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        responses=_ERRORS,
+        redirect_slashes=False,
+    )
+    app.state.desk = desk
+    app.add_middleware(
+        Gate,
+        readers=desk.readers,
+        admins=desk.admins,
+        tokens=tokens,
+        max_upload_bytes=desk.max_upload_bytes,
+    )
+    failures.install(app)
+    for router in (jobs.router, fleet.router, uploads.router, fleet.probes):
+        app.include_router(router)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Return FastAPI's document without its own form of validation errors, which this API never sends."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for path in document["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                document["components"]["schemas"].pop(name, None)
+        return super().openapi()

@@ -1,0 +1,216 @@
+"""Routes about everything but jobs: machines, offers, events, the daemon's health, reports, pausing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from hcloud import __version__
+from hcloud.api.desk import Desk
+from hcloud.api.doors import TheCaller, TheDesk
+from hcloud.api.metrics import Gauges, exposition
+from hcloud.api.unit_logs import read_when
+from hcloud.api.views import InstanceView, instance_views
+from hcloud.controller import PAUSED
+from hcloud.errors import BadInput
+from hcloud.model import Event, EventKind, Market, Offer
+from hcloud.report import build_report, report_kinds
+
+router = APIRouter(prefix="/v1", tags=["fleet"])
+probes = APIRouter(tags=["probes"])
+BIGGEST = 2**63 - 1
+
+UnixTime = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds (UTC)")]
+WaitS = Annotated[
+    float, Query(ge=0, le=30, allow_inf_nan=False, description="how long to wait for something new, in seconds")
+]
+
+
+class ReportName(StrEnum):
+    """The reports there are."""
+
+    COST = "cost"
+    PERFORMANCE = "performance"
+    SAVINGS = "savings"
+    UTILISATION = "utilisation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The daemon's health and the fleet at a glance. ``daemon`` has the keys of ``hcloud.api.DaemonStatus``."""
+
+    version: str
+    now: float
+    you: str
+    role: str
+    paused: str
+    jobs: dict[str, int]
+    instances: dict[str, int]
+    price_usd_per_h: float
+    priced_at: float | None
+    max_upload_bytes: int
+    daemon: dict[str, Any]
+
+
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class PauseRequest:
+    """Why the fleet is paused; shown to everybody."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)] = "paused by an operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Whether launching and placing is paused: why, or "" when it is not."""
+
+    paused: str
+
+
+@router.get("/instances")
+def list_instances(
+    desk: TheDesk,
+    ended: Annotated[bool, Query(description="also machines that are gone")] = False,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[InstanceView]:
+    """List machines, with the jobs on them."""
+    view = desk.store.live()
+    found = desk.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
+    return instance_views(found, view.jobs)
+
+
+@router.get("/offers")
+def list_offers(desk: TheDesk) -> list[Offer]:
+    """List what the providers were last heard to offer, sorted by provider, zone, type and market."""
+    return sorted(desk.offers(), key=lambda offer: offer.key)
+
+
+@router.get("/events")
+async def list_events(
+    desk: TheDesk,
+    after_seq: Annotated[int, Query(ge=0, le=BIGGEST)] = 0,
+    since: UnixTime = None,
+    until: UnixTime = None,
+    job_id: str | None = None,
+    instance_id: str | None = None,
+    kind: Annotated[list[EventKind] | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    wait_s: WaitS = 0,
+) -> list[Event]:
+    """List events in order of ``seq``, from the first after ``after_seq``; waits for one when ``wait_s`` is given."""
+
+    def read() -> tuple[Event, ...]:
+        return desk.store.events(
+            after_seq=after_seq,
+            since=since,
+            until=until,
+            job_id=job_id,
+            instance_id=instance_id,
+            kinds=kind,
+            limit=limit,
+        )
+
+    return list(await read_when(desk, bool, read, wait_s))
+
+
+@router.get("/status")
+def status(desk: TheDesk, caller: TheCaller) -> Status:
+    """Tell how the daemon is."""
+    gauges = read_gauges(desk)
+    return Status(
+        version=__version__,
+        now=desk.clock.now(),
+        you=caller.name,
+        role=caller.role.value,
+        paused=desk.store.get_meta(PAUSED) or "",
+        jobs={state.value: count for state, count in sorted(gauges.jobs.items())},
+        instances=_by_state(gauges.instances),
+        price_usd_per_h=gauges.price_usd_per_h,
+        priced_at=gauges.priced_at,
+        max_upload_bytes=desk.max_upload_bytes,
+        daemon=dict(gauges.daemon),
+    )
+
+
+def _by_state(instances: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    states = sorted({state for state, _ in instances})
+    return {each: sum(count for (state, _), count in instances.items() if state == each) for each in states}
+
+
+@router.get("/reports/{name}")
+def report(
+    desk: TheDesk,
+    name: ReportName,
+    by: Annotated[str | None, Query(max_length=64, description="what to group by; see the report")] = None,
+    since: UnixTime = None,
+    until: UnixTime = None,
+) -> dict[str, Any]:
+    """Compute a report from the event log."""
+    if since is not None and until is not None and since > until:
+        raise BadInput(f"since ({since:.0f}) is after until ({until:.0f}); exchange them")
+    events = desk.store.iter_events(kinds=report_kinds(name.value))
+    table = build_report(name.value, events, desk.clock.now(), by=by, since=since, until=until)
+    return dict(table.to_json())
+
+
+@router.post("/pause")
+def pause(desk: TheDesk, caller: TheCaller, request: PauseRequest) -> Paused:
+    """Launch and place nothing more until resumed; what runs goes on. Admins only."""
+    caller.require_admin("pause the fleet")
+    return _set_paused(desk, caller.name, request.reason)
+
+
+@router.post("/resume")
+def resume(desk: TheDesk, caller: TheCaller) -> Paused:
+    """Launch and place again. Admins only."""
+    caller.require_admin("resume the fleet")
+    return _set_paused(desk, caller.name, "")
+
+
+def _set_paused(desk: Desk, actor: str, reason: str) -> Paused:
+    if (desk.store.get_meta(PAUSED) or "") != reason:
+        with desk.store.transaction(desk.clock.now()) as transaction:
+            transaction.emit(EventKind.DAEMON, actor=actor, what="paused" if reason else "resumed", text=reason)
+        desk.store.set_meta(PAUSED, reason)
+        desk.wake()
+    return Paused(paused=reason)
+
+
+def read_gauges(desk: Desk) -> Gauges:
+    """Count what status and metrics show."""
+    instances = desk.store.live().instances
+    counted = Counter((each.state.value, each.offer.market.value) for each in instances)
+    billed = [each for each in instances if each.launched_at is not None]
+    on_sale = [offer.priced_at for offer in desk.offers()]
+    return Gauges(
+        now=desk.clock.now(),
+        jobs=desk.store.counts(),
+        instances=counted,
+        price_usd_per_h=sum(each.offer.price_usd_per_h for each in billed),
+        price_usd_per_h_by_market={
+            market.value: sum(each.offer.price_usd_per_h for each in billed if each.offer.market is market)
+            for market in Market
+        },
+        priced_at=min(on_sale, default=None),
+        daemon=desk.status(),
+    )
+
+
+@probes.get("/healthz", response_class=PlainTextResponse)
+def healthz(desk: TheDesk) -> str:
+    """Answer ``ok`` when the store can be read (503 when not)."""
+    desk.store.get_meta(PAUSED)
+    return "ok\n"
+
+
+@probes.get("/metrics", response_class=PlainTextResponse)
+def metrics(desk: TheDesk) -> PlainTextResponse:
+    """Return gauges in Prometheus' text format."""
+    return PlainTextResponse(exposition(read_gauges(desk)), media_type="text/plain; version=0.0.4")

@@ -1,0 +1,170 @@
+"""Routes about jobs: submit, plan, watch, cancel, explain, read output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from hcloud.api.desk import Desk
+from hcloud.api.doors import TheCaller, TheDesk
+from hcloud.api.fleet import WaitS
+from hcloud.api.gate import Caller
+from hcloud.api.story import Story, job_story
+from hcloud.api.unit_logs import LogQuestion, read_part, read_when
+from hcloud.api.uploads import note_use
+from hcloud.api.views import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
+from hcloud.errors import BadInput, ConfigError, Refused
+from hcloud.jobfile import JobFile
+from hcloud.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.provider import Stream
+from hcloud.store import Submission
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+MOST_AT_ONCE = 10_000
+LOG_PART_BYTES = 256 * 1024
+
+
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class JobRequest:
+    """A job to submit. ``token``: yours, any text; a second submission with it is answered with the first one's job."""
+
+    job: JobFile
+    token: Annotated[str | None, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")] = None
+
+
+JobRequests = Annotated[list[JobRequest], Field(min_length=1, max_length=MOST_AT_ONCE)]
+
+
+@router.post("/jobs", status_code=201)
+def submit_jobs(desk: TheDesk, caller: TheCaller, requests: JobRequests) -> list[SubmittedJob]:
+    """Submit jobs: all of them or, when one is at fault, none. Answers in the same order."""
+    specs = _specs(desk, caller, requests)
+    submissions = [
+        Submission(spec=spec, actor=caller.name, token=request.token)
+        for spec, request in zip(specs, requests, strict=True)
+    ]
+    _admit(desk, submissions)
+    jobs = desk.store.submit(submissions, desk.clock.now())
+    desk.wake()
+    return [submitted_job(job) for job in jobs]
+
+
+def _admit(desk: Desk, submissions: Sequence[Submission]) -> None:
+    """Ask policy about what is new: a repeated request is answered as before, however full the queue is by now."""
+    try:
+        desk.admit([each.spec for each in submissions])
+    except Refused:
+        known = desk.store.taken_in(submissions)
+        fresh = [each for each in submissions if each.token is None or (each.spec.user, each.token) not in known]
+        if len(fresh) == len(submissions):
+            raise
+        if fresh:
+            desk.admit([each.spec for each in fresh])
+
+
+@router.post("/plan")
+def plan_jobs(desk: TheDesk, caller: TheCaller, requests: JobRequests) -> list[PlannedJob]:
+    """Tell what would be done for these jobs and at what price, by the planner that would do it. Changes nothing."""
+    specs = _specs(desk, caller, requests)
+    desk.admit(specs)
+    planned: Any = desk.preview(specs)  # mappings, checked on their way out
+    return list(planned)
+
+
+def _specs(desk: Desk, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
+    now = desk.clock.now()
+    specs = []
+    for index, request in enumerate(requests):
+        try:
+            spec = request.job.to_spec(caller.name, now)
+        except ConfigError as error:
+            raise BadInput(f"body[{index}].job.{error}") from error
+        if spec.workdir_sha256 is not None and not note_use(desk.uploads_dir, spec.workdir_sha256):
+            raise BadInput(
+                f"body[{index}].job.workdir_sha256: no archive {spec.workdir_sha256} was uploaded; "
+                "PUT it to /v1/uploads first"
+            )
+        specs.append(spec)
+    return specs
+
+
+@router.get("/jobs")
+def list_jobs(
+    desk: TheDesk,
+    caller: TheCaller,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    user: str | None = None,
+    name: str | None = None,
+    tag: Annotated[str | None, Query(description="key, or key=value")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    before: Annotated[str | None, Query(description="id of the last job of the page before")] = None,
+) -> list[JobView]:
+    """List jobs, newest first."""
+    found = desk.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
+    return [job_view(job, caller) for job in found]
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(desk: TheDesk, caller: TheCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
+    """Show one job; with ``wait_s``, as soon as it has ended."""
+    job = await read_when(desk, _ended, partial(desk.store.job, job_id), wait_s)
+    return job_view(job, caller)
+
+
+def _ended(job: Job) -> bool:
+    return job.state in JOB_ENDED
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel_job(desk: TheDesk, caller: TheCaller, job_id: str) -> JobView:
+    """Ask for a job to be stopped (your own, unless you are an admin). One that has ended stays as it is."""
+    caller.require_owner(desk.store.job(job_id).spec.user, f"cancel {job_id}")
+    job = desk.store.request_cancel(job_id, caller.name, desk.clock.now())
+    desk.wake()
+    return job_view(job, caller)
+
+
+@router.get("/jobs/{job_id}/explain")
+def explain_job(desk: TheDesk, job_id: str) -> Story:
+    """Tell what was decided about a job and what happened to it, in order, with the numbers that decided it."""
+    return job_story(desk.store, desk.store.job(job_id))
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to go on; X-HCloud-End: true when this "
+            "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: which attempt, and how the job is.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def read_logs(
+    desk: TheDesk,
+    job_id: str,
+    stream: Stream = "stdout",
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=4 * LOG_PART_BYTES)] = LOG_PART_BYTES,
+    rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="by default the present or last one")] = None,
+    wait_s: WaitS = 0,
+) -> Response:
+    """Read a job's output, live or kept; with ``wait_s``, as soon as there is more of it."""
+    question = LogQuestion(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
+    part = await read_when(
+        desk, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_part, desk, question), wait_s
+    )
+    headers = {
+        "X-HCloud-Next-Offset": str(part.chunk.next_offset),
+        "X-HCloud-End": "true" if part.chunk.end else "false",
+        "X-HCloud-Attempt": str(part.attempt),
+        "X-HCloud-Job-State": part.state.value,
+    }
+    return Response(part.chunk.content, media_type="application/octet-stream", headers=headers)

@@ -1,0 +1,88 @@
+"""What Prometheus scrapes: a dozen gauges, written in its text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hcloud import __version__
+from hcloud.api.desk import DaemonStatus
+from hcloud.model import InstanceState, JobState, Market
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """The numbers at ``now``. ``instances`` is keyed by state and market; ``priced_at`` is the oldest price on sale."""
+
+    now: float
+    jobs: Mapping[JobState, int]
+    instances: Mapping[tuple[str, str], int]
+    price_usd_per_h: float
+    price_usd_per_h_by_market: Mapping[str, float]
+    priced_at: float | None
+    daemon: DaemonStatus
+
+
+def exposition(gauges: Gauges) -> str:
+    """Return the text. States and markets nobody is in are shown as 0, so that series do not come and go."""
+    return "".join(f"{line}\n" for line in _lines(gauges))
+
+
+def _lines(gauges: Gauges) -> Iterator[str]:
+    daemon = gauges.daemon
+    cycle, engine = daemon.get("cycle", {}), daemon.get("engine", {})
+    yield from _metric("build_info", "Version of HCloud.", [({"version": __version__}, 1)])
+    yield from _metric("up_since_seconds", "When the daemon started.", _plain(daemon.get("started_at")))
+    yield from _metric("leader", "1 when this daemon plans.", _plain(daemon.get("leader")))
+    yield from _metric("jobs", "Jobs by state.", [({"state": state}, gauges.jobs.get(state, 0)) for state in JobState])
+    yield from _metric("instances", "Live machines by state and market.", _instances(gauges.instances))
+    yield from _metric(
+        "price_usd_per_hour",
+        "What the billed machines cost per hour.",
+        [({"market": market}, price) for market, price in gauges.price_usd_per_h_by_market.items()],
+    )
+    yield from _metric("cycle_duration_seconds", "How long the last cycle took.", _plain(cycle.get("duration_s")))
+    yield from _metric("cycle_failed", "1 when the last cycle ended with an error.", _plain(_flag(cycle.get("error"))))
+    yield from _metric("engine_reachable", "1 when the engine answered.", _plain(engine.get("reachable")))
+    yield from _metric("engine_workers", "Workers that answered.", _plain(engine.get("workers")))
+    yield from _metric("engine_workers_silent", "Known workers that did not answer.", _plain(engine.get("silent")))
+    yield from _metric("event_seq", "Number of the newest event.", _plain(daemon.get("event_seq")))
+    age = None if gauges.priced_at is None else max(0.0, gauges.now - gauges.priced_at)
+    yield from _metric("price_age_seconds", "Age of the oldest price on sale.", _plain(age))
+    spend = daemon.get("spend", {})
+    yield from _metric("spend_day_usd", "Money spent in this UTC day.", _plain(spend.get("day_usd")))
+    yield from _metric("spend_month_usd", "Money spent in this UTC month.", _plain(spend.get("month_usd")))
+
+
+def _instances(counts: Mapping[tuple[str, str], int]) -> list[tuple[dict[str, str], float]]:
+    states = [state for state in InstanceState if state is not InstanceState.TERMINATED]
+    return [
+        ({"state": state.value, "market": market.value}, counts.get((state.value, market.value), 0))
+        for state in states
+        for market in Market
+    ]
+
+
+def _flag(error: str | None) -> bool | None:
+    return None if error is None else bool(error)
+
+
+def _plain(value: float | None) -> list[tuple[dict[str, str], float]]:
+    return [] if value is None else [({}, value)]
+
+
+def _metric(name: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:
+    lines = [f"hcloud_{name}{_labels(labels)} {float(value):.15g}" for labels, value in samples]
+    if lines:
+        yield f"# HELP hcloud_{name} {meaning}"
+        yield f"# TYPE hcloud_{name} gauge"
+        yield from lines
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    escaped = (f'{key}="{_escaped(value)}"' for key, value in labels.items())
+    return "{" + ",".join(escaped) + "}" if labels else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

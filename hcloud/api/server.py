@@ -1,0 +1,259 @@
+"""Serving the application from a thread of the daemon: a Unix socket always, TCP only with TLS and tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import shutil
+import socket
+import ssl
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hcloud.api.app import build_app
+from hcloud.api.desk import Desk
+from hcloud.api.gate import Peer
+from hcloud.api.tokens import TokenFile
+from hcloud.api.uploads import remove_parts
+from hcloud.config import ApiSettings, Config, TcpSettings
+from hcloud.errors import ConfigError, HCloudError
+
+STOP_GRACE_S = 2
+SOCKET_CHECK_S = 1.0
+_UCRED = struct.Struct("3i")
+_log = logging.getLogger(__name__)
+
+
+class AlreadyServing(HCloudError):
+    """Another daemon holds this socket; it is left alone."""
+
+
+class PeerProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1, with what the kernel knows of a Unix socket's other end in the scope's state as ``peer``."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel once per connection; the client cannot influence the answer."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX:
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            pid, uid, gid = _UCRED.unpack(raw)
+            self.app_state = {**self.app_state, "peer": Peer(pid=pid, uid=uid, gid=gid)}
+
+
+class ApiServer:
+    """A running API. ``socket_path`` is where it listens; ``tcp_address`` host and port, if any."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        socket_path: Path,
+        settings: ApiSettings,
+        lock: int,
+        listeners: list[tuple[uvicorn.Server, socket.socket]],
+    ) -> None:
+        """Take over an open socket and lock, and serve until :meth:`stop`. Use :func:`serve`."""
+        self.socket_path = socket_path
+        self._closing = desk.closing
+        self._closing.clear()
+        self._lock = lock
+        self._listeners = listeners
+        self._settings = settings
+        self._inode = socket_path.stat().st_ino
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+        self._thread.start()
+        while self._thread.is_alive() and not all(server.started for server, _ in listeners):
+            self._thread.join(timeout=0.005)
+
+    @property
+    def tcp_address(self) -> tuple[str, int] | None:
+        """Where TCP callers come in, or None."""
+        tcp = [listener for _, listener in self._listeners if listener.family != socket.AF_UNIX]
+        return tcp[0].getsockname()[:2] if tcp else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are being answered."""
+        return self._thread.is_alive() and all(server.started for server, _ in self._listeners)
+
+    def stop(self) -> None:
+        """Finish what is being answered (briefly), remove the socket, let go of the lock. Repeatable."""
+        self._closing.set()
+        for server, _ in self._listeners:
+            server.should_exit = True
+        self._thread.join(timeout=STOP_GRACE_S + 10)
+        with contextlib.suppress(FileNotFoundError):
+            if self.socket_path.stat().st_ino == self._inode:
+                self.socket_path.unlink()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve_all())
+        except BaseException as error:  # noqa: BLE001
+            # The thread's top: the daemon reads `alive`, and ends the process when it is not.
+            _log.critical("the API stopped: %s", error, exc_info=error)
+
+    async def _serve_all(self) -> None:
+        serving = {asyncio.create_task(server.serve(sockets=[listener])) for server, listener in self._listeners}
+        keeper = asyncio.create_task(self._keep_socket(serving))
+        try:
+            while not all(task.done() for task in serving):
+                done, _ = await asyncio.wait(tuple(serving), return_when=asyncio.FIRST_COMPLETED)
+                serving -= done
+                for task in done:
+                    task.result()
+        finally:
+            keeper.cancel()
+
+    async def _keep_socket(self, serving: set[asyncio.Task[None]]) -> None:
+        """Open the Unix socket anew when somebody deleted it: nobody could reach a daemon that works otherwise."""
+        while True:
+            await asyncio.sleep(SOCKET_CHECK_S)
+            if self._closing.is_set() or self.socket_path.exists():
+                continue
+            try:
+                listener = open_unix_socket(self.socket_path, self._settings)
+            except ConfigError as trouble:
+                _log.error("the socket was deleted: %s", trouble)
+                continue
+            _log.warning("%s was deleted by somebody; it is open again", self.socket_path)
+            former, _ = self._listeners[0]
+            server = uvicorn.Server(former.config)
+            serving.add(asyncio.create_task(server.serve(sockets=[listener])))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            self._listeners[0], self._inode = (server, listener), self.socket_path.stat().st_ino
+            former.should_exit = True
+
+
+def serve(desk: Desk, config: Config) -> ApiServer:
+    """Open the socket (and TCP, if configured) and answer requests from a thread of this process.
+
+    Raises:
+        AlreadyServing: a live daemon holds the socket.
+        ConfigError: the group, the TLS files, the tokens file or the address do not do.
+    """
+    path = config.socket_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for directory in (desk.uploads_dir, desk.logs_dir):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with contextlib.ExitStack() as undo:
+        lock = _take_lock(path)
+        undo.callback(os.close, lock)
+        remove_parts(desk.uploads_dir)
+        tokens = TokenFile(config.api.tcp.tokens_file) if config.api.tcp is not None else None
+        listeners = [_tcp_listener(build_app(desk, tokens), config.api.tcp)] if config.api.tcp is not None else []
+        for _, listener in listeners:
+            undo.callback(listener.close)
+        unix = open_unix_socket(path, config.api)
+        undo.callback(unix.close)
+        app = build_app(desk)
+        listeners.insert(0, (uvicorn.Server(_uvicorn_config(app)), unix))
+        undo.pop_all()
+        return ApiServer(desk, path, config.api, lock, listeners)
+
+
+def _take_lock(path: Path) -> int:
+    """Hold ``<socket>.lock`` while this process lives; the kernel lets go of it whatever way the process ends."""
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise AlreadyServing(f"another daemon serves {path}; stop it first, or use another run_dir") from error
+    return lock
+
+
+def open_unix_socket(path: Path, settings: ApiSettings) -> socket.socket:
+    """Return a listening socket at ``path`` with its mode and group, never reachable with wider ones before.
+
+    It is made inside a private directory, given its mode and group, and only then moved to its place, over a socket
+    that a killed daemon left behind. The caller holds the lock. Raises ConfigError.
+    """
+    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+        raise ConfigError(f"{path} is in the way and is not a socket; remove it")
+    group = _group_id(settings.socket_group)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _private_directory(path.parent) as private:
+            # The short name of the directory's own descriptor keeps below the limit of a socket's path.
+            listener.bind(f"/proc/self/fd/{private}/s")
+            os.chown("s", -1, group, dir_fd=private)
+            os.chmod("s", int(settings.socket_mode, 8), dir_fd=private)
+            listener.listen(2048)
+            os.rename("s", path, src_dir_fd=private)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot open the socket {path}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+@contextlib.contextmanager
+def _private_directory(parent: Path) -> Iterator[int]:
+    made = tempfile.mkdtemp(prefix=".socket-", dir=parent)
+    try:
+        opened = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _group_id(name: str | None) -> int:
+    try:
+        return -1 if name is None else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"there is no group {name!r} on this host", where="api.socket_group") from None
+
+
+def _tcp_listener(app: FastAPI, tcp: TcpSettings) -> tuple[uvicorn.Server, socket.socket]:
+    host, _, port = tcp.listen.rpartition(":")
+    settings = _uvicorn_config(app, certificate=tcp.certificate, key=tcp.key)
+    try:
+        settings.load()
+        listener = socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=2048)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"cannot listen on {tcp.listen}: {error}", where="api.tcp") from error
+    listener.setblocking(False)
+    return uvicorn.Server(settings), listener
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _uvicorn_config(app: FastAPI, *, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        proxy_headers=False,  # nobody may say on whose behalf they come
+        server_header=False,
+        limit_concurrency=1000,
+        timeout_graceful_shutdown=STOP_GRACE_S,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )

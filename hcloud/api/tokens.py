@@ -1,0 +1,113 @@
+"""The tokens file: who may come in over TCP. Lines are ``name:sha256-of-token:role``; ``#`` begins a comment."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud.errors import ConfigError
+
+ROLES = ("reader", "submitter", "admin")
+_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEntry:
+    """One known token, by its SHA-256 (the token itself is kept nowhere)."""
+
+    name: str
+    digest: str
+    role: str
+
+
+def parse_tokens(text: str, where: str) -> tuple[TokenEntry, ...]:
+    """Read the file's text.
+
+    Raises:
+        ConfigError: a line has another form, a role does not exist, or a token stands there twice; names the line.
+    """
+    entries: dict[str, TokenEntry] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.split("#", 1)[0].strip()
+        if not line:
+            continue
+        entry = _parse_line(line, f"{where}:{number}")
+        if entry.digest in entries:
+            raise ConfigError(
+                f"the same token already belongs to {entries[entry.digest].name}", where=f"{where}:{number}"
+            )
+        entries[entry.digest] = entry
+    if not entries:
+        raise ConfigError("holds no token; add a line name:sha256-of-token:role", where=where)
+    return tuple(entries.values())
+
+
+def _parse_line(line: str, where: str) -> TokenEntry:
+    parts = [part.strip() for part in line.split(":")]
+    if len(parts) != 3 or not _NAME.fullmatch(parts[0]):
+        raise ConfigError("expected name:sha256-of-token:role", where=where)
+    name, digest, role = parts[0], parts[1].lower(), parts[2]
+    if not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"the token of {name} must stand here as its SHA-256, 64 hexadecimal digits (printf %s TOKEN | sha256sum)",
+            where=where,
+        )
+    if role not in ROLES:
+        raise ConfigError(f"no role {role!r}; one of {', '.join(ROLES)}", where=where)
+    return TokenEntry(name=name, digest=digest, role=role)
+
+
+class TokenFile:
+    """A tokens file that is read again when it changes; while it cannot be read, nobody comes in."""
+
+    def __init__(self, path: Path) -> None:
+        """Read ``path``. Raises ConfigError when it is missing, malformed, or writable by others than its owner."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen = self._fingerprint()
+        self._entries = self._read()
+
+    def find(self, token: str) -> TokenEntry | None:
+        """Return the entry of ``token``, or None."""
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        found = None
+        for entry in self._current():  # all of them, so that time tells nothing
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry
+        return found
+
+    def _current(self) -> tuple[TokenEntry, ...]:
+        with self._lock:
+            try:
+                seen = self._fingerprint()
+                if seen != self._seen:
+                    self._seen, self._entries = seen, ()
+                    self._entries = self._read()
+            except ConfigError as error:
+                _log.error("no token is accepted until this is mended: %s", error)
+                self._entries = ()
+            return self._entries
+
+    def _fingerprint(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise ConfigError(f"cannot read the tokens file: {error.strerror}", where=str(self._path)) from error
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError("others may write to this file; chmod go-w it", where=str(self._path))
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _read(self) -> tuple[TokenEntry, ...]:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the tokens file: {error}", where=str(self._path)) from error
+        return parse_tokens(text, str(self._path))

@@ -1,0 +1,123 @@
+"""Output of a job's programs: from the archive once a unit has ended, from the engine while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from hcloud.api.desk import Desk
+from hcloud.errors import NotFound, WorkerUnreachable
+from hcloud.model import JOB_ENDED, Allocation, Job, JobId, JobState, UnitId
+from hcloud.provider import LogChunk, Stream
+
+POLL_S = 0.1
+NOTHING_YET = LogChunk(content=b"", next_offset=0, end=False)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuestion:
+    """Which output: ``attempt`` None means the present (or last) one, ``rank`` counts from 0."""
+
+    job_id: JobId
+    stream: Stream
+    offset: int
+    limit: int
+    rank: int = 0
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """A piece of output, with the attempt it is of and the job's state (so that a follower knows whether to go on)."""
+
+    chunk: LogChunk
+    attempt: int
+    state: JobState
+
+
+async def read_when(desk: Desk, ready: Callable[[T], bool], read: Callable[[], T], wait_s: float) -> T:
+    """Return ``read()`` once it is ``ready``, at latest after ``wait_s`` or when the server stops; a silent worker
+    counts as not ready."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while True:
+        last = loop.time() >= deadline or desk.closing.is_set()
+        try:
+            value = await run_in_threadpool(read)
+            if last or ready(value):
+                return value
+        except WorkerUnreachable:
+            if last:
+                raise
+        await asyncio.sleep(POLL_S)
+
+
+def read_part(desk: Desk, question: LogQuestion) -> LogPart:
+    """Read once, without waiting.
+
+    Raises:
+        NotFound: no such job, attempt or rank, or its output is no longer kept.
+        WorkerUnreachable: it runs on a machine that does not answer now.
+    """
+    job = desk.store.job(question.job_id)
+    if question.rank >= job.spec.nodes.count:
+        raise NotFound(f"{job.id} has no rank {question.rank}; it has ranks 0 to {job.spec.nodes.count - 1}")
+    number = question.attempt or job.attempts_made
+    chunk = (
+        _nothing(job, question) if number in (0, job.attempts_made + 1) else _of_attempt(desk, job, number, question)
+    )
+    return LogPart(chunk=chunk, attempt=number, state=job.state)
+
+
+def _nothing(job: Job, question: LogQuestion) -> LogChunk:
+    # The attempt after the last one may yet come, unless the job has ended.
+    return LogChunk(content=b"", next_offset=question.offset, end=job.state in JOB_ENDED)
+
+
+def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> LogChunk:
+    if number > job.attempts_made:
+        raise NotFound(f"{job.id} has no attempt {number}; it has made {job.attempts_made}")
+    unit = f"{job.id}.{number}.{question.rank}"
+    archived = _from_archive(desk.logs_dir / f"{unit}.{question.stream}", question)
+    if archived is not None:
+        return archived
+    allocation = _allocation(job, number, question.rank)
+    if allocation is not None:
+        return _from_engine(desk, unit, allocation, question)
+    if job.attempt is not None and number == job.attempt.number and job.state not in JOB_ENDED:
+        return _nothing(job, question)  # an incremental job's rank that has not found room yet
+    raise NotFound(f"the output of attempt {number}, rank {question.rank} of {job.id} is no longer kept")
+
+
+def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
+    if job.attempt is None or job.attempt.number != number:
+        return None
+    return next((each for each in job.attempt.allocations if each.rank == rank), None)
+
+
+def _from_archive(path: Path, question: LogQuestion) -> LogChunk | None:
+    try:
+        with path.open("rb") as archive:
+            archive.seek(question.offset)
+            content = archive.read(question.limit)
+            end = not archive.read(1)
+    except FileNotFoundError:
+        return None
+    return LogChunk(content=content, next_offset=question.offset + len(content), end=end)
+
+
+def _from_engine(desk: Desk, unit: UnitId, allocation: Allocation, question: LogQuestion) -> LogChunk:
+    try:
+        return desk.runner.logs(unit, allocation.instance_id, question.stream, question.offset, question.limit)
+    except NotFound:  # its start has not arrived yet; or it ended without ever starting
+        return LogChunk(content=b"", next_offset=question.offset, end=allocation.released)
+    except WorkerUnreachable:
+        if not allocation.released:
+            raise
+        return LogChunk(content=b"", next_offset=question.offset, end=True)  # lost with its machine

@@ -1,0 +1,187 @@
+"""The daemon as commands see it: HTTP over its Unix socket (or TLS with a token), with retries that are harmless."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hcloud.errors import BadInput, ConfigError, HCloudError, NotFound, Refused, Unreachable
+
+SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
+SYSTEM_SOCKET = Path("/run/hcloud/hcloud.sock")
+PATIENCE_S = 1.0
+BUSY_PATIENCE_S = 10.0
+FIRST_PAUSE_S = 0.1
+ANSWER_TIMEOUT_S = 60.0
+_ERRORS: Mapping[int, type[HCloudError]] = {
+    400: BadInput,
+    401: Refused,
+    403: Refused,
+    404: NotFound,
+    405: BadInput,
+    409: Refused,
+    413: BadInput,
+    422: BadInput,
+    503: Unreachable,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where the daemon is: a socket, or a URL with a token and the file of the CA to trust."""
+
+    socket: Path | None = None
+    url: str = "http://hcloud"
+    token: str | None = None
+    ca_file: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.socket) if self.socket is not None else self.url
+
+
+def find_door() -> Door:
+    """Return where the daemon should be: $HCLOUD_URL (with $HCLOUD_TOKEN, $HCLOUD_CA_FILE), $HCLOUD_SOCKET, or the
+    socket of the configuration.
+
+    Raises:
+        ConfigError: the configuration cannot be read.
+    """
+    environment = os.environ
+    if environment.get("HCLOUD_URL"):
+        if not environment["HCLOUD_URL"].startswith("https://"):
+            raise BadInput(f"HCLOUD_URL must begin with https://, not {environment['HCLOUD_URL']!r}")
+        return Door(
+            url=environment["HCLOUD_URL"].rstrip("/"),
+            token=environment.get("HCLOUD_TOKEN"),
+            ca_file=environment.get("HCLOUD_CA_FILE"),
+        )
+    if environment.get("HCLOUD_SOCKET"):
+        return Door(socket=Path(environment["HCLOUD_SOCKET"]))
+    return Door(socket=_configured_socket())
+
+
+def _configured_socket() -> Path:
+    from hcloud.config import Config, find_config, read_documents  # 0.1 s, which $HCLOUD_SOCKET saves
+    from hcloud.sentences import parse
+
+    try:
+        found = find_config()
+    except ConfigError:
+        return SYSTEM_SOCKET
+    if found == SYSTEM_CONFIG and not os.access(found, os.R_OK):  # meant for the daemon alone
+        return SYSTEM_SOCKET
+    document = read_documents(found)[0]
+    # The database may be named by a variable that only the daemon has; nobody needs it here.
+    value = document.value
+    known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value
+    return parse(Config, known, document.where, context={"base": found.expanduser().absolute().parent}).socket_path
+
+
+class Client:
+    """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
+
+    def __init__(self, door: Door | None = None) -> None:
+        """Prepare; nothing is sent yet."""
+        self.door = door or find_door()
+        self.patience_s = PATIENCE_S
+        """How long a daemon that does not answer is asked again; raise it where a restart must not matter."""
+        transport = httpx.HTTPTransport(uds=str(self.door.socket)) if self.door.socket is not None else None
+        headers = {"Authorization": f"Bearer {self.door.token}"} if self.door.token else {}
+        self._http = httpx.Client(
+            base_url=self.door.url,
+            transport=transport,
+            headers=headers,
+            timeout=ANSWER_TIMEOUT_S,
+            trust_env=False,  # a proxy from the environment has no business on a socket
+            verify=_trust(self.door.ca_file),
+        )
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Return the JSON of a GET. Parameters that are None are left out."""
+        return self.send("GET", path, parameters).json()
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """Return the JSON of a POST."""
+        return self.send("POST", path, body=body).json()
+
+    def put_file(self, path: str, chunks: Iterator[bytes], length: int) -> Any:
+        """Send a file's bytes once (a failed upload is started anew by the caller's next run)."""
+        headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
+        try:
+            response = self._http.put(path, content=chunks, headers=headers)
+        except httpx.TransportError as error:
+            raise _unreachable(self.door, error) from error
+        return _checked(response).json()
+
+    def send(
+        self, method: str, path: str, parameters: Mapping[str, Any] | None = None, body: Any = None
+    ) -> httpx.Response:
+        """Send a request, again where that may help.
+
+        Raises:
+            BadInput, NotFound, Refused: the daemon said so, in its words.
+            Unreachable: no daemon answers, or it stayed busy.
+        """
+        given = {name: value for name, value in (parameters or {}).items() if value is not None}
+        began, pause_s = time.monotonic(), FIRST_PAUSE_S
+        while True:
+            waited_s = time.monotonic() - began
+            try:
+                response = self._http.request(method, path, params=given, json=body)
+                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S:
+                    return _checked(response)
+            except httpx.TransportError as error:
+                if waited_s >= self.patience_s or _forbidden(error):
+                    raise _unreachable(self.door, error) from error
+            time.sleep(pause_s)
+            pause_s = min(1.0, pause_s * 2)
+
+
+def _trust(ca_file: str | None) -> Any:
+    if ca_file is None:
+        return True
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise BadInput(f"HCLOUD_CA_FILE: cannot read {ca_file}: {error.strerror}") from error
+
+
+def _checked(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = f"the daemon answered {response.status_code}: {response.text[:200]}"
+    raise _ERRORS.get(response.status_code, HCloudError)(message)
+
+
+def _cause(error: BaseException) -> OSError | None:
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+def _forbidden(error: httpx.TransportError) -> bool:
+    cause = _cause(error)
+    return cause is not None and cause.errno in (errno.EACCES, errno.EPERM)
+
+
+def _unreachable(door: Door, error: httpx.TransportError) -> Unreachable:
+    if _forbidden(error):
+        return Unreachable(f"you may not use {door}; ask for membership in its group (ls -l {door} shows which)")
+    if isinstance(error, httpx.ConnectError):
+        if door.socket is None:
+            return Unreachable(f"no daemon answers at {door} ({error})")
+        return Unreachable(f"no daemon answers on {door}; start it with 'hcloud daemon' or 'systemctl start hcloud'")
+    return Unreachable(f"the daemon on {door} broke off ({type(error).__name__}: {error}); see its log")

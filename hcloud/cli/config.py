@@ -1,0 +1,70 @@
+"""``hcloud config``: say whether a configuration is right, and what it means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud import shipped
+from hcloud.cli.checked import check_files, form_option
+from hcloud.cli.output import write_json
+from hcloud.config import Config, find_config, load_config, load_policy
+from hcloud.sentences import json_schema
+
+
+@click.group()
+def config() -> None:
+    """Check the configuration; print its schema."""
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@form_option
+def check(file: Path | None, form: str) -> None:
+    """Check the configuration in FILE (none: the one in force) and the policy it names, and say what it means."""
+    check_files([find_config(file)], form, _load_with_policy, _described)
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of configuration files."""
+    write_json(json_schema(Config))
+
+
+@config.command()
+def example() -> None:
+    """Print the shipped example: every setting with its default and a line of meaning."""
+    click.echo(shipped.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
+
+
+def _load_with_policy(file: Path) -> Config:
+    loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
+    load_policy(loaded.policy)
+    return loaded
+
+
+def _described(loaded: Config) -> dict[str, Any]:
+    return {"owner": loaded.owner, "state_dir": str(loaded.state_dir), "summary": list(_summary(loaded))}
+
+
+def _summary(loaded: Config) -> Iterator[str]:
+    tcp = loaded.api.tcp
+    yield f"owner: {loaded.owner}"
+    yield f"state: {loaded.state_dir}"
+    yield f"socket: {loaded.socket_path}, mode {loaded.api.socket_mode}" + (f"; TLS on {tcp.listen}" if tcp else "")
+    yield f"database: {without_password(loaded.database)}"
+    yield f"policy: {loaded.policy}"
+    yield f"engine: {loaded.engine.runner} on {loaded.engine.listen}, isolation {loaded.engine.isolation}"
+    yield f"providers: {', '.join(f'{provider.name} ({provider.type})' for provider in loaded.providers)}"
+    if not (loaded.engine.tls_dir / "ca.pem").is_file():
+        yield f"missing: keys in {loaded.engine.tls_dir}; run `hcloud init`"
+
+
+def without_password(database: str) -> str:
+    """Return a database URL that may be shown."""
+    return re.sub(r"(://[^:@/]*):.*@", r"\1:***@", database)

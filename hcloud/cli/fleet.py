@@ -1,0 +1,169 @@
+"""``hcloud instances``, ``offers``, ``events``, ``pause``, ``resume``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from hcloud.cli.client import Client
+from hcloud.cli.jobs import job_id
+from hcloud.cli.output import format_option, printable, span, stop_when_unread, usd, when, write_json, write_rows
+
+INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
+                    ">expires", "jobs")  # fmt: skip
+INSTANCE_CSV = ("instance", "state", "provider", "zone", "type", "market", "price_usd_per_h", "vcpus", "memory_mib",
+                "used_vcpus", "launched_at", "ready_at", "expires_at", "terminated_at", "jobs")  # fmt: skip
+OFFER_COLUMNS = ("provider", "zone", "type", "market", ">vcpus", ">memory_mib", ">price_usd_per_h", ">available",
+                 ">boot_delay_s")  # fmt: skip
+EVENT_COLUMNS = ("seq", "at", "kind", "job", "instance", "user", "actor", "fields")
+PAGE = 1000
+
+
+@click.command()
+@click.option("--ended", is_flag=True, help="Also machines that are gone.")
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=1000, help="At most so many.")
+@format_option
+def instances(ended: bool, limit: int, form: str) -> None:
+    """Show machines, and the jobs on them."""
+    client = Client()
+    found = client.get("/v1/instances", ended=ended or None, limit=limit)
+    if form == "table":
+        now = client.get("/v1/status")["now"]
+        write_rows(form, found, INSTANCE_COLUMNS, lambda each: instance_row(each, now), empty="no machines")
+    else:
+        write_rows(form, found, INSTANCE_CSV, _instance_csv)
+
+
+def instance_row(each: dict[str, Any], now: float) -> list[Any]:
+    """Return a machine as a row of ``INSTANCE_COLUMNS``."""
+    offer, kind = each["offer"], each["offer"]["instance_type"]
+    end = each["terminated_at"] or now
+    return [
+        each["id"],
+        each["state"],
+        offer["provider"],
+        offer["zone"],
+        kind["name"],
+        offer["market"],
+        f"{offer['price_usd_per_h']:.4f}",
+        f"{kind['capacity']['vcpus']:g}",
+        f"{each['used']['vcpus']:g}",
+        span(end - each["launched_at"]) if each["launched_at"] is not None else "",
+        span(each["expires_at"] - now) if each["terminated_at"] is None else "",
+        " ".join(each["jobs"]),
+    ]
+
+
+def _instance_csv(each: dict[str, Any]) -> list[Any]:
+    offer, kind = each["offer"], each["offer"]["instance_type"]
+    return [
+        each["id"], each["state"], offer["provider"], offer["zone"], kind["name"], offer["market"],
+        offer["price_usd_per_h"], kind["capacity"]["vcpus"], kind["capacity"]["memory_mib"], each["used"]["vcpus"],
+        each["launched_at"], each["ready_at"], each["expires_at"], each["terminated_at"], " ".join(each["jobs"]),
+    ]  # fmt: skip
+
+
+@click.command()
+@click.option("--provider", help="Only of this provider.")
+@click.option("--market", type=click.Choice(["reserved", "on_demand", "spot"]), help="Only of this market.")
+@format_option
+def offers(provider: str | None, market: str | None, form: str) -> None:
+    """Show what can be rented now, cheapest first."""
+    client = Client()
+    found = [
+        each
+        for each in client.get("/v1/offers")
+        if provider in (None, each["provider"]) and market in (None, each["market"])
+    ]
+    found.sort(key=lambda each: each["price_usd_per_h"])
+    write_rows(form, found, OFFER_COLUMNS, _offer_row, empty="no offers")
+    if form == "table" and found:
+        age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found)
+        click.echo(f"prices are {span(age_s)} old; the cheapest costs {usd(found[0]['price_usd_per_h'])}/h", err=True)
+
+
+def _offer_row(each: dict[str, Any]) -> list[Any]:
+    kind = each["instance_type"]
+    return [
+        each["provider"], each["zone"], kind["name"], each["market"], kind["capacity"]["vcpus"],
+        kind["capacity"]["memory_mib"], each["price_usd_per_h"], each["available"], kind["boot_delay_s"],
+    ]  # fmt: skip
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with new events as they come.")
+@click.option("--job", help="Only about this job.")
+@click.option("--instance", help="Only about this machine.")
+@click.option("--kind", multiple=True, help="Only of this kind (repeatable).")
+@click.option("--after", "after_seq", type=click.IntRange(min=0), default=0, help="Only after this number.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Most events."
+)
+@format_option
+def events(
+    follow: bool,
+    job: str | None,
+    instance: str | None,
+    kind: tuple[str, ...],
+    after_seq: int,
+    limit: int,
+    form: str,
+) -> None:
+    """Show the audit log, oldest first. With -f, -o json writes one object per line."""
+    client = Client()
+    about = {"job_id": job and job_id(job), "instance_id": instance, "kind": list(kind) or None}
+    found: list[dict[str, Any]] = []
+    while len(found) < limit:
+        page = client.get("/v1/events", after_seq=after_seq, limit=min(PAGE, limit - len(found)), **about)
+        found += page
+        after_seq = page[-1]["seq"] if page else after_seq
+        if len(page) < PAGE:
+            break
+    if follow:
+        _follow(client, found, after_seq, about, form)
+    elif form == "json":
+        write_json(found)
+    else:
+        write_rows(form, found, EVENT_COLUMNS, _event_row, empty="no events")
+
+
+def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: dict[str, Any], form: str) -> None:
+    from hcloud.cli.follow import PATIENCE_S, WAIT_S
+
+    client.patience_s = PATIENCE_S
+    while True:
+        for each in found:
+            text = json.dumps(each, ensure_ascii=False) if form == "json" else "  ".join(map(str, _event_row(each)))
+            click.echo(text if form == "json" else printable(text))
+            after_seq = each["seq"]
+        stop_when_unread()
+        found = client.get("/v1/events", after_seq=after_seq, limit=PAGE, wait_s=WAIT_S, **about)
+
+
+def _event_row(event: dict[str, Any]) -> list[Any]:
+    fields = " ".join(f"{key}={_field(value)}" for key, value in event["fields"].items() if value is not None)
+    return [
+        event["seq"], when(event["at"]), event["kind"], event["job_id"] or "", event["instance_id"] or "",
+        event["user"] or "", event["actor"], fields,
+    ]  # fmt: skip
+
+
+def _field(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@click.argument("reason", nargs=-1)
+def pause(reason: tuple[str, ...]) -> None:
+    """Launch and place nothing more until resumed; what runs goes on. REASON is shown to everybody."""
+    body = {"reason": " ".join(reason)} if reason else {}
+    click.echo(f"paused: {Client().post('/v1/pause', body)['paused']}")
+
+
+@click.command()
+def resume() -> None:
+    """Launch and place again."""
+    Client().post("/v1/resume")
+    click.echo("resumed")

@@ -1,0 +1,165 @@
+"""Flags that describe a job, and how they join what a job file says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hcloud.errors import BadInput
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OPTIONS = (
+    click.option("--name", help="Name of the job (default: the program's name)."),
+    click.option("--vcpus", type=float, help="vCPUs per node; fractions are allowed."),
+    click.option("--memory", help="Memory per node, such as 512MiB or 2GiB."),
+    click.option("--disk", help="Disk per node, such as 20GiB."),
+    click.option("--nodes", help="Nodes: a number (all start together), or a range such as 2..8."),
+    click.option("--within", help="Target: finish within this long after submission, such as 10m."),
+    click.option("--by", help="Target: finish by this time, such as 2030-05-01T18:00:00Z."),
+    click.option("--rate", type=float, help="Target of a service: requests per second."),
+    click.option("--latency-ms", type=float, help="Target of a service: latency at --percentile, in milliseconds."),
+    click.option("--percentile", type=float, help="Percentile of --latency-ms (default 99)."),
+    click.option("--best-effort", is_flag=True, help="Target: no promise; runs in what is left over."),
+    click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="Environment; without a value, yours."),
+    click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
+    click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
+    click.option("--priority", type=int, help="Higher goes first (-1000 to 1000)."),
+    click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
+    click.option("--setup", help="Shell script to run before the command, once per node."),
+    click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
+    click.option("--budget", type=float, help="Stop the job when it has cost this many USD."),
+    click.option("--retries", type=int, help="Tries after a non-zero exit."),
+    click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h."),
+    click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
+)  # fmt: skip
+_PLAIN = {"name": "name", "priority": "priority", "setup": "setup", "network": "network", "max_runtime": "max_runtime",
+          "retries": "retries", "budget": "budget_usd", "spot": "interruptible"}  # fmt: skip
+
+
+def job_options(function: F) -> F:
+    """Add the flags."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def mappings_of_jobs(
+    files: Sequence[Path], command: tuple[str, ...] | None, flags: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the jobs of ``files``, or of ``command``, changed by ``flags``; checked, as the API takes them.
+
+    Raises:
+        BadInput: neither or both were given, or something in a file or flag is at fault (named).
+    """
+    if bool(files) == (command is not None):
+        wanted = (
+            "name job files, or a command after --, not both" if files else "name a job file, or a command after --"
+        )
+        raise BadInput(f"{wanted}; see 'hcloud submit --help'")
+    if command is not None:
+        return [_checked(_of_command(command), flags)]
+    from hcloud.config import load_job
+
+    jobs = [job for path in files for job in load_job(path)]
+    if flags.get("name") and len(jobs) > 1:
+        raise BadInput(f"--name: the files hold {len(jobs)} jobs, which cannot all have one name; leave it out")
+    return [_checked(job.model_dump(mode="json", exclude_unset=True), flags) for job in jobs]
+
+
+def _of_command(command: tuple[str, ...]) -> dict[str, Any]:
+    if not command or not command[0]:
+        raise BadInput("a command must follow --, such as: hcloud submit -- echo hello")
+    # One word with blanks was meant for the shell: hcloud submit -- 'make && make test'
+    shell = len(command) == 1 and len(command[0].split()) > 1
+    program = shlex.split(command[0], posix=False)[0] if shell else command[0]
+    letters = [each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in Path(program).name]
+    name = "".join(letters).lstrip("._-")[:63] or "job"
+    return {"name": name, "command": command[0] if shell else list(command)}
+
+
+def _checked(mapping: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    from hcloud.jobfile import parse_job
+
+    changed = {**mapping, **_changes(mapping, flags)}
+    job = parse_job(changed, locate=_where)
+    return job.model_dump(mode="json", exclude_unset=True)
+
+
+def _where(path: Sequence[str | int]) -> str:
+    """Name the flag behind a key, where there is one."""
+    from hcloud.sentences import key_path
+
+    named = {"budget_usd": "--budget", "vcpus": "--vcpus", "memory": "--memory", "disk": "--disk", "within": "--within",
+             "by": "--by", "requests_per_s": "--rate", "latency_ms": "--latency-ms", "env": "--env", "tags": "--tag",
+             "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries"}  # fmt: skip
+    key = next((str(part) for part in reversed(path) if str(part) in named), "")
+    return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
+
+
+def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    changes = {key: flags[flag] for flag, key in _PLAIN.items() if flags.get(flag) is not None}
+    target = _target(flags)
+    if target is not None:
+        changes["target"] = target
+    resources = {key: flags[key] for key in ("vcpus", "memory", "disk") if flags.get(key) is not None}
+    if resources:
+        changes["resources"] = {**mapping.get("resources", {}), **resources}
+    if flags.get("nodes") is not None:
+        changes["nodes"] = int(flags["nodes"]) if flags["nodes"].isdigit() else flags["nodes"]
+    if flags.get("workdir") is not None:
+        changes["workdir"] = _directory(flags["workdir"])
+    env = _environment(flags)
+    if env:
+        changes["env"] = {**mapping.get("env", {}), **env}
+    if flags.get("tag"):
+        changes["tags"] = {**mapping.get("tags", {}), **dict(_pair("--tag", each) for each in flags["tag"])}
+    return changes
+
+
+def _target(flags: Mapping[str, Any]) -> dict[str, Any] | None:
+    batch = {key: flags[key] for key in ("within", "by") if flags.get(key) is not None}
+    names = {"rate": "requests_per_s", "latency_ms": "latency_ms", "percentile": "percentile"}
+    service = {key: flags[flag] for flag, key in names.items() if flags.get(flag) is not None}
+    stated = [name for name, there in (("--within/--by", batch), ("--rate/--latency-ms", service)) if there]
+    if flags.get("best_effort"):
+        stated.append("--best-effort")
+    if len(stated) > 1:
+        raise BadInput(f"{' and '.join(stated)} are different targets; state one")
+    if not stated:
+        return None
+    if batch:
+        return {"batch": batch}
+    return {"service": service} if service else {"best_effort": {}}
+
+
+def _directory(path: Path) -> str:
+    directory = path.expanduser().absolute()
+    if not directory.is_dir():
+        raise BadInput(f"--workdir: {directory} is no directory")
+    return str(directory)
+
+
+def _environment(flags: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if flags.get("env_file") is not None:
+        from hcloud.config import read_env_file
+
+        found.update(read_env_file(flags["env_file"], "--env-file"))
+    for each in flags.get("env", ()):
+        name, equals, value = each.partition("=")
+        if not equals and name not in os.environ:
+            raise BadInput(f"--env {name}: there is no such variable in your environment; give a value: {name}=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _pair(flag: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadInput(f"{flag} {text}: must have the form NAME=VALUE")
+    return name, value

@@ -1,0 +1,136 @@
+"""``hcloud logs``, ``wait``, ``cancel``, ``explain``: commands about jobs that exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hcloud.cli.client import Client
+from hcloud.cli.output import confirmed, format_option, printable, span, when, write_json, write_rows
+from hcloud.errors import BadInput
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+CANCELLED_COLUMNS = ("job", "name", "state", "cancelled_by")
+
+
+def job_id(text: str) -> str:
+    """Read ``7`` as ``job-7``; anything else is for the daemon to judge."""
+    return f"job-{text}" if text.isascii() and text.isdigit() else text
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across attempts.")
+@click.option("--stderr", "stderr", is_flag=True, help="Standard error instead of standard output.")
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Which node of the job.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Which attempt (default: the present or last one).")
+def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None) -> None:
+    """Show the output of JOB, also after its end."""
+    from hcloud.cli.follow import copy_output, follow_output
+
+    client, stream = Client(), "stderr" if stderr else "stdout"
+    if follow:
+        follow_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, onwards=attempt is None)
+    else:
+        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt)
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--timeout", type=click.FloatRange(min=0), help="Give up after this many seconds; the jobs go on.")
+def wait(jobs: tuple[str, ...], timeout: float | None) -> int:
+    """Wait until JOBS have ended; ends with 1 when one of them did not succeed."""
+    from hcloud.cli.follow import wait_for
+
+    return wait_for(Client(), [job_id(each) for each in jobs], timeout_s=timeout)
+
+
+@click.command()
+@click.argument("jobs", nargs=-1)
+@click.option("-a", "--all", "every", is_flag=True, help="All your jobs that have not ended.")
+@click.option("-u", "--all-users", is_flag=True, help="With --all: everybody's (admins).")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@format_option
+def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form: str) -> None:
+    """Stop JOBS. A job that has ended stays as it is."""
+    if bool(jobs) == every:
+        raise BadInput("name the jobs to cancel, or --all; see 'hcloud status'")
+    client = Client()
+    ids = _all_live(client, all_users) if every else [job_id(each) for each in jobs]
+    if not ids:
+        click.echo("no job of yours is left to cancel")
+        return
+    if not confirmed(f"Cancel {' '.join(ids) if len(ids) <= 5 else f'{len(ids)} jobs'}?", yes):
+        raise click.Abort
+    cancelled = [client.post(f"/v1/jobs/{each}/cancel") for each in ids]
+    write_rows(form, cancelled, CANCELLED_COLUMNS, _cancelled_row)
+
+
+def _cancelled_row(job: dict[str, Any]) -> list[Any]:
+    return [job["id"], job["spec"]["name"], job["state"], job["cancelled_by"]]
+
+
+def _all_live(client: Client, all_users: bool) -> list[str]:
+    """Return the ids of all jobs that have not ended, page by page."""
+    user = None if all_users else client.get("/v1/status")["you"]
+    live = ["submitted", "profiled", "classified", "queued", "awaiting_instance", "placed", "running", "preempted"]
+    found: list[str] = []
+    while True:
+        before = found[-1] if found else None
+        page = client.get("/v1/jobs", user=user, state=live, limit=1000, before=before)
+        found += [job["id"] for job in page]
+        if len(page) < 1000:
+            return found
+
+
+@click.command()
+@click.argument("job")
+@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+def explain(job: str, form: str) -> None:
+    """Tell what was decided about JOB, and why, with the numbers that decided it."""
+    story = Client().get(f"/v1/jobs/{job_id(job)}/explain")
+    if form == "json":
+        write_json(story)
+        return
+    for line in story["lines"]:
+        click.echo(printable(line))
+
+
+def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    """Return what there is to say of one job, as names and texts."""
+    spec, attempt = job["spec"], job["attempt"]
+    need = spec["resources"]
+    failures = f", failures: {', '.join(job['failures'])}" if job["failures"] else ""
+    lines = [
+        ("job", f"{job['id']} {spec['name']}"),
+        ("user", spec["user"]),
+        ("state", job["state"] + (f" ({job['wait_code']})" if job["wait_code"] else "")),
+        ("outcome", job["outcome"]),
+        ("command", " ".join(spec["command"])),
+        ("target", target_text(spec["target"])),
+        ("needs", f"{need['vcpus']:g} vCPUs, {need['memory_mib']} MiB, {need['disk_gib']:g} GiB disk"),
+        ("nodes", str(spec["nodes"]["count"])),
+        ("priority", str(spec["priority"])),
+        ("tags", " ".join(f"{key}={value}" for key, value in spec["tags"].items())),
+        ("submitted", f"{when(job['submitted_at'])} ({span(now - job['submitted_at'])} ago)"),
+        ("deadline", f"{when(job['deadline_at'])}" if job["deadline_at"] is not None else ""),
+        ("finished", when(job["finished_at"])),
+        ("attempts", f"{job['attempts_made']}{failures}"),
+    ]
+    for each in attempt["allocations"] if attempt else ():
+        ended = f"ended {when(each['ended_at'])}, exit code {each['exit_code']}" if each["ended_at"] else "running"
+        cause = f", {each['cause']}: {each['detail']}" if each["cause"] else ""
+        lines.append((f"rank {each['rank']}", f"{attempt['id']} on {each['instance_id']}, {ended}{cause}"))
+    return [(name, text) for name, text in lines if text]
+
+
+def target_text(target: dict[str, Any]) -> str:
+    """Return a target in a few words."""
+    if target["kind"] == "service":
+        return f"{target['requests_per_s']:g}/s, p{target['percentile']:g} <= {target['latency_ms']:g} ms"
+    if target["kind"] == "best_effort":
+        return "best effort"
+    within = f"within {span(target['finish_within_s'])}" if target["finish_within_s"] is not None else ""
+    by = f"by {when(target['finish_by_at'])}" if target["finish_by_at"] is not None else ""
+    return " ".join(part for part in (within, by) if part) or "batch"

@@ -1,0 +1,163 @@
+"""The entry point: names of commands, what each does in one line, and how every error leaves the program.
+
+A command's module is imported when the command is used, so that ``hcloud --help`` and ``hcloud submit`` start quickly.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from hcloud.errors import HCloudError
+
+EXIT_OK, EXIT_JOB_FAILED, EXIT_BAD_INPUT, EXIT_UNREACHABLE, EXIT_REFUSED = range(5)
+EXIT_INTERRUPTED = 130
+EXIT_CODES = """\
+\b
+Exit codes:
+  0  ok
+  1  a job failed (or anything that is none of the others)
+  2  bad input
+  3  the daemon is unreachable
+  4  refused by policy, budget or your role
+"""
+
+# name: (module, attribute, one line of help), in the order in which help shows them
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("hcloud.cli.init", "init", "Set HCloud up: configuration, keys, directories."),
+    "submit": ("hcloud.cli.submit", "submit", "Submit jobs from files, or one command."),
+    "run": ("hcloud.cli.submit", "run", "Submit, follow the output, and end as the job ends."),
+    "status": ("hcloud.cli.status", "status", "Show the daemon, jobs and machines."),
+    "queue": ("hcloud.cli.status", "queue", "Show jobs."),
+    "logs": ("hcloud.cli.jobs", "logs", "Show a job's output; -f follows it."),
+    "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
+    "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
+    "explain": ("hcloud.cli.jobs", "explain", "Tell what was decided about a job, and why."),
+    "job": ("hcloud.cli.job", "job", "Check job files; print their schema."),
+    "instances": ("hcloud.cli.fleet", "instances", "Show machines."),
+    "offers": ("hcloud.cli.fleet", "offers", "Show what can be rented, at what price."),
+    "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
+    "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
+    "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
+    "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
+    "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),
+    "policy": ("hcloud.cli.policy", "policy", "Check policy files; print their schema."),
+    "config": ("hcloud.cli.config", "config", "Check the configuration; print its schema."),
+    "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
+    "engine": ("hcloud.cli.engine", "engine", "Run the engine's scheduler."),
+    "worker": ("hcloud.cli.engine", "worker", "Run a worker on an instance."),
+    "completion": ("hcloud.cli.completion", "completion", "Print the shell completion script."),
+    "version": ("hcloud.cli.completion", "version", "Print the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and loads the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands whose modules are installed."""
+        return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command, or None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        if importlib.util.find_spec(module) is None:
+            raise click.UsageError(f"this installation has no '{cmd_name}' command ({module} is missing)")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else "; see 'hcloud --help'"
+            raise click.UsageError(f"there is no command '{args[0]}'{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; when the reader of its output has seen enough, end quietly (click would end with 1)."""
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return EXIT_OK
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.option(
+    "--config", "-c", type=click.Path(), help="Configuration file (else $HCLOUD_CONFIG and the usual places)."
+)
+@click.option("--socket", type=click.Path(), help="The daemon's socket (else $HCLOUD_SOCKET and the configuration).")
+def cli(config: str | None, socket: str | None) -> None:
+    """Submit jobs with performance targets; HCloud rents the machines, cheaply, and tells you why.
+
+    Begin with 'hcloud init', 'hcloud engine' and 'hcloud daemon', then 'hcloud submit -- echo hello'.
+    """
+    # Kept in the environment, so that every command, and every process it starts, sees the same.
+    if config is not None:
+        os.environ["HCLOUD_CONFIG"] = config
+    if socket is not None:
+        os.environ["HCLOUD_SOCKET"] = socket
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its documented code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    debug = os.environ.get("HCLOUD_DEBUG") == "1"
+    try:
+        result = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="hcloud", standalone_mode=False
+        )
+        return result if isinstance(result, int) else EXIT_OK
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except HCloudError as error:
+        if debug:
+            raise
+        _complain(error)
+        return error.exit_code
+    except OSError as error:
+        if debug:
+            raise
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        click.echo(f"hcloud: {what}", err=True)
+        return EXIT_BAD_INPUT
+
+
+def _complain(error: HCloudError) -> None:
+    click.echo(f"hcloud: {error}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"hcloud: {note}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""How commands write: tables for people, JSON and CSV for programs; colours only on a terminal and without NO_COLOR."""
+
+from __future__ import annotations
+
+import csv
+import json
+import select
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+F = TypeVar("F", bound=Callable[..., Any])
+FORMATS = ("table", "json", "csv")
+WIDE = 4096
+STATE_STYLES = {
+    "succeeded": "green",
+    "running": "cyan",
+    "ready": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "preempted": "yellow",
+    "terminating": "yellow",
+    "draining": "yellow",
+}
+
+
+def format_option(function: F) -> F:
+    """Add ``-o table|json|csv``."""
+    return click.option(
+        "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
+    )(function)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that never wraps or truncates what is piped."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream, width=None if stream.isatty() else WIDE, highlight=False, markup=False, emoji=False, soft_wrap=True
+    )
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write a header and rows; an absent value is an empty field."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+    """Return a table without lines. Columns whose name begins with ``>`` are aligned to the right."""
+    made = Table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def _cell(value: Any) -> Text:
+    text = "-" if value is None or value == "" else printable(str(value))
+    return Text(text, style=STATE_STYLES.get(text, ""))
+
+
+def printable(text: str) -> str:
+    """Return text in which what could steer a terminal is shown, not sent."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def write_rows(
+    form: str, documents: Sequence[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], empty: str = ""
+) -> None:
+    """Write documents in the form asked for: JSON as they are, tables and CSV by ``row``."""
+    if form == "json":
+        write_json(list(documents))
+    elif form == "csv":
+        write_csv([name.removeprefix(">") for name in columns], [row(each) for each in documents])
+    elif documents or not empty:
+        console().print(table(columns, [row(each) for each in documents]))
+    else:
+        click.echo(empty)
+
+
+def stop_when_unread() -> None:
+    """Raise BrokenPipeError when the program reading our output has gone, also while there is nothing to write."""
+    watched = select.poll()
+    try:
+        watched.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # captured, or closed: writing will tell
+        return
+    if any(event & select.POLLERR for _, event in watched.poll(0)):
+        raise BrokenPipeError
+
+
+def when(at: float | None) -> str:
+    """Return a Unix time as local date and time, or the empty text."""
+    if at is None:
+        return ""
+    return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration as people say it: 12s, 3m05s, 2h10m, 4d03h."""
+    if seconds is None:
+        return ""
+    whole = round(abs(seconds))
+    sign = "-" if seconds < 0 and whole else ""
+    if whole < 60:
+        return f"{sign}{whole}s"
+    if whole < 3600:
+        return f"{sign}{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{sign}{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{sign}{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def usd(value: float | None) -> str:
+    """Return money: two decimals from a dollar on, else four."""
+    if value is None:
+        return ""
+    return f"${value:.2f}" if abs(value) >= 1 or value == 0 else f"${value:.4f}"
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Ask on a terminal; without one, or with ``yes``, the answer is yes."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return click.confirm(question, default=True, err=True)

@@ -1,0 +1,100 @@
+"""``hcloud report``: cost, performance, savings, utilisation."""
+
+from __future__ import annotations
+
+import click
+
+from hcloud.cli.client import Client
+from hcloud.cli.output import console, format_option, span, table, usd, write_json
+from hcloud.errors import BadInput
+from hcloud.quantity import parse_duration_s, parse_utc_s
+from hcloud.report import REPORT_NAMES, Column, ReportTable
+
+GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(REPORT_NAMES), default="cost")
+@click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for (days are UTC).")
+@click.option("--since", metavar="7d|TIME", help="Only from then on: so long ago, or a date or time (UTC).")
+@click.option("--until", metavar="1d|TIME", help="Only until then.")
+@format_option
+def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
+    """Report what was spent, how jobs fared, what was saved against all on demand, or how machines were used.
+
+    NAME is cost (the default), performance, savings or utilisation. Live machines and jobs count up to now.
+    """
+    client = Client()
+    now = client.get("/v1/status")["now"] if since or until else 0.0
+    found = client.get(
+        f"/v1/reports/{name}", by=by, since=moment(since, now, "--since"), until=moment(until, now, "--until")
+    )
+    if form == "json":
+        write_json(found)
+        return
+    made = ReportTable.from_json(found)
+    if form == "csv":
+        click.echo(made.to_csv(), nl=False)
+        return
+    show(made)
+
+
+def moment(given: str | None, now: float, option: str) -> float | None:
+    """Return the Unix time that ``7d`` (so long before ``now``) or a date or time in UTC means.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if given is None:
+        return None
+    try:
+        return now - parse_duration_s(given)
+    except ValueError:
+        pass
+    try:
+        return parse_utc_s(given if "T" in given or " " in given.strip() else f"{given.strip()}T00:00:00Z")
+    except ValueError as error:
+        raise BadInput(
+            f"{option} {given!r}: write a duration such as 7d, or a UTC time such as 2026-11-21T08:00Z"
+        ) from error
+
+
+def show(made: ReportTable) -> None:
+    """Write a report for people: title, table, total, notes."""
+    out = console()
+    out.print(made.title, style="bold")
+    if not made.rows:
+        out.print("nothing happened in that time")
+        return
+    headers = [_header(column) for column in made.columns]
+    rows = [*made.rows, *([made.total] if made.total is not None else [])]
+    units = [column.unit for column in made.columns]
+    out.print(table(headers, [[_cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]))
+    for note in made.notes:
+        out.print(note, style="dim")
+
+
+def _header(column: Column) -> str:
+    shown = column.name.rpartition("_")[0] if column.unit in ("s", "%", "usd") else column.name
+    number = column.unit or column.name in (
+        "jobs",
+        "live",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "attempts",
+        "with_target",
+    )
+    return (">" if number else "") + shown + (" %" if column.unit == "%" else "")
+
+
+def _cell(value: str | float | None, unit: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if unit == "usd":
+        return usd(value)
+    if unit == "s":
+        return f"{value:.1f}s" if value < 10 else span(value)
+    if unit == "h":
+        return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
+    return f"{value:.1f}" if unit == "%" else f"{value:g}"

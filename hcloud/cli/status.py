@@ -1,0 +1,253 @@
+"""``hcloud status`` and ``hcloud queue``: the daemon, jobs and machines at a glance, once or continuously."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hcloud.cli.client import Client
+from hcloud.cli.fleet import INSTANCE_COLUMNS, instance_row
+from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
+from hcloud.cli.output import console, format_option, printable, span, table, usd, write_json, write_rows
+from hcloud.errors import BadInput
+
+JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
+JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nodes", "submitted_at", "deadline_at",
+           "finished_at", "attempts", "wait_code", "outcome")  # fmt: skip
+WATCH_PATIENCE_S = 60.0
+
+
+def _listing_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        format_option,
+        click.option("--watch", is_flag=True, help="Show it again and again, until interrupted."),
+        click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, help="Seconds between, with --watch."),
+        click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most jobs."),
+        click.option("--tag", help="Only jobs with this tag: KEY or KEY=VALUE."),
+        click.option("-s", "--state", multiple=True, help="Only jobs in this state (repeatable)."),
+        click.option("-u", "--all-users", is_flag=True, help="Jobs of everybody, not only yours."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("jobs", nargs=-1)
+@_listing_options
+def status(
+    jobs: tuple[str, ...],
+    all_users: bool,
+    state: tuple[str, ...],
+    tag: str | None,
+    limit: int,
+    watch: bool,
+    interval: float,
+    form: str,
+) -> None:
+    """Show the daemon, your newest jobs and the machines; or everything about JOBS."""
+    client = Client()
+    ids = [job_id(each) for each in jobs]
+    choice = {"state": list(state) or None, "tag": tag, "limit": limit}
+
+    def read() -> dict[str, Any]:
+        return _picture(client, ids, all_users, choice)
+
+    if watch:
+        _watch(client, form, interval, lambda: _shown(read(), bool(ids)))
+        return
+    picture = read()
+    if form == "json":
+        write_json(picture["jobs"] if ids else picture)
+    elif form == "csv":
+        write_rows("csv", picture["jobs"], JOB_CSV, _csv_row)
+    else:
+        console().print(_shown(picture, bool(ids)))
+
+
+@click.command()
+@_listing_options
+def queue(
+    all_users: bool,
+    state: tuple[str, ...],
+    tag: str | None,
+    limit: int,
+    watch: bool,
+    interval: float,
+    form: str,
+) -> None:
+    """Show your newest jobs."""
+    client = Client()
+    choice = {"state": list(state) or None, "tag": tag, "limit": limit}
+
+    def read() -> dict[str, Any]:
+        return _picture(client, [], all_users, choice)
+
+    if watch:
+        _watch(client, form, interval, lambda: _job_table(read()))
+        return
+    picture = read()
+    if form == "table":
+        console().print(_job_table(picture))
+    else:
+        write_rows(form, picture["jobs"], JOB_CSV, _csv_row)
+
+
+def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, Any]) -> dict[str, Any]:
+    daemon = client.get("/v1/status")
+    if ids:
+        return {"daemon": daemon, "jobs": [client.get(f"/v1/jobs/{each}") for each in ids], "instances": []}
+    user = None if all_users else daemon["you"]
+    return {
+        "daemon": daemon,
+        "jobs": client.get("/v1/jobs", user=user, **choice),
+        "instances": client.get("/v1/instances"),
+    }
+
+
+def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], RenderableType]) -> None:
+    """Redraw until interrupted; a restarting daemon is waited for."""
+    if form != "table":
+        raise BadInput("--watch draws tables; leave -o out, or call repeatedly")
+    from rich.live import Live
+
+    client.patience_s = WATCH_PATIENCE_S
+    screen = console()
+    try:
+        if not screen.is_terminal:  # a pipe gets one picture after the other
+            while True:
+                screen.print(shown())
+                screen.file.flush()
+                time.sleep(interval_s)
+        with Live(shown(), console=screen, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(interval_s)
+                live.update(shown(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
+    now = picture["daemon"]["now"]
+    if in_detail:
+        details = [job_detail(job, now) for job in picture["jobs"]]
+        return Group(*(table(("", ""), [(name, text) for name, text in each]) for each in details))
+    parts: list[RenderableType] = [Text("\n".join(daemon_lines(picture["daemon"]))), Text(""), _job_table(picture)]
+    if picture["instances"]:
+        rows = [instance_row(each, now) for each in picture["instances"]]
+        parts += [Text(""), table(INSTANCE_COLUMNS, rows)]
+    return Group(*parts)
+
+
+def daemon_lines(status: dict[str, Any]) -> list[str]:
+    """Return the daemon's health in a few lines; what is wrong stands in capitals at its beginning."""
+    daemon, now = status["daemon"], status["now"]
+    cycle, policy, engine = daemon.get("cycle", {}), daemon.get("policy", {}), daemon.get("engine", {})
+    up = span(now - daemon["started_at"]) if "started_at" in daemon else "?"
+    leader = "leads" if daemon.get("leader", True) else "stands by"
+    lines = [f"daemon   hcloud {status['version']}, up {up}, {leader}; you are {status['you']} ({status['role']})"]
+    if cycle.get("at"):
+        lines.append(
+            f"cycle    {span(now - cycle['at'])} ago, took {cycle.get('duration_s', 0) * 1000:.0f} ms, "
+            f"{cycle.get('actions', 0)} actions, {cycle.get('refused', 0)} refused"
+        )
+    lines.append(f"policy   {policy.get('name', '?')} {policy.get('digest', '')[:12]}".rstrip())
+    reachable = "reachable" if engine.get("reachable") else "NOT REACHABLE"
+    lines.append(f"engine   {reachable}, {engine.get('workers', 0)} workers, {engine.get('silent', 0)} silent")
+    for name, provider in daemon.get("providers", {}).items():
+        lines.append(f"provider {name}: {provider.get('offers', 0)} offers")
+    lines += [_money_line(status), _count_line(status), *_isolation_lines(daemon)]
+    lines += [f"TROUBLE  {text}" for text in troubles(status)]
+    return [printable(line) for line in lines]
+
+
+def _money_line(status: dict[str, Any]) -> str:
+    spend = status["daemon"].get("spend", {})
+    limits = [(spend.get("day_usd"), spend.get("per_day_limit_usd"), "today"),
+              (spend.get("month_usd"), spend.get("per_month_limit_usd"), "this month")]  # fmt: skip
+    parts = [f"{usd(status['price_usd_per_h'])}/h now"]
+    parts += [
+        f"{usd(spent)}{f' of {usd(limit)}' if limit is not None else ''} {period}"
+        for spent, limit, period in limits
+        if spent is not None
+    ]
+    aged = f"; prices are {span(status['now'] - status['priced_at'])} old" if status["priced_at"] is not None else ""
+    return f"money    {', '.join(parts)}{aged}"
+
+
+def _count_line(status: dict[str, Any]) -> str:
+    jobs = ", ".join(f"{count} {state}" for state, count in status["jobs"].items() if count) or "none"
+    machines = ", ".join(f"{count} {state}" for state, count in status["instances"].items()) or "none"
+    return f"jobs     {jobs}; machines: {machines}"
+
+
+def _isolation_lines(daemon: dict[str, Any]) -> list[str]:
+    facts = [
+        (name, key, text)
+        for name, each in daemon.get("providers", {}).items()
+        for key, text in each.get("facts", {}).items()
+        if "isolation" in key or "missing" in key
+    ]
+    return [f"{key:<8} {text} ({name})" for name, key, text in facts]
+
+
+def troubles(status: dict[str, Any]) -> list[str]:
+    """Return everything that is wrong, in one sentence each."""
+    daemon = status["daemon"]
+    found = [f"paused: {status['paused']}; 'hcloud resume' goes on"] if status["paused"] else []
+    if daemon.get("policy", {}).get("error"):
+        found.append(f"the policy file is not in force, the one before is: {daemon['policy']['error']}")
+    if daemon.get("cycle", {}).get("error"):
+        found.append(f"the last cycle failed: {daemon['cycle']['error']}")
+    found += [
+        f"provider {name}: {provider['error']}"
+        for name, provider in daemon.get("providers", {}).items()
+        if provider.get("error")
+    ]
+    return found
+
+
+def _job_table(picture: dict[str, Any]) -> RenderableType:
+    now = picture["daemon"]["now"]
+    if not picture["jobs"]:
+        return Text("no jobs; submit one: hcloud submit -- echo hello")
+    return table(JOB_COLUMNS, [_job_row(job, now) for job in picture["jobs"]])
+
+
+def _job_row(job: dict[str, Any], now: float) -> list[Any]:
+    spec = job["spec"]
+    ended = job["state"] in ENDED
+    left = None if ended or job["deadline_at"] is None else job["deadline_at"] - now
+    return [
+        job["id"],
+        spec["name"],
+        spec["user"],
+        job["state"],
+        target_text(spec["target"]),
+        f"{spec['resources']['vcpus']:g}",
+        spec["nodes"]["count"],
+        span((job["finished_at"] if ended and job["finished_at"] else now) - job["submitted_at"]),
+        span(left),
+        _where(job),
+    ]
+
+
+def _where(job: dict[str, Any]) -> str:
+    if job["state"] in ENDED:
+        return str(job["outcome"])
+    if job["state"] in ("placed", "running") and job["attempt"]:
+        return " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
+    return " ".join(job["awaiting"]) or str(job["wait_code"])
+
+
+def _csv_row(job: dict[str, Any]) -> list[Any]:
+    spec = job["spec"]
+    return [
+        job["id"], spec["name"], spec["user"], job["state"], spec["target"]["kind"], spec["resources"]["vcpus"],
+        spec["resources"]["memory_mib"], spec["nodes"]["count"], job["submitted_at"], job["deadline_at"],
+        job["finished_at"], job["attempts_made"], job["wait_code"], job["outcome"],
+    ]  # fmt: skip

@@ -1,0 +1,150 @@
+"""Work directories: packed the same way every time, sent once, with a progress bar."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from hcloud.cli.client import Client
+from hcloud.cli.output import console
+from hcloud.errors import BadInput, NotFound
+
+IGNORE_FILE = ".hcloudignore"
+ALWAYS_IGNORED = (".git", "__pycache__")
+CHUNK_BYTES = 256 * 1024
+
+
+class Bar(Protocol):
+    """What moves while something takes long."""
+
+    def update(self, task_id: Any, *, advance: float) -> None:
+        """Move on by ``advance``."""
+
+
+def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> str:
+    """Pack ``directory``, send it unless the daemon has it already, and return the archive's SHA-256.
+
+    Raises:
+        BadInput: it cannot be read, or is larger than ``limit_bytes`` when packed.
+    """
+    with tempfile.TemporaryFile(prefix="hcloud-workdir-") as archive:
+        pack(directory, archive, limit_bytes)
+        size = archive.tell()
+        archive.seek(0)
+        sha256 = hashlib.file_digest(archive, "sha256").hexdigest()
+        try:
+            client.get(f"/v1/uploads/{sha256}")
+        except NotFound:
+            archive.seek(0)
+            with _progress(f"uploading {directory}", size) as (bar, task):
+                client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, bar, task), size)
+    return sha256
+
+
+def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> None:
+    """Write ``directory`` as tar.gz; equal contents give equal bytes, whoever packs them.
+
+    ``.git``, ``__pycache__`` and what ``.hcloudignore`` names (one pattern per line) are left out.
+    """
+    ignored = _ignored(directory)
+    bounded: Any = _Bounded(archive, limit_bytes, directory)
+    try:
+        with (
+            gzip.GzipFile(fileobj=bounded, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for path in _walk(directory, directory, ignored):
+                _add(tar, path, str(path.relative_to(directory)))
+    except OSError as error:
+        raise BadInput(f"cannot pack {directory}: {error.filename or ''}: {error.strerror}") from error
+
+
+def _ignored(directory: Path) -> tuple[str, ...]:
+    try:
+        lines = (directory / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ALWAYS_IGNORED
+    patterns = [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+    return (*ALWAYS_IGNORED, *patterns)
+
+
+def _walk(top: Path, directory: Path, ignored: tuple[str, ...]) -> Iterator[Path]:
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        path = Path(entry.path)
+        relative = str(path.relative_to(top))
+        if any(fnmatch(entry.name, pattern) or fnmatch(relative, pattern) for pattern in ignored):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield path
+            yield from _walk(top, path, ignored)
+        elif entry.is_file(follow_symlinks=False) or entry.is_symlink():  # sockets and pipes stay here
+            yield path
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    member = tar.gettarinfo(path, arcname=name)
+    # Who packed it and when must not change the digest; nobody's user ids mean anything on an instance.
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    if member.isreg():
+        with path.open("rb") as content:
+            tar.addfile(member, content)
+    else:
+        tar.addfile(member)
+
+
+class _Bounded(io.RawIOBase):
+    """Stops the packing of a directory that turns out too large, before it fills the disk."""
+
+    def __init__(self, inner: IO[bytes], limit_bytes: int, directory: Path) -> None:
+        self._inner, self._left, self._limit, self._directory = inner, limit_bytes, limit_bytes, directory
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._left -= len(content)
+        if self._left < 0:
+            raise BadInput(
+                f"{self._directory} is larger than {self._limit / 2**20:.0f} MiB when packed, the most the daemon "
+                f"takes (engine.max_workdir_mib); name what to leave out in {IGNORE_FILE}"
+            )
+        return self._inner.write(content)
+
+
+def _chunks(archive: IO[bytes], bar: Bar | None, task: Any) -> Iterator[bytes]:
+    while chunk := archive.read(CHUNK_BYTES):
+        yield chunk
+        if bar is not None:
+            bar.update(task, advance=len(chunk))
+
+
+def _progress(what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
+    shown = console(stderr=True)
+    if not shown.is_terminal or size < 4 * CHUNK_BYTES:
+        return nullcontext((None, None))
+    return _terminal_bar(shown, what, size)
+
+
+def _terminal_bar(shown: Any, what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
+    from contextlib import contextmanager
+
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    @contextmanager
+    def opened() -> Iterator[tuple[Bar | None, Any]]:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=shown, transient=True) as progress:
+            yield progress, progress.add_task(what, total=size)
+
+    return opened()

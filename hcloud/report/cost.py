@@ -1,0 +1,175 @@
+"""Cost and savings: each stretch of machine time, charged to who held it, at its own and at the on-demand price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hcloud.model import Event, EventKind
+from hcloud.pricing import HOUR_S, cost_usd, split
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Machine, Stretch
+from hcloud.report.grouping import Grouping, day_of, days, minute_of
+from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+
+COST_KINDS: frozenset[EventKind] = FLEET_KINDS
+"""The events both reports need."""
+IDLE, BOOT = "(idle)", "(boot)"
+
+
+@dataclass(slots=True)
+class Line:
+    """Sums of one row. ``seconds`` is unit time for jobs and machine time for machines."""
+
+    seconds: float = 0.0
+    jobs_usd: float = 0.0
+    idle_usd: float = 0.0
+    boot_usd: float = 0.0
+    list_usd: float = 0.0
+    """The same on demand."""
+
+    @property
+    def usd(self) -> float:
+        """Return all of it."""
+        return self.jobs_usd + self.idle_usd + self.boot_usd
+
+
+class Ledger:
+    """Adds stretches up into lines by group."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.grouping = grouping
+        self.lines: dict[tuple[str, ...], Line] = {}
+        self.prices_from: float | None = None
+        self.prices_to: float | None = None
+
+    def add(self, stretch: Stretch) -> None:
+        """Charge one stretch."""
+        self._note_price_age(stretch.machine)
+        fractions, rest = split([holding.share for holding in stretch.holdings])
+        usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
+        list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
+        if self.grouping.of_jobs:
+            for holding, fraction in zip(stretch.holdings, fractions, strict=True):
+                line = self._line(self.grouping.job_key(holding.job))
+                line.seconds += stretch.seconds
+                line.jobs_usd += usd * fraction
+                line.list_usd += list_usd * fraction
+            if rest > 0.0:
+                rest_key = self.grouping.filler(BOOT if stretch.booting else IDLE)
+                self._add_rest(self._line(rest_key), stretch, usd * rest, list_usd * rest)
+            return
+        for key, part in machine_keys(self.grouping, stretch):
+            line = self._line((key,))
+            line.seconds += stretch.seconds * part
+            line.jobs_usd += usd * (1.0 - rest) * part
+            self._add_rest(line, stretch, usd * rest * part, list_usd * part)
+
+    def _add_rest(self, line: Line, stretch: Stretch, usd: float, list_usd: float) -> None:
+        if stretch.booting:
+            line.boot_usd += usd
+        else:
+            line.idle_usd += usd
+        line.list_usd += list_usd
+
+    def _line(self, key: tuple[str, ...]) -> Line:
+        return self.lines.setdefault(key, Line())
+
+    def _note_price_age(self, machine: Machine) -> None:
+        at = machine.priced_at
+        self.prices_from = at if self.prices_from is None else min(self.prices_from, at)
+        self.prices_to = at if self.prices_to is None else max(self.prices_to, at)
+
+    def sorted(self) -> list[tuple[tuple[str, ...], Line]]:
+        """Return lines in the order of a report: days in order, else the dearest first; idle and boot last."""
+        if self.grouping.kind == "day":
+            return sorted(self.lines.items())
+        last = {self.grouping.filler(IDLE): 1, self.grouping.filler(BOOT): 2}
+        return sorted(self.lines.items(), key=lambda each: (last.get(each[0], 0), -each[1].usd, each[0]))
+
+    def notes(self, history: FleetHistory, now: float) -> list[str]:
+        """Return what a reader of the amounts must know: how old prices are, and what is missing."""
+        notes = []
+        if self.prices_from is not None and self.prices_to is not None:
+            notes.append(
+                f"prices are as read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; the "
+                f"newest is {max(0.0, now - self.prices_to) / 60:.0f} minutes old"
+            )
+        if history.unknown_machines:
+            notes.append(
+                f"{len(history.unknown_machines)} machines are left out: the log no longer reaches back to their launch"
+            )
+        return notes
+
+
+def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]]:
+    """Return the rows of a grouping of machines that a stretch belongs to, each with its part (0..1) of the stretch."""
+    if grouping.kind == "pool":
+        return [(stretch.machine.pool, 1.0)]
+    if grouping.kind == "market":
+        return [(stretch.machine.market, 1.0)]
+    return [(day_of(a), (b - a) / stretch.seconds) for a, b in days(stretch.since, stretch.until)]
+
+
+def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[Ledger, FleetHistory]:
+    """Read the log once and add up what machines cost between ``since`` and ``until``."""
+    ledger, history = Ledger(grouping), FleetHistory(since, until)
+    for event in events:
+        for stretch in history.take(event):
+            ledger.add(stretch)
+    for stretch in history.finish():
+        ledger.add(stretch)
+    return ledger, history
+
+
+def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
+    """Return what was spent. Rows of jobs end with idle and boot cost; rows of machines have columns for them."""
+    ledger, history = gather(events, grouping, since, until)
+    spent = sum(line.usd for line in ledger.lines.values())
+    if grouping.of_jobs:
+        names = columns(*grouping.columns, "unit_h", "cost_usd", "share_pct")
+        rows: list[Row] = [
+            (*key, line.seconds / HOUR_S or None, line.usd, share_pct(line.usd, spent)) for key, line in ledger.sorted()
+        ]
+    else:
+        names = columns(*grouping.columns, "machine_h", "jobs_usd", "idle_usd", "boot_usd", "cost_usd", "share_pct")
+        rows = [
+            (
+                *key,
+                line.seconds / HOUR_S,
+                line.jobs_usd,
+                line.idle_usd,
+                line.boot_usd,
+                line.usd,
+                share_pct(line.usd, spent),
+            )
+            for key, line in ledger.sorted()
+        ]
+    summed = {"unit_h", "machine_h", "jobs_usd", "idle_usd", "boot_usd", "cost_usd"}
+    return ReportTable(
+        title=f"Cost by {grouping.text}",
+        columns=names,
+        rows=tuple(rows),
+        total=total_row(names, rows, summed),
+        notes=tuple(ledger.notes(history, now)),
+    )
+
+
+def savings_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
+    """Return what was spent against what the same machines for the same time would have cost on demand."""
+    ledger, history = gather(events, grouping, since, until)
+    names = columns(*grouping.columns, "cost_usd", "on_demand_usd", "saved_usd", "saved_pct")
+    rows = [(*key, *_saved(line.usd, line.list_usd)) for key, line in ledger.sorted()]
+    lines = ledger.lines.values()
+    whole = _saved(sum(line.usd for line in lines), sum(line.list_usd for line in lines))
+    basis = "on-demand prices are those known when each machine was requested; machines and times are the same"
+    return ReportTable(
+        title=f"Savings against all on demand, by {grouping.text}",
+        columns=names,
+        rows=tuple(rows),
+        total=("total", *("" for _ in grouping.columns[1:]), *whole),
+        notes=(basis, *ledger.notes(history, now)),
+    )
+
+
+def _saved(usd: float, list_usd: float) -> tuple[float, float, float, float | None]:
+    return usd, list_usd, list_usd - usd, share_pct(list_usd - usd, list_usd)

@@ -1,0 +1,199 @@
+"""Utilisation: how much of the time and the vCPUs that were paid for was held by jobs, and how much was really used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hcloud.model import Event, EventKind
+from hcloud.pricing import HOUR_S, split
+from hcloud.report.cost import machine_keys
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Holding, Machine, Stretch, unit_id
+from hcloud.report.grouping import Grouping, number
+from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+
+UTILISATION_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.SAMPLE}
+"""The events this report needs."""
+
+
+@dataclass(slots=True)
+class _Line:
+    seconds: float = 0.0
+    held_s: float = 0.0
+    idle_s: float = 0.0
+    boot_s: float = 0.0
+    vcpu_s: float = 0.0
+    """vCPU-seconds of the machines (of the units, where rows are of jobs)."""
+    held_vcpu_s: float = 0.0
+    memory_mib_s: float = 0.0
+    held_memory_mib_s: float = 0.0
+    cpu_s: float = 0.0
+    """CPU time measured in units."""
+
+
+@dataclass(slots=True)
+class _Counter:
+    """A unit's CPU counter when last read."""
+
+    machine: Machine
+    holding: Holding
+    read_at: float
+    cpu_s: float = 0.0
+
+
+class _Usage:
+    """Adds up stretches and CPU counters by group."""
+
+    def __init__(self, grouping: Grouping, since: float, until: float) -> None:
+        self.grouping = grouping
+        self.since = since
+        self.until = until
+        self.lines: dict[tuple[str, ...], _Line] = {}
+        self.counters: dict[str, _Counter] = {}
+        self.unmeasured = 0
+
+    def add(self, stretch: Stretch) -> None:
+        """Count one stretch of machine time."""
+        if self.grouping.of_jobs:
+            for holding in stretch.holdings:
+                line = self._line(self.grouping.job_key(holding.job))
+                line.seconds += stretch.seconds
+                line.vcpu_s += holding.vcpus * stretch.seconds
+            return
+        _, rest = split([holding.share for holding in stretch.holdings])
+        for key, part in machine_keys(self.grouping, stretch):
+            self._add_machine(self._line((key,)), stretch, stretch.seconds * part, rest)
+
+    def _add_machine(self, line: _Line, stretch: Stretch, seconds: float, rest: float) -> None:
+        line.seconds += seconds
+        line.held_s += seconds * (1.0 - rest)
+        if stretch.booting:
+            line.boot_s += seconds * rest
+        else:
+            line.idle_s += seconds * rest
+        line.vcpu_s += stretch.machine.vcpus * seconds
+        line.memory_mib_s += stretch.machine.memory_mib * seconds
+        line.held_vcpu_s += sum(holding.vcpus for holding in stretch.holdings) * seconds
+        line.held_memory_mib_s += sum(holding.memory_mib for holding in stretch.holdings) * seconds
+
+    def measure(self, event: Event, history: FleetHistory) -> None:
+        """Take in an event of a unit, after ``history`` has; CPU time is spread evenly between two readings."""
+        unit = unit_id(event)
+        if event.kind is EventKind.UNIT_STARTED and unit in history.units:
+            machine, holding = history.units[unit]
+            self.counters[unit] = _Counter(machine, holding, event.at)
+        elif event.kind in (EventKind.SAMPLE, EventKind.UNIT_ENDED):
+            self._read(unit, event)
+
+    def _read(self, unit: str, event: Event) -> None:
+        counter = self.counters.get(unit)
+        if counter is None:
+            return
+        cpu_s = number(event, "cpu_s", -1.0)
+        if cpu_s >= counter.cpu_s and event.at > counter.read_at:
+            for line, part in self._parts(counter, event.at):
+                line.cpu_s += (cpu_s - counter.cpu_s) * part
+            counter.cpu_s, counter.read_at = cpu_s, event.at
+        if event.kind is EventKind.UNIT_ENDED:
+            self.unmeasured += cpu_s < 0 and counter.cpu_s == 0
+            del self.counters[unit]
+
+    def _parts(self, counter: _Counter, until: float) -> Iterator[tuple[_Line, float]]:
+        since, whole_s = counter.read_at, until - counter.read_at
+        inside = Stretch(
+            machine=counter.machine,
+            since=max(since, self.since),
+            until=min(until, self.until),
+            price_usd_per_h=0.0,
+            holdings=(),
+            booting=False,
+        )
+        if inside.seconds <= 0:
+            return
+        if self.grouping.of_jobs:
+            yield self._line(self.grouping.job_key(counter.holding.job)), inside.seconds / whole_s
+            return
+        for key, part in machine_keys(self.grouping, inside):
+            yield self._line((key,)), part * inside.seconds / whole_s
+
+    def _line(self, key: tuple[str, ...]) -> _Line:
+        return self.lines.setdefault(key, _Line())
+
+
+def utilisation_table(
+    events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
+) -> ReportTable:
+    """Return how well what was paid for was used: of machines by pool, market or day, of what units held by job, user
+    or tag."""
+    usage, history = _Usage(grouping, since, until), FleetHistory(since, until)
+    for event in events:
+        for stretch in history.take(event):
+            usage.add(stretch)
+        usage.measure(event, history)
+    for stretch in history.finish():
+        usage.add(stretch)
+    notes = ["held: the larger of the vCPU and the memory part that units held, as asked for; used: CPU time measured"]
+    if usage.unmeasured:
+        notes.append(f"{usage.unmeasured} units ended without a measurement of their CPU time and count as 0")
+    table = _of_jobs if grouping.of_jobs else _of_machines
+    return table(usage, tuple(notes))
+
+
+def _of_jobs(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
+    names = columns(*usage.grouping.columns, "unit_h", "held_vcpu_h", "used_cpu_h", "used_pct")
+    lines = sorted(usage.lines.items(), key=lambda each: (-each[1].vcpu_s, each[0]))
+    rows: list[Row] = [(*key, *_used(line)) for key, line in lines]
+    total = total_row(names, rows, {"unit_h", "held_vcpu_h", "used_cpu_h"})
+    whole = _sum(usage.lines.values())
+    return ReportTable(
+        title=f"Utilisation by {usage.grouping.text}",
+        columns=names,
+        rows=tuple(rows),
+        total=(*total[:-1], share_pct(whole.cpu_s, whole.vcpu_s)),
+        notes=notes,
+    )
+
+
+def _used(line: _Line) -> Row:
+    return (line.seconds / HOUR_S, line.vcpu_s / HOUR_S, line.cpu_s / HOUR_S, share_pct(line.cpu_s, line.vcpu_s))
+
+
+def _of_machines(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
+    names = columns(
+        *usage.grouping.columns,
+        "machine_h",
+        "held_pct",
+        "idle_pct",
+        "boot_pct",
+        "vcpus_held_pct",
+        "memory_held_pct",
+        "cpu_used_pct",
+    )
+    lines = sorted(usage.lines.items())
+    return ReportTable(
+        title=f"Utilisation by {usage.grouping.text}",
+        columns=names,
+        rows=tuple((*key, *_shares(line)) for key, line in lines),
+        total=("total", *_shares(_sum(usage.lines.values()))),
+        notes=notes,
+    )
+
+
+def _shares(line: _Line) -> Row:
+    return (
+        line.seconds / HOUR_S,
+        share_pct(line.held_s, line.seconds),
+        share_pct(line.idle_s, line.seconds),
+        share_pct(line.boot_s, line.seconds),
+        share_pct(line.held_vcpu_s, line.vcpu_s),
+        share_pct(line.held_memory_mib_s, line.memory_mib_s),
+        share_pct(line.cpu_s, line.vcpu_s),
+    )
+
+
+def _sum(lines: Iterable[_Line]) -> _Line:
+    whole = _Line()
+    for line in lines:
+        for name in _Line.__slots__:
+            setattr(whole, name, getattr(whole, name) + getattr(line, name))
+    return whole

@@ -1,0 +1,225 @@
+"""A small deployment in this process: real store and planner, mock cloud, fake engine, a clock that tests move."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from hcloud.api import ApiServer, DaemonStatus, Desk, Peer, build_app, serve
+from hcloud.apply import Applier
+from hcloud.clock import ManualClock
+from hcloud.config import ApiSettings, Config
+from hcloud.controller import Controller
+from hcloud.engine.fake import FakeRunner
+from hcloud.errors import Refused
+from hcloud.logs import LogArchive
+from hcloud.model import JobSpec
+from hcloud.observe import Observer
+from hcloud.policy import parse_policy
+from hcloud.preview import describe_preview
+from hcloud.provider import WorkerBootstrap
+from hcloud.store import Store
+from providers.mock import MockProvider
+
+OWNER = "hcloud-tests"
+START_AT = 1_900_000_000.0
+CLOUD: dict[str, object] = {
+    "types": {
+        "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},
+        "m.two": {"vcpus": 8, "memory_mib": 16384, "usd_per_h": 1.2},
+    },
+    "zones": ["east-1a"],
+    "markets": ["on_demand"],
+    "boot": {"p50_s": 2, "p95_s": 2},
+    "stop_s": 1,
+}
+# Users every Unix has, so that names can be checked without making any.
+ROOT, SUBMITTER, READER, STRANGER = 0, 1, 2, 4_000_000_001
+MOST_CYCLES = 500
+
+
+class Deployment:
+    """The parts, and ways to move them on. ``refusal``, where set, is why nothing may be submitted."""
+
+    def __init__(self, home: Path, *, max_upload_bytes: int = 2**20) -> None:
+        self.home = home
+        self.clock = ManualClock(START_AT)
+        self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=0.2)
+        self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
+        self.engine = FakeRunner((self.cloud,), self.clock)
+        self.policy = parse_policy({"caps": {"max_instances": 4}, "retention": {"maximum_s": 10}})
+        self.logs = LogArchive(folder=home / "logs")
+        self.controller = self._controller()
+        self.refusal = ""
+        self.wakes = 0
+        self._wake = threading.Event()
+        for name in ("logs", "uploads"):
+            (home / name).mkdir(exist_ok=True)
+        self.desk = Desk(
+            store=self.store,
+            runner=self.engine,
+            clock=self.clock,
+            wake=self._woken,
+            status=self.status,
+            offers=lambda: self.controller.offers.all,
+            preview=self._preview,
+            admit=self._admit,
+            uploads_dir=home / "uploads",
+            logs_dir=home / "logs",
+            readers=frozenset({_name(READER)}),
+            max_upload_bytes=max_upload_bytes,
+        )
+
+    def _controller(self) -> Controller:
+        providers = {"mock": self.cloud}
+        observer = Observer(
+            store=self.store,
+            providers=providers,
+            runner=self.engine,
+            clock=self.clock,
+            owner=OWNER,
+            logs=self.logs,
+            poll_s={"mock": 1.0},
+        )
+        bootstrap = WorkerBootstrap(scheduler_address="127.0.0.1:1", tls_dir=str(self.home))
+        return Controller(
+            store=self.store,
+            providers=providers,
+            runner=self.engine,
+            clock=self.clock,
+            policy=self.policy,
+            observer=observer,
+            applier=Applier(
+                self.store,
+                providers,
+                self.engine,
+                self.clock,
+                owner=OWNER,
+                bootstrap=bootstrap,
+                uploads_dir=self.home / "uploads",
+            ),
+            rng=np.random.default_rng(1),
+            holder="tests",
+        )
+
+    def _woken(self) -> None:
+        self.wakes += 1
+        self._wake.set()
+
+    def _admit(self, specs: Sequence[JobSpec]) -> None:
+        if self.refusal:
+            raise Refused(self.refusal)
+
+    def _preview(self, specs: Sequence[JobSpec]) -> list[Any]:
+        return describe_preview(*self.controller.preview(specs), self.policy)
+
+    def status(self) -> DaemonStatus:
+        """What the daemon would say of itself."""
+        seen = self.controller.last_seen
+        return {
+            "started_at": START_AT,
+            "leader": True,
+            "policy": {"name": self.policy.name, "digest": "0" * 64, "error": ""},
+            "cycle": {"at": self.clock.now(), "duration_s": 0.01, "actions": 0, "refused": 0, "error": ""},
+            "engine": {"reachable": seen.engine_reachable, "workers": len(seen.reachable), "silent": 0},
+            "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all)}},
+            "event_seq": 0,
+        }
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.store.close()
+
+    # ------------------------------------------------------------------------------------------------------- moving on
+    def cycle(self, count: int = 1, step_s: float = 1.0) -> None:
+        """Run cycles, one every ``step_s`` of the clock."""
+        for _ in range(count):
+            self.controller.cycle()
+            self.clock.advance(step_s)
+
+    def cycle_until(self, condition: Callable[[], object]) -> None:
+        """Run cycles until ``condition`` holds."""
+        for _ in range(MOST_CYCLES):
+            if condition():
+                return
+            self.cycle()
+        raise AssertionError(f"still not so after {MOST_CYCLES} cycles: {self.store.live()}")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let cycles go on in a thread, at once when woken."""
+        stop = threading.Event()
+
+        def go_on() -> None:
+            while not stop.is_set():
+                self._wake.wait(0.02)
+                self._wake.clear()
+                self.cycle()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    # --------------------------------------------------------------------------------------------------------- callers
+    def client(self, uid: int, app: FastAPI | None = None) -> TestClient:
+        """A client in this process, at the other end of whose socket the kernel would see ``uid``."""
+        inner = app or build_app(self.desk)
+
+        async def connected(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"] = {"peer": Peer(pid=1, uid=uid, gid=uid)}
+            await inner(scope, receive, send)
+
+        return TestClient(connected, raise_server_exceptions=False)
+
+    def config(self, **api: Any) -> Config:
+        """A configuration for a real server of this deployment."""
+        return Config(owner=OWNER, state_dir=self.home, run_dir=self.home / "run", api=ApiSettings(**api))
+
+    @contextmanager
+    def served(self, **api: Any) -> Iterator[ApiServer]:
+        """A real server on a real socket."""
+        server = serve(self.desk, self.config(**api))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _name(uid: int) -> str:
+    import pwd
+
+    return pwd.getpwuid(uid).pw_name
+
+
+def job(name: str = "sort", **changes: Any) -> dict[str, Any]:
+    """One entry of a submission."""
+    token = {"token": changes.pop("token")} if "token" in changes else {}
+    return {"job": {"name": name, "command": ["sleep", "3"], **changes}, **token}
+
+
+def sentence(response: Any) -> str:
+    """The message of a failure, which must have the one form."""
+    body = json.loads(response.content)
+    assert set(body) == {"error"}, body
+    assert set(body["error"]) == {"code", "message"}, body
+    message: str = body["error"]["message"]
+    assert message, body
+    assert "\n" not in message, message
+    return message
+
+
+def with_refusal(desk: Desk, admit: Callable[[Sequence[JobSpec]], None]) -> Desk:
+    """The same desk under another policy."""
+    return replace(desk, admit=admit)

@@ -1,0 +1,153 @@
+"""How the program starts, fails and ends."""
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hcloud.cli.main import COMMANDS
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+
+
+def test_help_lists_commands_and_exit_codes(lonely: Shell) -> None:
+    out, _ = lonely.run("--help")
+    for text in ("submit", "completion", "Exit codes", "3  the daemon is unreachable", "4  refused by policy"):
+        assert text in out
+
+
+def test_help_and_unknown_commands_load_no_command(lonely: Shell) -> None:
+    code = (
+        "import sys\nfrom hcloud.cli.main import _run\n_run(['--help'])\n"
+        "heavy = {'httpx', 'rich', 'pydantic', 'yaml', 'sqlalchemy', 'fastapi', 'distributed', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None)
+    assert done.returncode == 0, done.stderr
+
+
+def test_submit_loads_nothing_of_the_daemon(shell: Shell) -> None:
+    code = (
+        "import sys\nfrom hcloud.cli.main import _run\n_run(['submit', '-q', '--', 'true'])\n"
+        "heavy = {'sqlalchemy', 'fastapi', 'distributed', 'numpy', 'scipy', 'dask', 'apscheduler'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**shell.environment})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lonely: Shell) -> None:
+    import importlib.util
+
+    installed = importlib.util.find_spec(COMMANDS[name][0]) is not None
+    out, err = lonely.run(name, "--help", exit_code=0 if installed else 2)
+    assert "Usage" in out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("sumbit",), "there is no command 'sumbit'; did you mean 'submit'?"),
+        (("submit",), "name a job file, or a command after --"),
+        (("submit", "--"), "a command must follow --"),
+        (("submit", "none.yaml"), "none.yaml"),
+        (("submit", "--memory", "3q", "--", "x"), "resources.memory (--memory): must be a size such as 512MiB"),
+        (("submit", "--within", "soon", "--", "x"), "(--within): must be a duration"),
+        (("submit", "--within", "1m", "--best-effort", "--", "x"), "are different targets; state one"),
+        (("submit", "--rate", "5", "--", "x"), "latency_ms (--latency-ms): is missing"),
+        (("submit", "--tag", "x", "--", "x"), "--tag x: must have the form NAME=VALUE"),
+        (("submit", "--env", "NOT_SET", "--", "x"), "--env NOT_SET: there is no such variable"),
+        (("submit", "--workdir", "nowhere", "--", "x"), "is no directory"),
+        (("submit", "--nodes", "many", "--", "x"), "(--nodes): must be a number such as 4 or a range"),
+        (("cancel",), "name the jobs to cancel, or --all"),
+        (("status", "--watch", "-o", "json"), "--watch draws tables"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(arguments: tuple[str, ...], wanted: str, lonely: Shell) -> None:
+    out, err = lonely.run(*arguments, exit_code=2)
+    assert wanted in err
+    assert out == ""
+
+
+def test_an_unknown_job_is_exit_2_with_the_nearest(shell: Shell) -> None:
+    shell.run("submit", "-q", "--", "true")
+    assert "there is no job-9; the newest is job-1" in shell.run("status", "9", exit_code=2)[1]
+
+
+def test_a_refusal_by_policy_is_exit_4(shell: Shell, deployment: Deployment) -> None:
+    deployment.refusal = "the queue is full: 5 of 5"
+    assert shell.run("submit", "-q", "--", "true", exit_code=4) == ("", "hcloud: the queue is full: 5 of 5\n")
+
+
+def test_no_daemon_is_exit_3_and_says_how_to_start_one(lonely: Shell) -> None:
+    _, err = lonely.run("status", exit_code=3)
+    assert err == (
+        f"hcloud: no daemon answers on {lonely.environment['HCLOUD_SOCKET']}; start it with 'hcloud daemon' or "
+        "'systemctl start hcloud'\n"
+    )
+
+
+def test_the_socket_of_a_killed_daemon_is_exit_3(lonely: Shell) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(lonely.environment["HCLOUD_SOCKET"])
+    left.close()
+    assert "no daemon answers on" in lonely.run("status", exit_code=3)[1]
+
+
+def test_debugging_shows_the_traceback(lonely: Shell) -> None:
+    process = lonely.start("status", HCLOUD_DEBUG="1")
+    _, err = process.communicate(timeout=60)
+    assert "Traceback" in err
+    assert process.returncode == 1
+
+
+def test_the_socket_is_found_through_the_configuration(deployment: Deployment) -> None:
+    config = deployment.home / "hcloud.yaml"
+    config.write_text(
+        f"owner: hcloud-tests\nstate_dir: {deployment.home}\nrun_dir: run\n"
+        "database: postgresql+psycopg://${HCLOUD_ONLY_THE_DAEMON_HAS_IT}@db/hcloud\n"
+    )
+    with deployment.served():
+        shell = Shell(directory=deployment.home, environment={"HOME": str(deployment.home)})
+        assert "you are" in shell.run("status")[0]
+        elsewhere = Shell(directory=Path("/"), environment={"HOME": str(deployment.home / "none")})
+        assert "you are" in elsewhere.run("--config", str(config), "status")[0]
+
+
+def test_a_malformed_configuration_is_told_with_its_line(lonely: Shell) -> None:
+    (lonely.directory / "hcloud.yaml").write_text("owner: hcloud-tests\nrun_dri: x\n")
+    del lonely.environment["HCLOUD_SOCKET"]
+    _, err = lonely.run("status", exit_code=2)
+    assert "hcloud.yaml:2: run_dri: unknown key; did you mean 'run_dir'?" in err
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(lonely: Shell, kind: str) -> None:
+    assert "_HCLOUD_COMPLETE" in lonely.run("completion", kind)[0]
+
+
+def test_completion_offers_commands(lonely: Shell) -> None:
+    out, _ = lonely.run(_HCLOUD_COMPLETE="bash_complete", COMP_WORDS="hcloud su", COMP_CWORD="1")
+    assert "submit" in out
+
+
+def test_colours_are_left_out_of_pipes_and_with_no_color(shell: Shell) -> None:
+    shell.run("submit", "-q", "--", "true")
+    assert "\x1b" not in shell.run("status", NO_COLOR="1")[0]
+    assert "\x1b" not in shell.run("status")[0]
+
+
+def test_text_that_could_steer_a_terminal_is_shown_not_sent(shell: Shell) -> None:
+    shell.run("submit", "-q", "-t", "note=\x1b[31mred", "--", "true")
+    assert "\\x1b[31mred" in shell.run("status", "1")[0]
+
+
+def test_version_is_the_packages(lonely: Shell) -> None:
+    from hcloud import __version__
+
+    assert lonely.run("version")[0] == f"hcloud {__version__}\n"
+    assert stat.S_ISDIR(lonely.directory.stat().st_mode)

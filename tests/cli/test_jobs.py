@@ -1,0 +1,216 @@
+"""From submission to result, as people type it."""
+
+import csv
+import io
+import json
+import signal
+import tarfile
+from pathlib import Path
+
+from hcloud.model import JobState
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+from tests.waiting import wait_until
+
+JOBS = """
+name: first
+command: echo first
+target: {batch: {within: 10m}}
+tags: {team: search}
+---
+name: second
+command: exit 3
+"""
+
+
+def test_submit_shows_a_priced_plan_and_prints_the_id(shell: Shell, deployment: Deployment) -> None:
+    out, err = shell.run("submit", "--vcpus", "4", "--within", "10m", "--", "sleep", "1")
+    assert out == "job-1 sleep\n"
+    assert "m.two" in err
+    assert "->" in err
+    assert "$1.20/h" in err
+    spec = deployment.store.job("job-1").spec
+    assert (spec.command, spec.resources.vcpus) == (("sleep", "1"), 4.0)
+
+
+def test_submit_without_a_terminal_asks_nothing_and_quiet_shows_nothing(shell: Shell) -> None:
+    assert shell.run("submit", "-q", "--", "true") == ("job-1 true\n", "")
+
+
+def test_dry_run_shows_the_plan_and_submits_nothing(shell: Shell, deployment: Deployment) -> None:
+    for spelling in ("--dry-run", "--dryrun"):
+        out, _ = shell.run("submit", spelling, "--", "true")
+        assert "m.one" in out
+    planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "--", "true")[0])
+    assert planned[0]["action"] == "launch"
+    assert deployment.store.jobs() == ()
+
+
+def test_submit_of_a_file_takes_every_document_and_flags_win(shell: Shell, deployment: Deployment) -> None:
+    (shell.directory / "jobs.yaml").write_text(JOBS)
+    out, _ = shell.run("submit", "jobs.yaml", "-t", "run=7", "--priority", "5", "-o", "json")
+    assert [each["name"] for each in json.loads(out)] == ["first", "second"]
+    first = deployment.store.job("job-1").spec
+    assert (first.tags, first.priority) == ({"team": "search", "run": "7"}, 5)
+
+
+def test_submit_sends_the_environment_asked_for(shell: Shell, deployment: Deployment) -> None:
+    (shell.directory / "vars").write_text("FROM_FILE=1\nBOTH=file\n")
+    flags = ["-e", "INHERITED", "-e", "BOTH=flag", "--env-file", "vars"]
+    shell.run("submit", "-q", *flags, "--", "true", INHERITED="yes")
+    assert deployment.store.job("job-1").spec.env == {"FROM_FILE": "1", "BOTH": "flag", "INHERITED": "yes"}
+
+
+def test_submit_uploads_a_work_directory_once_and_without_what_is_ignored(shell: Shell, deployment: Deployment) -> None:
+    work = shell.directory / "work"
+    for name in ("data/in.txt", ".git/config", "junk.tmp", "run.sh"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(name)
+    (work / ".hcloudignore").write_text("*.tmp\n")
+    for _ in range(2):
+        shell.run("submit", "-q", "-w", "work", "--", "./run.sh")
+    (archive,) = (deployment.home / "uploads").iterdir()
+    with tarfile.open(archive) as packed:
+        assert packed.getnames() == [".hcloudignore", "data", "data/in.txt", "run.sh"]
+        assert {(member.uid, member.mtime) for member in packed} == {(0, 0)}
+    assert deployment.store.job("job-2").spec.workdir_sha256 == archive.name.removesuffix(".tar.gz")
+
+
+def test_a_work_directory_over_the_limit_is_refused_before_it_is_sent(shell: Shell, deployment: Deployment) -> None:
+    from random import Random
+
+    (shell.directory / "big").write_bytes(Random(1).randbytes(2**20 + 1000))
+    _, err = shell.run("submit", "-q", "-w", ".", "--", "true", exit_code=2)
+    assert "larger than 1 MiB" in err
+    assert ".hcloudignore" in err
+    assert list((deployment.home / "uploads").iterdir()) == []
+
+
+def test_run_shows_the_output_and_ends_as_the_job_ends(shell: Shell) -> None:
+    out, err = shell.run("run", "-q", "--", "echo", "hello")
+    assert out == "hello\n"
+    assert "job-1 echo succeeded" in err
+    out, err = shell.run("run", "-q", "--", "echo tried; exit 3", exit_code=1)
+    assert out == "tried\n"
+    assert "failed" in err
+
+
+def test_run_of_several_jobs_waits_for_all(shell: Shell) -> None:
+    (shell.directory / "jobs.yaml").write_text(JOBS)
+    _, err = shell.run("run", "-q", "jobs.yaml", exit_code=1)
+    assert "job-1 first succeeded" in err
+    assert "job-2 second failed" in err
+
+
+def test_logs_follow_to_the_end_across_attempts(shell: Shell) -> None:
+    (shell.directory / "job.yaml").write_text(
+        "name: flaky\ncommand: echo out; echo trouble >&2; exit 1\nretries: {exit_code: 1, backoff: 1}\n"
+    )
+    assert shell.run("run", "-q", "job.yaml", exit_code=1)[0] == "out\nout\n"
+    assert shell.run("logs", "-f", "1")[0] == "out\n"  # from the present attempt on
+    assert shell.run("logs", "job-1")[0] == "out\n"
+    assert shell.run("logs", "1", "--attempt", "1", "--stderr")[0] == "trouble\n"
+
+
+def test_wait_tells_how_each_job_ended(shell: Shell) -> None:
+    shell.run("submit", "-q", "--", "true")
+    shell.run("submit", "-q", "--", "false")
+    assert "succeeded" in shell.run("wait", "1")[1]
+    assert "failed" in shell.run("wait", "1", "2", exit_code=1)[1]
+
+
+def test_wait_gives_up_in_time(shell: Shell) -> None:
+    shell.run("submit", "-q", "--", "sleep", "1000000")
+    assert "still running: job-1" in shell.run("wait", "1", "--timeout", "0.2", exit_code=1)[1]
+
+
+def test_cancel_stops_jobs(shell: Shell, deployment: Deployment) -> None:
+    for _ in range(3):
+        shell.run("submit", "-q", "--", "sleep", "1000000")
+    assert "job-2" in shell.run("cancel", "2")[0]
+    wait_until(lambda: deployment.store.job("job-2").state is JobState.CANCELLED, timeout_s=20)
+    shell.run("cancel", "--all", "-y")
+    wait_until(lambda: not deployment.store.live().jobs, timeout_s=20)
+    assert "no job of yours" in shell.run("cancel", "--all")[0]
+
+
+def test_interrupting_run_leaves_the_job_running_and_says_how_to_stop_it(shell: Shell, deployment: Deployment) -> None:
+    process = shell.start("run", "-q", "--", "sleep", "1000000")
+    wait_until(lambda: deployment.store.jobs() and deployment.store.job("job-1").attempt is not None, timeout_s=30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "hcloud cancel job-1" in err
+    assert "Traceback" not in err
+    assert deployment.store.job("job-1").cancelled_by is None
+
+
+def test_status_shows_jobs_and_machines_in_every_form(shell: Shell, deployment: Deployment) -> None:
+    shell.run("submit", "-q", "--name", "sorter", "--", "sleep", "1000000")
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)
+    out, _ = shell.run("status")
+    assert "sorter" in out
+    assert "inst-1" in out
+    assert "policy" in out
+    whole = json.loads(shell.run("status", "-o", "json")[0])
+    assert (whole["jobs"][0]["id"], whole["instances"][0]["id"]) == ("job-1", "inst-1")
+    (row,) = csv.DictReader(io.StringIO(shell.run("status", "-o", "csv")[0]))
+    assert (row["job"], row["state"]) == ("job-1", "running")
+    assert "sleep 1000000" in shell.run("status", "1")[0]
+    assert "sorter" in shell.run("queue")[0]
+
+
+def test_status_says_what_is_wrong(shell: Shell) -> None:
+    shell.run("pause", "kernel", "update")
+    assert "TROUBLE  paused: kernel update; 'hcloud resume' goes on" in shell.run("status")[0]
+    shell.run("resume")
+    assert "TROUBLE" not in shell.run("status")[0]
+
+
+def test_watching_ends_quietly_when_interrupted(shell: Shell) -> None:
+    process = shell.start("status", "--watch", "--interval", "0.2")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_tables_of_the_fleet(shell: Shell, deployment: Deployment) -> None:
+    shell.run("submit", "-q", "--", "sleep", "1000000")
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)
+    assert "m.one" in shell.run("instances")[0]
+    (machine,) = csv.DictReader(io.StringIO(shell.run("instances", "-o", "csv")[0]))
+    assert (machine["instance"], machine["jobs"]) == ("inst-1", "job-1")
+    offers, err = shell.run("offers")
+    assert offers.index("m.one") < offers.index("m.two")
+    assert "prices are" in err
+    kinds = [each["kind"] for each in json.loads(shell.run("events", "--job", "1", "-o", "json")[0])]
+    assert kinds[0] == "job_submitted"
+
+
+def test_events_follow_until_the_reader_has_seen_enough(shell: Shell) -> None:
+    shell.run("submit", "-q", "--", "true")
+    process = shell.start("events", "-f", "--job", "1", "-o", "json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["kind"] == "job_submitted"
+    process.stdout.close()
+    wait_until(lambda: process.poll() is not None, timeout_s=60)
+    assert process.stderr is not None
+    assert (process.returncode, process.stderr.read()) == (0, "")
+
+
+def test_a_daemon_restart_does_not_end_what_follows_it(deployment: Deployment) -> None:
+    directory = Path(deployment.home)
+    with deployment.served() as server:
+        shell = Shell(directory=directory, environment={"HCLOUD_SOCKET": str(server.socket_path)})
+        shell.run("submit", "-q", "--", "true")
+        waiting = shell.start("wait", "1")
+        wait_until(lambda: _waits(server), timeout_s=30)
+    with deployment.served(), deployment.running():
+        _, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, "succeeded" in err) == (0, True), err
+
+
+def _waits(server: object) -> bool:
+    return any(uvicorn.server_state.connections for uvicorn, _ in server._listeners)  # type: ignore[attr-defined]

@@ -1,0 +1,95 @@
+"""`hcloud report` over a history that the real cycle made on the mock cloud."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from hcloud.report import REPORT_NAMES
+from hcloud.spend import SpendBook
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+from tests.waiting import wait_until
+
+BILLING_MINIMUM_S = 60.0
+JOBS = """
+name: good
+command: sleep 30
+target: {batch: {within: 10m}}
+tags: {team: search}
+---
+name: bad
+command: exit 3
+target: {batch: {within: 10m}}
+"""
+
+
+@pytest.fixture
+def done(shell: Shell, deployment: Deployment) -> Shell:
+    """A shell after one job that succeeded and one that failed, when every machine they had is ended and billed."""
+    (shell.directory / "jobs.yaml").write_text(JOBS)
+    shell.run("run", "-q", "jobs.yaml", exit_code=1)
+
+    def billed_to_the_end() -> bool:
+        """A machine that ended early is billed for a minimum, which a report of the time before it cannot show."""
+        machines = deployment.store.instances(live_only=False)
+        ends = [max(m.terminated_at, (m.launched_at or 0.0) + BILLING_MINIMUM_S) for m in machines if m.terminated_at]
+        return len(ends) == len(machines) and max(ends) < deployment.clock.now()
+
+    wait_until(billed_to_the_end, timeout_s=60)
+    return shell
+
+
+def test_every_report_is_shown(done: Shell) -> None:
+    for name in REPORT_NAMES:
+        out, _ = done.run("report", name)
+        assert out.splitlines()[0].lower().startswith(name)
+        assert "UTC" in out
+    header, *lines = csv.reader(io.StringIO(done.run("report", "--by", "tag:team", "-o", "csv")[0]))
+    assert header[:2] == ["tag:team", "unit_h"]
+    assert "search" in {line[0] for line in lines}
+
+
+def test_cost_is_what_budgets_counted(done: Shell, deployment: Deployment) -> None:
+    document = json.loads(done.run("report", "cost", "--by", "job", "-o", "json")[0])
+    book = SpendBook()
+    book.follow(deployment.store.iter_events())
+    spent = book.spend(deployment.clock.now()).month_usd
+    assert spent > 0
+    assert document["total"]["cost_usd"] == pytest.approx(spent)
+    jobs = {row["job"]: row["cost_usd"] for row in document["rows"]}
+    assert jobs["job-1"] > 0
+    assert sum(jobs.values()) == pytest.approx(document["total"]["cost_usd"])
+    assert "minutes old" in document["notes"][0]
+
+
+def test_performance_tells_waits_and_promises(done: Shell) -> None:
+    document = json.loads(done.run("report", "performance", "--by", "job", "-o", "json")[0])
+    good, bad = document["rows"]
+    assert (good["state"], good["target_met_pct"], good["attempts"]) == ("succeeded", 100.0, 1)
+    assert (bad["state"], bad["target_met_pct"]) == ("failed", 0.0)
+    assert good["run_s"] == pytest.approx(30.0, abs=2.0)
+    assert good["target"] == "within 600 s"
+
+
+def test_window_is_given_by_duration_or_time(done: Shell) -> None:
+    assert json.loads(done.run("report", "--since", "7d", "-o", "json")[0])["rows"]
+    assert json.loads(done.run("report", "--since", "2020-01-01", "-o", "json")[0])["rows"]
+    out, _ = done.run("report", "--until", "2020-01-01T00:00:00Z")
+    assert "nothing happened in that time" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["costs"], "'costs' is not one of"),
+        (["cost", "--by", "usr"], "did you mean user?"),
+        (["cost", "--since", "soon"], "--since 'soon': write a duration such as 7d, or a UTC time"),
+        (["cost", "--until", "2026-01-01T10:00"], "--until '2026-01-01T10:00': write a duration"),
+        (["cost", "--since", "1h", "--until", "2h"], "after"),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_one_sentence(shell: Shell, arguments: list[str], words: str) -> None:
+    _, err = shell.run("report", *arguments, exit_code=2)
+    assert words in err

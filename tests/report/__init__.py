@@ -1,0 +1,1 @@
+"""Tests of pricing and of the reports."""

@@ -1,0 +1,158 @@
+"""Whatever happened: every cent a machine cost is charged exactly once, in every grouping."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hcloud import pricing
+from hcloud.model import Event, EventKind
+from hcloud.report import build_report, fleet
+from hcloud.report.cost import Ledger
+from hcloud.report.fleet import Stretch
+from hcloud.report.table import ReportTable
+from hcloud.spend import SpendBook
+from tests.report.story import HOUR, Story
+
+NOW = 40 * HOUR
+moments = st.integers(0, 30 * 3600).map(float)
+prices = st.integers(1, 1000).map(lambda cents: cents / 100)
+units = st.lists(
+    st.tuples(moments, moments, st.integers(1, 20).map(lambda n: n / 10), st.integers(1, 4096), st.booleans()),
+    max_size=8,
+)
+machines = st.lists(
+    st.tuples(moments, moments, st.none() | moments, prices, st.lists(st.tuples(moments, prices), max_size=3), units),
+    min_size=1,
+    max_size=3,
+)
+
+
+def history(drawn: list[Any]) -> tuple[Story, float]:
+    """A story in the order of its times, and what its machines cost in all, worked out machine by machine."""
+    story, total, job = Story(), 0.0, 0
+    for number, (launched_at, boot_s, life_s, price, changes, held) in enumerate(drawn, 1):
+        ended_at = None if life_s is None else launched_at + life_s
+        story.machine(number, launched_at, min(launched_at + boot_s, ended_at or NOW), price)
+        steps = [(launched_at, price)]
+        for at, changed in sorted(changes, key=lambda change: change[0]):
+            if launched_at <= at < (ended_at or NOW):
+                story.price(number, at, changed)
+                steps.append((at, changed))
+        for start, length_s, vcpus, memory_mib, other in held:
+            started_at = launched_at + start
+            if started_at < (ended_at or NOW):
+                job += 1
+                story.submit(job, at=0.0, user="bob" if other else "ann")
+                story.start(job, number, started_at, vcpus, memory_mib)
+                if started_at + length_s < NOW:
+                    story.end(job, number, min(started_at + length_s, ended_at or NOW))
+        if ended_at is not None:
+            story.terminate(number, ended_at)
+        until = NOW if ended_at is None else min(NOW, max(ended_at, launched_at + 60.0))
+        ends = [at for at, _ in steps[1:]] + [until]
+        total += sum(p * max(0.0, end - at) / 3600 for (at, p), end in zip(steps, ends, strict=True))
+    order = {EventKind.JOB_SUBMITTED: 0, EventKind.INSTANCE_REQUESTED: 1, EventKind.INSTANCE_LAUNCHED: 2}
+    late = {EventKind.UNIT_ENDED: 8, EventKind.INSTANCE_TERMINATED: 9}
+    story.events.sort(key=lambda event: (event.at, (order | late).get(event.kind, 5)))
+    story.events = [replace(event, seq=seq) for seq, event in enumerate(story.events, 1) if event.at <= NOW]
+    return story, total
+
+
+def charged(table: ReportTable) -> float:
+    """What a report's rows come to."""
+    place = [column.name for column in table.columns].index("cost_usd")
+    return sum(float(row[place] or 0.0) for row in table.rows)
+
+
+def check_all_is_charged_once(build: Callable[..., ReportTable], **limits: Any) -> None:
+    """The property, for a way to build the cost report."""
+
+    @settings(**limits)
+    @given(machines, moments)
+    def holds(drawn: list[Any], cut: float) -> None:
+        story, total = history(drawn)
+        for by in ("job", "user", "tag:x", "pool", "market", "day"):
+            table = build("cost", iter(story.events), NOW, by=by)
+            assert charged(table) == pytest.approx(total)
+            assert table.total is not None
+            assert table.total[-2] == pytest.approx(total)
+            before = build("cost", iter(story.events), NOW, by=by, until=cut)
+            after = build("cost", iter(story.events), NOW, by=by, since=cut)
+            # A machine that ended before the cut may be billed beyond it (its minimum); all else adds up.
+            assert charged(before) + charged(after) == pytest.approx(total, abs=60 * 10.0 * 3 / 3600)
+
+    holds()
+
+
+def test_every_cent_is_charged_once_in_every_grouping() -> None:
+    check_all_is_charged_once(build_report, max_examples=60)
+
+
+@pytest.mark.parametrize("fault", ["idle time is forgotten", "the last stretch is forgotten", "shares are not scaled"])
+def test_a_lost_cent_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Seeded faults."""
+    add, stretches = Ledger.add, fleet._stretches
+    if fault == "idle time is forgotten":
+        monkeypatch.setattr(Ledger, "add", lambda self, s: add(self, s) if s.holdings or s.booting else None)
+    elif fault == "the last stretch is forgotten":
+        monkeypatch.setattr(fleet, "_stretches", lambda *given: list[Stretch](stretches(*given))[:-1])
+    else:
+        monkeypatch.setattr("hcloud.report.cost.split", lambda shares: (tuple(shares), max(0.0, 1.0 - sum(shares))))
+    with pytest.raises(AssertionError):
+        check_all_is_charged_once(build_report, max_examples=200, phases=[Phase.generate], print_blob=False)
+
+
+@given(machines)
+@settings(max_examples=40)
+def test_report_agrees_with_what_budgets_count(drawn: list[Any]) -> None:
+    story, _ = history(drawn)
+    book = SpendBook()
+    book.follow(story.events)
+    month = book.spend(NOW).month_usd
+    assert charged(build_report("cost", iter(story.events), NOW)) == pytest.approx(month, abs=60 * 10.0 * 3 / 3600)
+
+
+def busy_for_long(units: int) -> Story:
+    """A machine that runs one short unit after the other."""
+    story = Story()
+    story.machine(1, launched_at=0.0, ready_at=0.0)
+    for number in range(1, units + 1):
+        story.submit(number, at=number * 60.0)
+        story.start(number, 1, number * 60.0)
+        story.end(number, 1, number * 60.0 + 30.0)
+        story.finish(number, number * 60.0 + 30.0)
+    return story
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    story = busy_for_long(5000)
+    followed, most = fleet.FleetHistory(0.0, 1e9), 0
+    seconds = 0.0
+    for event in story.events:
+        seconds += sum(stretch.seconds for stretch in followed.take(event))
+        machine = followed.machines["inst-1"]
+        most = max(most, len(machine.holdings) + len(followed.jobs) + len(followed.units))
+    seconds += sum(stretch.seconds for stretch in followed.finish())
+    assert most < 400
+    assert seconds == 1e9
+
+
+def test_early_settling_changes_no_result() -> None:
+    story = busy_for_long(2000)
+    table = build_report("cost", iter(story.events), 2001 * 60.0)
+    assert pricing.cost_usd(1.0, 2000 * 30.0 / 2) == pytest.approx(float(table.rows[0][2] or 0))
+    assert charged(table) == pytest.approx(pricing.cost_usd(1.0, 2001 * 60.0))
+
+
+def test_an_event_alone_is_no_fault() -> None:
+    """A log cut off anywhere, in any order, makes a report and no error."""
+    story, _ = history([(0.0, 10.0, 600.0, 1.0, [(5.0, 2.0)], [(20.0, 30.0, 1.0, 512, False)])])
+    bare = [Event(seq=1, at=1.0, kind=kind) for kind in EventKind]
+    for events in ([event] for event in [*story.events, *bare]):
+        for name in ("cost", "performance", "savings", "utilisation"):
+            for by in ("job", "user", "tag:x", "pool", "market", "day"):
+                build_report(name, iter(events), NOW, by=by)
