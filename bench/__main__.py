@@ -1,0 +1,39 @@
+"""``python -m bench [NAME ...]``: run the benchmarks and print each figure beside its target.
+
+A benchmark is a module of this package with ``run() -> list[Row]``. Ends with 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import bench
+from bench.rows import Row, machine
+
+
+def modules(wanted: list[str]) -> list[str]:
+    """Return the names of the benchmarks to run."""
+    found = sorted(m.name for m in pkgutil.iter_modules(bench.__path__) if m.name not in ("__main__", "rows"))
+    unknown = sorted(set(wanted) - set(found))
+    if unknown:
+        sys.exit(f"bench: there is no benchmark {unknown[0]!r}; known are {', '.join(found)}")
+    return wanted or [name for name in found if hasattr(importlib.import_module(f"bench.{name}"), "run")]
+
+
+def main() -> int:
+    """Run what the command line names, or everything."""
+    print(f"machine: {machine()}")
+    missed: list[Row] = []
+    for name in modules(sys.argv[1:]):
+        print(f"{name}:", flush=True)
+        for row in importlib.import_module(f"bench.{name}").run():
+            print(row.line(), flush=True)
+            missed += [row] if row.holds is False else []
+    print(f"{len(missed)} target(s) missed" if missed else "every target met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

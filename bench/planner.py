@@ -1,0 +1,156 @@
+"""The planner's targets: deciding over a long queue and a large fleet, alone (no store, provider or engine)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from bench.rows import Row
+from hcloud.model import (
+    Allocation,
+    Attempt,
+    BatchTarget,
+    Instance,
+    InstanceState,
+    InstanceType,
+    Job,
+    JobSpec,
+    JobState,
+    Market,
+    Offer,
+    Resources,
+)
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Place, Plan
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Budgets, Caps, Policy, UserBudget
+from tests.planner.apply_model import apply_ideally
+
+QUEUED = 10_000
+INSTANCES = 1_000
+PLACEABLE = 3_000
+ROUNDS = 15
+_SIZE = Resources(vcpus=4.0, memory_mib=16384, disk_gib=100.0)
+_SHAPES = 40
+
+
+def run() -> list[Row]:
+    """Measure a settled long queue (few shapes, all different, limits by user), and a fleet with room for everybody."""
+    closed = Policy(caps=Caps(max_instances=INSTANCES))
+    users = Budgets(per_user={"default": UserBudget(per_day_usd=1e6)})
+    poor = Policy(caps=Caps(max_instances=2 * INSTANCES), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3))
+    rows = [
+        _settled("10,000 queued, 1,000 full machines, at the cap", closed, _SHAPES, target=60),
+        _settled("the same, every job of another shape", closed, QUEUED),
+        _settled("the same, out of budget instead of at the cap", poor, _SHAPES),
+        _settled("the same, with limits by user", replace(closed, budgets=users), _SHAPES),
+    ]
+    return [*rows, _placing()]
+
+
+def _settled(name: str, policy: Policy, shapes: int, target: float | None = None) -> Row:
+    """Time plans that find nothing new to do."""
+    snapshot = _fleet(busy=2)
+    waiting = tuple(_job(2 * INSTANCES + number, shapes) for number in range(1, QUEUED + 1))
+    snapshot = replace(snapshot, jobs=(*snapshot.jobs, *waiting))
+    snapshot = apply_ideally(snapshot, _plan(snapshot, policy))
+    times_ms = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        plan = _plan(snapshot, policy)
+        times_ms.append((time.perf_counter() - began) * 1e3)
+        assert not plan.actions, plan.actions[:3]
+    return Row(name=name, value=statistics.median(times_ms), unit="ms", target=target)
+
+
+def _placing() -> Row:
+    snapshot = replace(_fleet(busy=0), jobs=tuple(_job(number, _SHAPES) for number in range(1, PLACEABLE + 1)))
+    times_ms = []
+    for _ in range(3):
+        began = time.perf_counter()
+        plan = _plan(snapshot, Policy(caps=Caps(max_instances=INSTANCES)))
+        times_ms.append((time.perf_counter() - began) * 1e3)
+    placed = sum(isinstance(action, Place) for action in plan.actions)
+    note = f"{placed} placed, {placed / statistics.median(times_ms) * 1e3:.0f}/s"
+    return Row(
+        name="3,000 placeable jobs, 1,000 machines",
+        value=statistics.median(times_ms),
+        unit="ms",
+        target=1000,
+        note=note,
+    )
+
+
+def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
+    return make_plan(snapshot, policy, np.random.default_rng(0))
+
+
+def _fleet(busy: int) -> Snapshot:
+    """Return machines that each run so many jobs which leave no room for another."""
+    kinds = [_offer(name, size) for name, size in (("m4", _SIZE), ("m8", _SIZE.plus(_SIZE)))]
+    machines = tuple(_machine(number, kinds[0]) for number in range(1, INSTANCES + 1))
+    jobs = tuple(_running(number, machines[number % INSTANCES], busy) for number in range(1, busy * INSTANCES + 1))
+    return Snapshot(
+        now=1000.0,
+        jobs=jobs,
+        instances=machines,
+        offers=tuple(kinds),
+        reachable=frozenset(machine.id for machine in machines),
+        offers_known=frozenset(["mock"]),
+        providers=frozenset(["mock"]),
+    )
+
+
+def _offer(name: str, size: Resources) -> Offer:
+    return Offer(
+        provider="mock",
+        region="r",
+        zone="a",
+        instance_type=InstanceType(provider="mock", name=name, capacity=size),
+        market=Market.ON_DEMAND,
+        price_usd_per_h=0.05 * size.vcpus,
+        priced_at=0.0,
+    )
+
+
+def _machine(number: int, offer: Offer) -> Instance:
+    return Instance(
+        id=f"inst-{number}",
+        offer=offer,
+        state=InstanceState.READY,
+        token=f"token-{number}",
+        requested_at=0.0,
+        expires_at=4000.0,
+        provider_id=f"cloud-{number}",
+        launched_at=0.0,
+        ready_at=60.0,
+        seen_at=1000.0,
+        idle_since=990.0,
+    )
+
+
+def _job(number: int, shapes: int) -> Job:
+    kind = number % shapes
+    need = Resources(vcpus=0.5 + kind / shapes, memory_mib=512 + kind, disk_gib=1.0)
+    spec = JobSpec(
+        name="bench",
+        user=f"user{number % 20}",
+        command=("true",),
+        target=BatchTarget(finish_within_s=1e6),
+        resources=need,
+        priority=number % 3,
+    )
+    return Job(id=f"job-{number}", spec=spec, state=JobState.QUEUED, submitted_at=float(number % 900))
+
+
+def _running(number: int, machine: Instance, busy: int) -> Job:
+    waiting = _job(number, 1)
+    need = Resources(vcpus=_SIZE.vcpus / busy - 0.1, memory_mib=1024, disk_gib=1.0)
+    held = Allocation(rank=0, instance_id=machine.id, resources=need, started_at=100.0)
+    attempt = Attempt(id=f"job-{number}.1", number=1, placed_at=100.0, allocations=(held,))
+    return replace(
+        waiting, spec=replace(waiting.spec, resources=need), state=JobState.RUNNING, attempt=attempt, attempts_made=1
+    )

@@ -1,0 +1,182 @@
+"""The four classifications of a job, run together: heterogeneity, scale-up, scale-out, interference (both ways).
+
+Each is a matrix of its own and learns nothing from the others, which keeps every matrix small and dense (Quasar,
+Dissertation §4.3.2, "multiple parallel versus single exhaustive classification").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud import quality
+from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted
+from hcloud.classifier.gaussian import GaussianFoldIn
+from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.neighbours import NeighbourFoldIn
+from hcloud.classifier.rows import Rows, Scale
+from hcloud.classifier.scaling import CurveFoldIn, node_count
+from hcloud.errors import BadInput
+from hcloud.model import Classification, Estimate, Neighbour
+
+NEAREST = 5
+
+
+def _methods() -> dict[Question, Estimator]:
+    return {
+        Question.TYPE: NeighbourFoldIn(),
+        Question.STEP: GaussianFoldIn(),
+        Question.NODES: CurveFoldIn(),
+        Question.TOLERATED: GaussianFoldIn(),
+        Question.CAUSED: GaussianFoldIn(),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier:
+    """Which estimator answers which question; the defaults are those that measured best (``make bench-accuracy``)."""
+
+    methods: Mapping[Question, Estimator] = field(default_factory=_methods)
+
+    def fit(self, library: Library) -> FittedClassifier:
+        """Fit every question's estimator. Raises BadInput, naming row and column, for a cell that is no measurement."""
+        fitted = {question: method.fit(library.rows(question)) for question, method in self.methods.items()}
+        return FittedClassifier(library=library, methods=self.methods, fitted=fitted)
+
+
+def classify(library: Library, observations: Measured) -> Classification:
+    """Classify one job with the default methods; fit :class:`Classifier` once where there are many jobs."""
+    return Classifier().fit(library).classify(observations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedClassifier:
+    """Estimators fitted to one library."""
+
+    library: Library
+    methods: Mapping[Question, Estimator]
+    fitted: Mapping[Question, Fitted]
+
+    def classify(self, observations: Measured) -> Classification:
+        """Answer all questions from what was observed, be it nothing.
+
+        Unusable values (NaN, zero, a crash) are left out and named in ``notes``; what was not observed comes from the
+        library's prior, with its width. Nothing in the answer is NaN or infinite.
+        """
+        notes: list[str] = []
+        completions: dict[Question, Completion] = {}
+        for question in self.methods:
+            usable = _usable(question, observations, notes)
+            found = self._complete(question, usable, observations, notes)
+            if found is not None:
+                completions[question] = found
+        answers = {question: _estimates(question, each) for question, each in completions.items()}
+        caused = answers.get(Question.CAUSED, {})
+        return Classification(
+            by_type=answers.get(Question.TYPE, {}),
+            by_step=answers.get(Question.STEP, {}),
+            by_nodes={node_count(column): each for column, each in answers.get(Question.NODES, {}).items()},
+            tolerated=answers.get(Question.TOLERATED, {}),
+            caused=caused,
+            quality_target=_quality_target(caused),
+            quality_class=quality.quality_class(quality.total([each.value for each in caused.values()])),
+            nearest=self._nearest(completions, observations.name),
+            notes=tuple(notes),
+        )
+
+    def _complete(
+        self, question: Question, observed: Mapping[str, float], seen: Measured, notes: list[str]
+    ) -> Completion | None:
+        fitted = self.fitted[question]
+        new = sorted(set(observed) - set(fitted.rows.columns))
+        if new:
+            notes.append(
+                f"{question}: nobody was measured at {', '.join(new)} before; what it says of others is little"
+            )
+            fitted = self.methods[question].fit(fitted.rows.with_columns(new))
+        if not fitted.rows.columns:
+            notes.append(f"{question}: neither measured nor known of any application")
+            return None
+        if not observed:
+            notes.append(f"{question}: not measured; the estimate is that of a typical application")
+        return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None)
+
+    def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
+        distances: dict[str, list[float]] = {}
+        for question, completion in completions.items():
+            if any(completion.observed):
+                for name, distance in _distances(self.fitted[question].rows, completion).items():
+                    distances.setdefault(name, []).append(distance)
+        ranked = sorted((sum(each) / len(each), name) for name, each in distances.items() if name != own_name)
+        return tuple(Neighbour(name=name, similarity=math.exp(-distance)) for distance, name in ranked[:NEAREST])
+
+
+def _usable(question: Question, observations: Measured, notes: list[str]) -> dict[str, float]:
+    """Return the observed cells that can be measurements, performance as time; the others go to the notes."""
+    usable = {}
+    for column, value in sorted(observations.cells.get(question, {}).items()):
+        try:
+            question.scale.to_axis(value, f"{question} {column!r}")
+            turned = 1.0 / value if question.scale is Scale.RATIO else value
+            question.scale.to_axis(turned, f"{question} {column!r}, as time")
+            if question is Question.NODES:
+                node_count(column)
+        except BadInput as reason:
+            notes.append(f"left out: {reason}")
+            continue
+        usable[column] = turned
+    return usable
+
+
+def _use(rows: Rows, seen: Measured) -> Mapping[str, list[float]] | None:
+    """Return the resource use of the runs where it is in the library's features, else None."""
+    if rows.context is None:
+        return None
+    features = rows.context.shape[2]
+    fitting = {column: list(use) for column, use in seen.use.items() if len(use) == features}
+    return fitting or None
+
+
+def _estimates(question: Question, completion: Completion) -> dict[str, Estimate]:
+    low, high = completion.interval()
+    values = completion.values
+    if question.scale is Scale.RATIO:
+        values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
+    return {
+        column: Estimate(
+            value=float(values[j]), low=float(low[j]), high=float(high[j]), observed=completion.observed[j]
+        )
+        for j, column in enumerate(completion.columns)
+    }
+
+
+def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
+    """Return ``Q_T`` with limits; where nothing is known of interference, anything is possible."""
+    if not caused:
+        return Estimate(value=0.5, low=0.0, high=1.0)
+    return Estimate(
+        value=quality.target([each.value for each in caused.values()]),
+        low=quality.target([each.low for each in caused.values()]),
+        high=quality.target([each.high for each in caused.values()]),
+        observed=all(each.observed for each in caused.values()),
+    )
+
+
+def _distances(rows: Rows, completion: Completion) -> dict[str, float]:
+    """Return how far each known row is, in widths of an unknown cell: root mean square over the cells it knows.
+
+    For RATIO rows the difference in scale is taken out: what counts is the shape.
+    """
+    known = [completion.columns.index(column) for column in rows.columns]
+    apart = rows.values - completion.mean[known]
+    found = {}
+    for name, row in zip(rows.names, apart, strict=True):
+        cells = row[~np.isnan(row)]
+        if rows.scale is Scale.RATIO:
+            cells = cells - cells.mean() if len(cells) > 1 else cells[:0]
+        if len(cells):
+            found[name] = float(np.sqrt((cells**2).mean())) / WIDE[rows.scale]
+    return found

@@ -1,0 +1,212 @@
+"""Gaussian fold-in corrected by what it got wrong on similar applications.
+
+The fold-in is linear in what was observed. Where behaviour is not (a working set that no longer fits, a program that
+waits for its disk), applications that look alike in their observed cells, their size and the resource use of their runs
+are wrong alike. The residuals of the known rows are smoothed over that likeness (a Gaussian process over rows with one
+kernel for all columns; Rasmussen and Williams, ch. 2) and added to the answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hcloud.classifier.completion import Completion, Context, Fitted, cells_of, completed
+from hcloud.classifier.gaussian import CACHE_MAX, FittedGaussian, GaussianFoldIn, Index, evenly
+from hcloud.classifier.rows import Matrix, Rows
+
+REFERENCES_MAX = 128
+TRIAL_PAIRS_MAX = 8
+RESIDUAL_MAX = 0.4
+"""A freak row may pull its neighbours by no more than this."""
+CONTEXT_WEIGHT = 2.0
+"""All features of resource use together weigh as much as this many coordinates of observed cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """Kernel length and noise, both relative: lengths in standard deviations, noise to the kernel's height of 1."""
+
+    length: float
+    noise: float
+    left: float = 1.0
+    """Mean absolute error with the correction over that without, on groups left out."""
+
+
+GRID = tuple(Likeness(length=length, noise=noise) for length in (0.15, 0.3, 0.5, 1.0) for noise in (0.3, 1.0, 3.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourFoldIn:
+    """A Gaussian fold-in with neighbour correction.
+
+    ``use_level``: likeness includes the size of the observed values, which is right where all rows are in one unit and
+    takes away exact proportionality. Kernel length and noise are chosen at :meth:`fit` by leaving whole groups out,
+    over evenly spaced pairs of columns; where no kernel helps there, the answer is the base's.
+    """
+
+    base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
+    use_level: bool = False
+
+    def fit(self, rows: Rows) -> Fitted:
+        """Fit the base, then the likeness."""
+        rows = rows.in_order()
+        base = self.base.fit(rows)
+        known = (~np.isnan(rows.values)).sum(1)
+        densest = np.flatnonzero(known >= max(3, int(np.quantile(known, 0.5)))) if len(rows) else known
+        chosen = evenly([int(i) for i in densest], REFERENCES_MAX)
+        if len({rows.groups[i] for i in chosen}) < 4:
+            return base
+        references = rows.take(chosen)
+        use = None if references.context is None else _use_of(references.context)
+        blank = FittedNeighbours(base=base, references=references, use_level=self.use_level, use=use)
+        with_use = blank.best_likeness(with_context=True) if use is not None else None
+        return replace(blank, plain=blank.best_likeness(with_context=False), with_use=with_use, _known={})
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """The known rows as seen from one set of observed columns."""
+
+    features: Matrix
+    solved: Matrix
+    """(rows x columns) kernel-inverse times residuals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedNeighbours:
+    """Base fold-in plus up to 128 reference rows; what depends only on which columns were observed is kept."""
+
+    base: FittedGaussian
+    references: Rows
+    use_level: bool
+    use: _Use | None = None
+    plain: Likeness | None = None
+    """Judged by observed cells alone."""
+    with_use: Likeness | None = None
+    """Judged by resource use too, for rows that come with it."""
+    _known: dict[bytes, _Reference] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows it was fitted to."""
+        return self.base.rows
+
+    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+        """Condition on the observed cells, then add the smoothed residuals of applications that look alike."""
+        cells = cells_of(self.rows, observed, context)
+        index, values, use = cells
+        mean, sd = self.base.predict(index, values)
+        likeness = self.plain if use is None else self.with_use
+        if likeness is not None and len(index) > 1:
+            mean = mean + self._correction(index, values, use, likeness)
+            # The gain is least where the fold-in is good already, so only half of it (as a logarithm) is claimed.
+            sd = sd * math.sqrt(likeness.left)
+        return completed(self.rows, cells, mean, sd)
+
+    def best_likeness(self, *, with_context: bool) -> Likeness | None:
+        """Return the kernel with the least mean absolute error on groups left out; None where none beats no kernel."""
+        pairs = list(itertools.combinations(range(len(self.rows.columns)), 2))
+        errors, plain = np.zeros(len(GRID)), 0.0
+        for pair in evenly(pairs, TRIAL_PAIRS_MAX):
+            known, features, residuals = self._seen_from(np.array(pair), with_context=with_context)
+            groups = np.array([self.references.groups[i] for i in known])
+            plain += float(np.abs(residuals).mean()) if residuals.size else 0.0
+            errors += [_left_out(features, residuals, groups, each) for each in GRID]
+        best = int(errors.argmin())
+        return replace(GRID[best], left=float(errors[best] / plain)) if errors[best] < plain else None
+
+    def _correction(self, index: Index, values: Matrix, use: Matrix | None, likeness: Likeness) -> Matrix:
+        key = index.tobytes() + (b"+" if use is not None else b"")
+        reference = self._known.get(key)
+        if reference is None:
+            if len(self._known) >= CACHE_MAX:
+                self._known.clear()
+            _, features, residuals = self._seen_from(index, with_context=use is not None)
+            kernel = _kernel(features, features, likeness) + likeness.noise * np.eye(len(features))
+            reference = _Reference(features, np.asarray(np.linalg.solve(kernel, residuals), dtype=np.float64))
+            self._known[key] = reference
+        new = self.use.standardised(index, use[None]) if use is not None and self.use is not None else None
+        here = self._features(index, values[None, :], new)
+        return np.asarray((_kernel(here, reference.features, likeness) @ reference.solved)[0])
+
+    def _seen_from(self, index: Index, *, with_context: bool) -> tuple[Index, Matrix, Matrix]:
+        """Return which references know these columns, their features, and the base's residuals (unknown cells 0)."""
+        rows = self.references
+        known = np.flatnonzero((~np.isnan(rows.values[:, index])).all(1))
+        values = rows.values[known]
+        use = self.use.of_references[known][:, index] if with_context and self.use is not None else None
+        residuals = np.nan_to_num(values - self.base.predict_many(index, values[:, index]))
+        return known, self._features(index, values[:, index], use), np.clip(residuals, -RESIDUAL_MAX, RESIDUAL_MAX)
+
+    def _features(self, index: Index, values: Matrix, use: Matrix | None) -> Matrix:
+        """Return (rows x features) of unit variance: contrasts among the observed cells, level, resource use."""
+        moments = self.base.moments
+        around = values - moments.mean[index]
+        level = around.mean(1, keepdims=True)
+        count = len(index)
+        centring = np.eye(count) - 1.0 / count
+        variance = (centring @ moments.covariance[np.ix_(index, index)] @ centring).diagonal()
+        parts = [(around - level) * np.sqrt((count - 1) / count / np.maximum(variance, 1e-6))]
+        if self.use_level:
+            parts.append((level - moments.level) / np.sqrt(moments.level_variance))
+        if use is not None:
+            parts.append(use.mean(1) * np.sqrt(CONTEXT_WEIGHT / max(1, use.shape[2])))
+        return np.hstack(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Resource use of the references' runs, and how a new run is compared with it.
+
+    Amounts are heavy-tailed, so they are compared as ``log(1 + x / median)``, in standard deviations of the runs on the
+    same column; unknown ones count as average. ``typical``: (features); ``centre``, ``width``: (columns x features);
+    ``of_references``: (rows x columns x features), standardised.
+    """
+
+    typical: Matrix
+    centre: Matrix
+    width: Matrix
+    of_references: Matrix
+
+    def standardised(self, index: Index, use: Matrix) -> Matrix:
+        """Return (rows x observed x features) of runs on the columns at ``index``."""
+        return _standardised(use, self.typical, self.centre[index], self.width[index])
+
+
+def _use_of(context: Matrix) -> _Use:
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a feature nobody has measured on some column
+        typical = np.nan_to_num(np.nanmedian(np.abs(context).reshape(-1, context.shape[2]), axis=0))
+        typical = np.where(typical > 0, typical, 1.0)
+        logged = np.log1p(np.abs(context) / typical)
+        centre, width = np.nan_to_num(np.nanmean(logged, 0)), np.nan_to_num(np.nanstd(logged, 0))
+    width = np.where(width > 1e-6, width, np.inf)
+    return _Use(typical, centre, width, _standardised(context, typical, centre, width))
+
+
+def _standardised(use: Matrix, typical: Matrix, centre: Matrix, width: Matrix) -> Matrix:
+    return np.nan_to_num(np.clip((np.log1p(np.abs(use) / typical) - centre) / width, -3.0, 3.0))
+
+
+def _kernel(left: Matrix, right: Matrix, likeness: Likeness) -> Matrix:
+    squared = (left**2).sum(1)[:, None] + (right**2).sum(1) - 2.0 * left @ right.T
+    return np.asarray(np.exp(-np.maximum(squared, 0.0) / (2.0 * likeness.length**2)))
+
+
+def _left_out(
+    features: Matrix, residuals: Matrix, groups: np.ndarray[tuple[int], np.dtype[np.str_]], likeness: Likeness
+) -> float:
+    """Return the mean absolute error of each group's residuals predicted from the other groups, in closed form."""
+    inverse = np.linalg.inv(_kernel(features, features, likeness) + likeness.noise * np.eye(len(features)))
+    solved = inverse @ residuals
+    errors = np.zeros_like(residuals)
+    for group in np.unique(groups):
+        own = np.flatnonzero(groups == group)
+        errors[own] = np.linalg.solve(inverse[np.ix_(own, own)], solved[own])
+    return float(np.abs(errors).mean()) if errors.size else 0.0

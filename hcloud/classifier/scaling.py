@@ -1,0 +1,173 @@
+"""Scale-out: a parametric family of curves over node counts, its coefficients learned across applications.
+
+Ernest (Venkataraman et al., NSDI 2016) writes run time over ``n`` nodes as ``a + b/n + c log n + d n``: serial and
+parallel part, tree aggregation, per-node overhead. Two observations cannot fix four unknowns, so we learn over the
+known applications how curves differ: on the logarithmic axis a curve is ``log t(n) = b_u + phi(n) . w_u`` with few
+terms, and ``w`` is Gaussian over applications. That carries over to node counts nobody has measured; where a node count
+was measured, what collaborative filtering found there is blended in, and so is Ernest's fit of the job alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from hcloud.classifier.completion import NOISE, Z80, Completion, Context, cells_of, completed
+from hcloud.classifier.gaussian import FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
+from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.errors import BadInput
+
+Counts = Sequence[int] | NDArray[np.int_]
+JUDGED_MAX = 100
+PAIRS_MAX = 15
+SPREAD_MAX = 25.0
+"""Times further apart than e^25 are nonsense; least squares must survive them."""
+SHARES = tuple(float(each) for each in np.linspace(0.0, 1.0, 11))
+
+
+def node_count(column: str) -> int:
+    """Return the node count a scale-out column names; raises BadInput unless it is a whole number from 1."""
+    if not (column.isascii() and column.isdigit() and int(column) >= 1):
+        raise BadInput(f"scale-out column is {column!r}; it must be a number of nodes, 1 or more")
+    return int(column)
+
+
+def terms(nodes: NDArray[np.int_]) -> Matrix:
+    """Return (nodes x terms): how far from one node on a logarithmic axis, how that bends, and what grows per node."""
+    doublings = np.log2(nodes.astype(np.float64))
+    return np.column_stack([doublings, doublings**2 / 4.0, 1.0 / nodes - 1.0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveFoldIn:
+    """A Gaussian fold-in over node counts, drawn towards the family of curves, blended with the job's own Ernest fit.
+
+    ``own``: the part of the covariance (0..1) left to what was measured at each node count itself; the rest follows the
+    curves. The share of the fold-in in the answer (the rest is Ernest's curve through the observed cells) and the
+    stretch of the stated uncertainty are chosen at :meth:`fit` on groups left out.
+    """
+
+    base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
+    own: float = 0.3
+
+    def fit(self, rows: Rows) -> FittedCurves:
+        """Fit the base, project its moments on the curves, then choose the share.
+
+        Raises BadInput for a column that is not a node count, or SCORE rows.
+        """
+        rows = rows.in_order()
+        if rows.scale is not Scale.RATIO:
+            raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
+        nodes = np.array([node_count(column) for column in rows.columns], dtype=np.int_)
+        share, stretch = self._judged(rows, nodes)
+        return FittedCurves(folded=self._folded(rows, nodes), nodes=nodes, share=share, stretch=stretch)
+
+    def _folded(self, rows: Rows, nodes: NDArray[np.int_]) -> FittedGaussian:
+        fitted = replace(self.base, calibrate=False).fit(rows)
+        seen = np.flatnonzero((~np.isnan(rows.values)).any(0))
+        if len(seen) < 2:
+            return fitted
+        return replace(fitted, moments=self._drawn(fitted.moments, nodes, seen), _known={})
+
+    def _judged(self, rows: Rows, nodes: NDArray[np.int_]) -> tuple[float, float]:
+        """Return the share with the least mean absolute error on groups left out, and the stretch that fits it."""
+        groups = sorted(set(rows.groups))
+        folds = min(FOLDS, len(groups))
+        found: list[Matrix] = []
+        for fold in range(folds if folds >= 3 else 0):
+            out = set(groups[fold::folds])
+            kept = [i for i, group in enumerate(rows.groups) if group not in out]
+            held = [i for i, group in enumerate(rows.groups) if group in out]
+            fitted = FittedCurves(folded=self._folded(rows.take(kept), nodes), nodes=nodes, share=1.0, stretch=1.0)
+            found += [fitted.errors(rows.values[i]) for i in evenly(held, JUDGED_MAX // folds)]
+        pooled = np.concatenate(found) if found else np.empty((0, 3))
+        if len(pooled) < 20:
+            return 0.5, 1.5  # nothing to judge by: trust both alike, and say less than is believed
+        share = min(SHARES, key=lambda each: float(np.abs(pooled[:, 0] * each + pooled[:, 1] * (1 - each)).mean()))
+        scores = np.abs(pooled[:, 0] * share + pooled[:, 1] * (1 - share)) / pooled[:, 2]
+        return share, float(np.clip(np.quantile(scores, 0.8) / Z80, 0.3, 5.0))
+
+    def _drawn(self, moments: Moments, nodes: NDArray[np.int_], seen: NDArray[np.int_]) -> Moments:
+        basis = terms(nodes)
+        used = basis[:, : min(basis.shape[1], len(seen) - 1)]
+        design = np.column_stack([np.ones(len(seen)), used[seen]])
+        solve = np.linalg.pinv(design)
+        coefficients = solve @ moments.mean[seen]
+        own = moments.covariance[np.ix_(seen, seen)]
+        curves = used @ (solve @ own @ solve.T)[1:, 1:] @ used.T
+        left = np.maximum((own - design @ solve @ own @ solve.T @ design.T).diagonal(), 0.0)
+        nugget = float(left.mean()) + NOISE[Scale.RATIO] ** 2 / 4
+        covariance = curves + nugget * np.eye(len(nodes))
+        mean = coefficients[0] + used @ coefficients[1:]
+        # A node count measured before keeps part of what was found there; one never measured follows the curves alone.
+        covariance[np.ix_(seen, seen)] = self.own * own + (1 - self.own) * covariance[np.ix_(seen, seen)]
+        mean[seen] = moments.mean[seen]
+        return replace(moments, mean=mean, covariance=_positive(covariance, nugget))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedCurves:
+    """Moments over node counts, and how much of the answer is theirs rather than Ernest's."""
+
+    folded: FittedGaussian
+    nodes: NDArray[np.int_]
+    share: float
+    stretch: float
+
+    @property
+    def rows(self) -> Rows:
+        """The rows it was fitted to."""
+        return self.folded.rows
+
+    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+        """Blend fold-in and Ernest's curve; with fewer than two observed node counts, the fold-in alone."""
+        cells = cells_of(self.rows, observed, context)
+        index, values, _ = cells
+        mean, sd = self.folded.predict(index, values)
+        if len(index) >= 2:
+            mean = self.share * mean + (1 - self.share) * self._own_curve(index, values)
+        return completed(self.rows, cells, mean, self.stretch * sd)
+
+    def errors(self, row: Matrix) -> Matrix:
+        """Return (cells x 3) over pairs of the row's cells: fold-in's error, Ernest's error, stated deviation."""
+        known = np.flatnonzero(~np.isnan(row))
+        found = [np.empty((0, 3))]
+        for pair in evenly(list(itertools.combinations(known, 2)), PAIRS_MAX):
+            index = np.array(pair)
+            mean, sd = self.folded.predict(index, row[index])
+            rest = np.setdiff1d(known, index)
+            own = self._own_curve(index, row[index])
+            deviation = np.maximum(sd, NOISE[Scale.RATIO])
+            found.append(np.column_stack([mean - row, own - row, deviation])[rest])
+        return np.concatenate(found)
+
+    def _own_curve(self, index: NDArray[np.int_], values: Matrix) -> Matrix:
+        # In units of the first time, so that very long and very short jobs are equally well conditioned.
+        relative = np.clip(values - values[0], -SPREAD_MAX, SPREAD_MAX)
+        times = ernest(self.nodes[index], np.exp(relative), self.nodes)
+        return np.asarray(values[0] + np.log(np.maximum(times, 1e-9)))
+
+
+def _positive(covariance: Matrix, floor: float) -> Matrix:
+    """Return the nearest covariance whose smallest eigenvalue is at least a tenth of ``floor``."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return np.asarray((vectors * np.maximum(values, floor / 10)) @ vectors.T)
+
+
+def ernest(nodes: Counts, times_s: Sequence[float] | Matrix, wanted: Counts) -> Matrix:
+    """Return run times at ``wanted`` node counts by non-negative least squares on Ernest's four terms, relative errors.
+
+    The yardstick; it uses the two or more observations only.
+    """
+    observed, targets = np.asarray(times_s, dtype=np.float64), np.asarray(wanted)
+    weights, _ = nnls(_ernest_terms(np.asarray(nodes)) / observed[:, None], np.ones(len(observed)))
+    return np.asarray(_ernest_terms(targets) @ weights)
+
+
+def _ernest_terms(nodes: NDArray[np.int_]) -> Matrix:
+    return np.column_stack([np.ones(len(nodes)), 1.0 / nodes, np.log(nodes), nodes.astype(np.float64)])

@@ -1,0 +1,91 @@
+"""Scale-out curves: node counts measured, node counts never measured, and Ernest's fit."""
+
+import numpy as np
+import pytest
+
+from hcloud.classifier.rows import Rows, Scale, rows_of
+from hcloud.classifier.scaling import CurveFoldIn, ernest, node_count
+from hcloud.errors import BadInput
+from tests.classifier.contract import EstimatorContract, ScalesWithTheRow, is_sound
+
+NODES = (1, 2, 4, 8, 16)
+
+
+def curve(serial: float, parallel: float, per_node: float, nodes: int) -> float:
+    return serial + parallel / nodes + per_node * nodes
+
+
+def library(seed: int = 0, size: int = 24) -> Rows:
+    """Jobs from serial to parallel, some with a cost per node."""
+    rng = np.random.default_rng(seed)
+    shapes = rng.uniform((5, 50, 0.0), (60, 400, 1.5), size=(size, 3))
+    measured = {
+        f"a{i:02d}": {str(n): curve(*shape, n) * float(np.exp(0.01 * rng.normal())) for n in NODES}
+        for i, shape in enumerate(shapes)
+    }
+    return rows_of(Scale.RATIO, measured, columns=[str(n) for n in NODES])
+
+
+class TestCurves(EstimatorContract, ScalesWithTheRow):
+    """The common contract, over columns that are node counts."""
+
+    class _Named:
+        """Node counts in place of the contract's c0..c5."""
+
+        def fit(self, known: Rows):
+            named = Rows(
+                scale=known.scale,
+                columns=tuple(str(2**j) for j in range(len(known.columns))),
+                names=known.names,
+                values=known.values,
+                groups=known.groups,
+            )
+            fitted = CurveFoldIn().fit(named)
+
+            class Answers:
+                rows = known
+
+                def complete(self, seen, context=None):
+                    from dataclasses import replace
+
+                    from hcloud.classifier.completion import cells_of
+
+                    cells_of(known, seen)
+                    there = {named.columns[known.columns.index(each)]: value for each, value in seen.items()}
+                    return replace(fitted.complete(there), columns=known.columns)
+
+            return Answers()
+
+    estimator = _Named()
+
+
+def test_other_node_counts_are_predicted_from_two() -> None:
+    fitted = CurveFoldIn().fit(library())
+    truth = np.array([curve(30, 200, 0.8, n) for n in NODES])
+    found = fitted.complete({"1": truth[0], "16": truth[4]})
+    np.testing.assert_allclose(found.values, truth, rtol=0.08)
+
+
+def test_a_node_count_nobody_measured_follows_the_curve() -> None:
+    known = library().with_columns(["12", "32"])
+    found = CurveFoldIn().fit(known).complete({"1": curve(30, 200, 0.8, 1), "8": curve(30, 200, 0.8, 8)})
+    is_sound(found, known)
+    assert found.values[known.columns.index("12")] == pytest.approx(curve(30, 200, 0.8, 12), rel=0.15)
+    assert found.sd[known.columns.index("32")] > found.sd[known.columns.index("4")]
+
+
+def test_ernest_recovers_its_own_family() -> None:
+    times = [curve(10, 100, 0.5, n) for n in (1, 2, 4, 16)]
+    found = ernest([1, 2, 4, 16], times, [8])
+    assert found[0] == pytest.approx(curve(10, 100, 0.5, 8), rel=0.02)
+
+
+@pytest.mark.parametrize("column", ["0", "-1", "two", "1.5", "²", ""])
+def test_a_column_that_is_no_node_count_is_refused(column: str) -> None:
+    with pytest.raises(BadInput, match="it must be a number of nodes, 1 or more"):
+        node_count(column)
+
+
+def test_scores_are_no_run_times() -> None:
+    with pytest.raises(BadInput, match="must hold run times"):
+        CurveFoldIn().fit(rows_of(Scale.SCORE, {"a": {"1": 5.0}}))
