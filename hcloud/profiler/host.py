@@ -1,0 +1,114 @@
+"""What profiling asks of the machine it runs on: groups, process trees, enclosed starts. The engine provides it.
+
+The two rooms do not see each other; whoever uses both hands ``hcloud.engine.host.EngineHost`` to the profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+
+class Totals(Protocol):
+    """What a group used since it was made; None where it cannot tell."""
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time."""
+
+    @property
+    def memory_mib(self) -> float | None:
+        """Memory held now, without reclaimable file cache."""
+
+
+class TreeTotals(Protocol):
+    """What the processes of a tree used so far."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time."""
+
+    @property
+    def memory_mib(self) -> float:
+        """Memory held now."""
+
+    @property
+    def written_mib(self) -> float:
+        """Written to storage."""
+
+
+class Group(Protocol):
+    """A control group for one run."""
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+
+    def usage(self) -> Totals:
+        """Return what its processes used so far."""
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel killed for memory."""
+
+    def kill(self, reap: Callable[[], None]) -> bool:
+        """Kill everything in it; return whether it is empty now."""
+
+
+class Started(Protocol):
+    """An enclosed command that was started; its output is copied to files while somebody calls ``take``."""
+
+    pid: int
+    missing: bool
+
+    @property
+    def handles(self) -> list[int]:
+        """Descriptors to wait on."""
+
+    def take(self, ready: Iterable[int]) -> None:
+        """Copy what the readable descriptors hold."""
+
+    def drain(self) -> None:
+        """Copy what is left once nobody writes any more."""
+
+
+class Enclosure(Protocol):
+    """What keeps one command apart. ``lacks`` says in sentences what this machine cannot do for it."""
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """What is not isolated here."""
+
+    @property
+    def workdir(self) -> Path:
+        """Where the command's work directory has to be laid, seen from outside."""
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], before: Callable[[], None], log: Path) -> Started:
+        """Start the command; ``before`` is called in the child, still outside, to take on bounds."""
+
+
+class Host(Protocol):
+    """The machine, as the profiler uses it."""
+
+    def own_group(
+        self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
+    ) -> AbstractContextManager[Group | None]:
+        """Make a group for a block, emptied and removed at its end. None: this process may not."""
+
+    def enclosure(self, root: Path, uid: int, *, network: bool) -> Enclosure:
+        """Prepare what keeps a command of that user apart, with files of its own below ``root``."""
+
+    def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
+        """Set plain limits on the calling process and what it starts; None leaves one alone."""
+
+    def die_with_parent(self) -> None:
+        """Have the kernel kill the calling process when its parent dies."""
+
+    def descendants(self, pid: int) -> set[int]:
+        """Return the ids of all processes below one."""
+
+    def tree_usage(self, pids: Iterable[int]) -> TreeTotals:
+        """Sum what the processes used."""
+
+    def kill_each(self, pids: Iterable[int]) -> None:
+        """Send KILL to each process that still exists."""

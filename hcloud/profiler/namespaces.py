@@ -1,0 +1,118 @@
+"""Namespaces and mounts by system call, for the child that is about to become a profiled program."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hcloud.profiler.host import Host
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+_MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
+_SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """Give the calling process namespaces of its own. Without root it gets a user namespace too, as itself."""
+    uid, gid = os.getuid(), os.getgid()
+    root = os.geteuid() == 0
+    _check(_libc.unshare(flags if root else flags | CLONE_NEWUSER), "unshare")
+    if not root:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
+    """Lay a writable view of ``lower`` over ``target``, in a mount namespace of the calling process alone.
+
+    Raises OSError where the kernel or the file system refuses.
+    """
+    unshare(CLONE_NEWNS)
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+    options = ",".join(f"{key}={_escaped(path)}" for key, path in
+                       (("lowerdir", lower), ("upperdir", upper), ("workdir", work)))  # fmt: skip
+    _mount("overlay", str(target), "overlay", 0, options if os.geteuid() == 0 else f"{options},userxattr")
+
+
+def works_in_child(action: Callable[[], None]) -> bool:
+    """Try an action in a child that ends right after, so that its namespaces and mounts vanish with it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            action()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@contextmanager
+def loopback_network(host: Host) -> Iterator[Callable[[], None] | None]:
+    """Make a network that holds nothing but a loopback interface; yield what lets a child enter it.
+
+    None: this machine refuses network namespaces.
+    """
+    reader, writer = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        _hold_network(host, writer)
+    os.close(writer)
+    handles: list[tuple[int, int]] = []
+    try:
+        if os.read(reader, 1):
+            spaces = (("net", CLONE_NEWNET),) if os.geteuid() == 0 else (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET))
+            handles = [(os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY), kind) for name, kind in spaces]
+        yield (lambda: _enter(handles)) if handles else None
+    finally:
+        for handle, _ in handles:
+            os.close(handle)
+        os.close(reader)
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+
+
+def _enter(handles: list[tuple[int, int]]) -> None:
+    for handle, kind in handles:
+        _check(_libc.setns(handle, kind), "setns")
+
+
+def _hold_network(host: Host, writer: int) -> None:
+    """In the child: make the network, say so, and wait to be killed. Never returns."""
+    try:
+        host.die_with_parent()
+        unshare(CLONE_NEWNET)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
+            fcntl.ioctl(door, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING))
+        os.write(writer, b"1")
+        signal.pause()
+    except OSError:
+        os.close(writer)  # the parent reads the end of the pipe: no network to be had
+    finally:
+        os._exit(1)
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("\\", "\\\\").replace(",", "\\,").replace(":", "\\:")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    words = [word.encode() if word is not None else None for word in (source, target, kind, options)]
+    _check(_libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]), "mount")
+
+
+def _check(result: int, name: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

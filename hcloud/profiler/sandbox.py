@@ -1,0 +1,229 @@
+"""Run a profiling copy so that nothing of it stays: files, sockets, processes (Paragon §2, Quasar §4.3).
+
+The copy sees its work directory through an overlay whose upper layer is thrown away; the rest of its enclosure
+is the engine's: own process, mount, IPC and network namespaces, another user, no way to keys.
+What this machine cannot do is told in ``Outcome.lacks``, never left out silently.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hcloud.errors import BadInput
+from hcloud.profiler.host import Group, Host, Started
+from hcloud.profiler.namespaces import mount_overlay, works_in_child
+
+NOBODY_UID = 65534
+TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A program to run once without traces. ``workdir`` is never changed; ``max_s`` ends it for certain."""
+
+    command: tuple[str, ...]
+    workdir: Path
+    max_s: float
+    vcpus: float = 1.0
+    memory_mib: int = 512
+    disk_mib: int = 1024
+    pids: int = 256
+    cpus: tuple[int, ...] | None = None
+    network: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a copy ended and what it used. ``exit_code`` is 128 + signal for a killed one; ``missing``: no such command.
+
+    ``lacks`` names in whole sentences what could not be isolated or bounded here.
+    """
+
+    exit_code: int
+    timed_out: bool
+    missing: bool
+    duration_s: float
+    cpu_s: float
+    memory_mib_max: float
+    oom_kills: int
+    stdout: bytes
+    stderr: bytes
+    lacks: tuple[str, ...]
+
+
+def run_copy(copy: Copy, host: Host) -> Outcome:
+    """Run a copy to its end, or for ``max_s``; afterwards nothing of it is left.
+
+    Raises:
+        BadInput: the command is empty, the work directory is none, or a bound is not positive.
+    """
+    _refuse_nonsense(copy)
+    uid = _user_for(copy.workdir)
+    bounded = host.own_group(vcpus=copy.vcpus, memory_mib=copy.memory_mib, pids=copy.pids, cpus=copy.cpus)
+    with bounded as group, _private_directory() as folder:
+        enclosure = host.enclosure(folder / "root", uid, network=copy.network)
+        view, lack = _view(copy.workdir, enclosure.workdir, folder, uid)
+
+        def before() -> None:
+            _take_bounds(host, copy, group)
+            view()
+
+        (folder / "log").mkdir()
+        started = enclosure.start(copy.command, copy.env, before, folder / "log")
+        lacks = (*enclosure.lacks, *_lacks(copy, group), *lack)
+        return _Watch(host, started, group, time.monotonic() + copy.max_s).outcome(folder / "log", lacks)
+
+
+def _refuse_nonsense(copy: Copy) -> None:
+    if not copy.command:
+        raise BadInput("a profiling copy needs a command")
+    if not copy.workdir.is_dir():
+        raise BadInput(f"{copy.workdir}: not a directory; a profiling copy runs on a view of its work directory")
+    for name in ("max_s", "vcpus", "memory_mib", "disk_mib", "pids"):
+        if not getattr(copy, name) > 0:
+            raise BadInput(f"{name} of a profiling copy is {getattr(copy, name)}; it must be more than 0")
+
+
+def _lacks(copy: Copy, group: Group | None) -> Iterator[str]:
+    if group is None:
+        yield "no writable control groups: memory is bounded per process by plain limits, CPU only by pinning"
+    if copy.network:
+        yield "the copy was allowed the network: what it sends is not undone"
+
+
+def _user_for(workdir: Path) -> int:
+    """The owner of the work directory; for root's own, nobody: a copy never runs as root."""
+    if os.geteuid() != 0:
+        return os.getuid()
+    return workdir.stat().st_uid or NOBODY_UID
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="hcloud-profile-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        # An overlay leaves a directory without permissions in its work layer.
+        shutil.rmtree(folder, onerror=_force_removal)
+
+
+def _force_removal(remove: Callable[[str], object], path: str, _: object) -> None:
+    os.chmod(os.path.dirname(path), 0o700)
+    os.chmod(path, 0o700)
+    if remove in (os.open, os.scandir, os.lstat):
+        shutil.rmtree(path)
+    else:
+        remove(path)
+
+
+def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """Return what the child does to see the work directory, and what is lacking about it."""
+    upper, work = folder / "upper", folder / "work"
+    for each in (upper, work):
+        each.mkdir(mode=0o700)
+        os.chown(each, uid, -1)
+
+    def overlay() -> None:
+        mount_overlay(workdir.resolve(), upper, work, target)
+
+    owned = workdir.stat().st_uid == uid
+    if owned and works_in_child(overlay):
+        return overlay, ()
+    _copy_tree(workdir, target, uid)
+    why = "this kernel or file system refuses an overlay" if owned else "it belongs to another user than the copy"
+    return lambda: None, (f"the work directory was copied in full, not viewed copy-on-write: {why}",)
+
+
+def _copy_tree(source: Path, target: Path, uid: int) -> None:
+    """Copy plain files, directories and links; a socket or device is no input of a program."""
+
+    def plain_only(directory: str, names: list[str]) -> set[str]:
+        paths = {name: Path(directory, name) for name in names}
+        return {name for name, path in paths.items() if not (path.is_symlink() or path.is_file() or path.is_dir())}
+
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=plain_only)
+    if os.geteuid() == 0:
+        for folder, _, files in os.walk(target):
+            for path in (folder, *(os.path.join(folder, name) for name in files)):
+                os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def _take_bounds(host: Host, copy: Copy, group: Group | None) -> None:
+    """In the child, before it turns into the sandbox."""
+    if group is not None:
+        group.enter()
+    if copy.cpus:
+        os.sched_setaffinity(0, copy.cpus)
+    host.limit_process(
+        file_mib=copy.disk_mib,
+        pids=None if group is not None else copy.pids,
+        memory_mib=None if group is not None else copy.memory_mib,
+    )
+
+
+class _Watch:
+    """Follows one launch to its end."""
+
+    def __init__(self, host: Host, launch: Started, group: Group | None, deadline: float) -> None:
+        self._host, self._launch, self._group, self._deadline = host, launch, group, deadline
+        self._began = time.monotonic()
+        self._memory_mib = 0.0
+
+    def outcome(self, log: Path, lacks: tuple[str, ...]) -> Outcome:
+        handle = os.pidfd_open(self._launch.pid)
+        try:
+            in_time = self._follow(handle)
+        finally:
+            os.close(handle)
+            self._kill()
+        _, status, spent = os.wait4(self._launch.pid, 0)
+        duration_s = time.monotonic() - self._began
+        self._launch.drain()
+        code = os.waitstatus_to_exitcode(status)
+        used = self._group.usage() if self._group is not None else None
+        cpu_s = used.cpu_s if used is not None else None
+        return Outcome(
+            exit_code=code if code >= 0 else 128 - code,
+            timed_out=not in_time,
+            missing=self._launch.missing,
+            duration_s=duration_s,
+            cpu_s=cpu_s if cpu_s is not None else spent.ru_utime + spent.ru_stime,
+            memory_mib_max=max(self._memory_mib, spent.ru_maxrss / 1024),
+            oom_kills=self._group.oom_kills() if self._group is not None else 0,
+            stdout=_written(log, "stdout"),
+            stderr=_written(log, "stderr"),
+            lacks=lacks,
+        )
+
+    def _follow(self, handle: int) -> bool:
+        """Copy output until the program ends; False: its time was over first."""
+        while (left_s := self._deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([*self._launch.handles, handle], [], [], min(TICK_S, left_s))
+            self._launch.take(ready)
+            if self._group is not None:
+                self._memory_mib = max(self._memory_mib, self._group.usage().memory_mib or 0.0)
+            if handle in ready:
+                return True
+        return False
+
+    def _kill(self) -> None:
+        """Kill the whole tree. The first process is not collected yet, so its number is still its own."""
+        own = {self._launch.pid} | self._host.descendants(self._launch.pid)
+        if self._group is not None:
+            self._group.kill(lambda: None)
+        self._host.kill_each(own)
+
+
+def _written(log: Path, stream: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(log.glob(f"{stream}.*")))

@@ -1,0 +1,284 @@
+"""Sources of interference: programs that press on one shared resource each, at a chosen intensity (iBench, ch. 5).
+
+The fifteen of iBench on ``stress-ng``, plus its variant of the sixth for the L2 cache. Intensity goes by the source's
+own option where it has a good one, else by the CPU quota of its control group, which keeps within 1 % of what is asked.
+Stopping and continuing a process instead overshoots, so without control groups such a source is only off or full.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud.errors import BadInput, NotFound, UnitRefused
+from hcloud.profiler.host import Group, Host
+
+MIB = 1 << 20
+NICE = 10
+PIDS_MAX = 256
+MEMORY_FULL_MIB = 512
+STORAGE_FULL_MIB = 512
+OVERHEAD_MIB = 1280
+END_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source. ``arguments`` of stress-ng may hold ``{mib}``: ``full_mib`` at intensity 100
+    (``dataclasses.replace`` sets what is full on another machine).
+
+    ``number`` is the paper's; ``cross_core``: measured to be felt from another core (else it must share the core, where
+    it takes time as any other program does); ``meter`` names what of ``Used`` tells how hard it presses.
+    """
+
+    number: str
+    name: str
+    resource: str
+    arguments: str
+    meter: str
+    cross_core: bool
+    full_mib: int | None = None
+
+    @property
+    def tuned_by(self) -> str:
+        """What sets its intensity: "bytes" (its own option) or "cpu quota"."""
+        return "bytes" if self.full_mib is not None else "cpu quota"
+
+    @property
+    def same_core(self) -> bool:
+        """Whether it must run on the core of what it is to disturb."""
+        return not self.cross_core
+
+    def command(self, intensity: float, directory: Path, max_s: float) -> list[str]:
+        """Return the argument list at an intensity of 0..100 %, ending by itself after ``max_s``."""
+        mib = max(1, round((self.full_mib or 0) * intensity / 100))
+        own = self.arguments.format(mib=mib).split()
+        program = stress_ng()
+        return [program, "--quiet", *own, "--timeout", str(max(1, round(max_s))), "--temp-path", str(directory)]
+
+
+def _source(number: str, name: str, resource: str, arguments: str, *, meter: str = "cpu_s", cross_core: bool = False,
+            full_mib: int | None = None) -> Source:  # fmt: skip
+    return Source(number=number, name=name, resource=resource, arguments=arguments, meter=meter, cross_core=cross_core,
+                  full_mib=full_mib)  # fmt: skip
+
+
+SOURCES: tuple[Source, ...] = (
+    _source("1", "memory-capacity", "memory capacity", "--vm 1 --vm-bytes {mib}M --vm-keep --vm-method write64",
+            meter="memory_mib", cross_core=True, full_mib=MEMORY_FULL_MIB),
+    _source("2", "memory-bandwidth", "memory bandwidth", "--stream 1 --stream-l3-size 64M", cross_core=True),
+    _source("3", "storage-capacity", "storage capacity", "--fallocate 1 --fallocate-bytes {mib}M",
+            meter="held_mib", cross_core=True, full_mib=STORAGE_FULL_MIB),
+    _source("4", "storage-bandwidth", "storage bandwidth", "--hdd 1 --hdd-opts direct --hdd-bytes 64M "
+            "--hdd-write-size 1M", meter="written_mib", cross_core=True),
+    _source("5", "network-bandwidth", "network bandwidth", "--udp 1", meter="network_mib", cross_core=True),
+    _source("6", "llc-capacity", "last level cache, capacity", "--cache 1 --cache-level 3 --cache-no-affinity",
+            cross_core=True),
+    _source("6'", "l2", "L2 cache", "--cache 1 --cache-level 2 --cache-no-affinity"),
+    _source("7", "llc-bandwidth", "last level cache, bandwidth", "--memthrash 1", cross_core=True),
+    _source("8", "l1i", "L1 instruction cache", "--icache 1"),
+    _source("9", "l1d", "L1 data cache", "--l1cache 1"),
+    _source("10", "tlb", "translation lookaside buffer", "--tlb-shootdown 1"),
+    _source("11", "integer", "integer units", "--cpu 1 --cpu-method int64"),
+    _source("12", "floating-point", "floating point units", "--fp 1"),
+    _source("13", "prefetchers", "prefetchers", "--prefetch 1"),
+    _source("14", "interconnect", "interconnection network", "--lockbus 1", cross_core=True),
+    _source("15", "vector", "vector units", "--vecmath 1"),
+)  # fmt: skip
+
+
+def source_named(name: str) -> Source:
+    """Return the source of that name. Raises NotFound."""
+    for source in SOURCES:
+        if source.name == name:
+            return source
+    raise NotFound(f"there is no source {name!r}; there are {', '.join(source.name for source in SOURCES)}")
+
+
+def stress_ng() -> str:
+    """Return where stress-ng is. Raises UnitRefused where it is not installed."""
+    path = shutil.which("stress-ng")
+    if path is None:
+        raise UnitRefused(
+            "stress-ng is not installed, and sources of interference are made with it; install the package stress-ng"
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What a running source took so far (``cpu_s``, ``written_mib``, ``network_mib``) and holds now (the others)."""
+
+    cpu_s: float
+    memory_mib: float
+    held_mib: float
+    written_mib: float
+    network_mib: float
+
+
+class Load:
+    """A source at work. ``tunable``: intensities between 0 and 100 can be had on this machine."""
+
+    def __init__(self, host: Host, process: subprocess.Popen[bytes] | None, group: Group | None) -> None:
+        self._host, self._process, self._group = host, process, group
+        self.tunable = group is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether it presses right now."""
+        return self._process is not None and self._process.poll() is None
+
+    def used(self) -> Used:
+        """Read its meters. One that ended has used nothing any more."""
+        if self._process is None:
+            return Used(cpu_s=0.0, memory_mib=0.0, held_mib=0.0, written_mib=0.0, network_mib=0.0)
+        pids = {self._process.pid} | self._host.descendants(self._process.pid)
+        tree = self._host.tree_usage(pids)
+        grouped = self._group.usage() if self._group is not None else None
+        return Used(
+            cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
+            memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
+            else tree.memory_mib,
+            held_mib=_held_mib(pids),
+            written_mib=tree.written_mib,
+            network_mib=_sent_mib(self._process.pid),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """End it and everything it started: asked first, so that it tidies up, then killed."""
+        if self._process is None:
+            return
+        below = self._host.descendants(self._process.pid)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._group is not None:
+            self._group.kill(lambda: None)
+        self._host.kill_each(below & self._host.descendants(os.getpid()))
+        self._process.wait()
+
+
+@contextmanager
+def start(
+    source: Source,
+    intensity: float,
+    cpus: tuple[int, ...],
+    *,
+    host: Host,
+    max_s: float = 60.0,
+    directory: Path | None = None,
+    enter: Callable[[], None] | None = None,
+) -> Iterator[Load]:
+    """Press on a resource at ``intensity`` (0..100 %) from these CPUs until the block ends, at most ``max_s``.
+
+    Files go below ``directory`` (else the usual place for temporary ones) and vanish. ``enter`` is called in the child,
+    to join namespaces. The load dies with the *thread* that started it.
+
+    Raises:
+        BadInput: intensity or CPUs are not to be had; the sentence says what can be.
+        UnitRefused: stress-ng is not installed.
+    """
+    _refuse_nonsense(intensity, cpus, max_s)
+    stress_ng()
+    quota = intensity / 100 * len(cpus) if source.full_mib is None else float(len(cpus))
+    memory_mib = (source.full_mib or 0) + OVERHEAD_MIB
+    bounded = host.own_group(vcpus=quota, memory_mib=memory_mib, pids=PIDS_MAX, cpus=cpus)
+    files = tempfile.TemporaryDirectory(prefix="hcloud-source-", dir=directory, ignore_cleanup_errors=True)
+    with bounded as group, files as place:
+        _refuse_untunable(source, intensity, group)
+        load = (
+            _begun(host, source, intensity, cpus, max_s, Path(place), group, enter)
+            if intensity > 0
+            else Load(host, None, group)
+        )
+        try:
+            yield load
+        finally:
+            load.stop()
+
+
+def _refuse_nonsense(intensity: float, cpus: tuple[int, ...], max_s: float) -> None:
+    if not 0 <= intensity <= 100:
+        raise BadInput(f"intensity is {intensity:g} %; it must lie between 0 and 100")
+    if not max_s > 0:
+        raise BadInput(f"a source of interference cannot run for {max_s:g} s; it must be more than 0")
+    allowed = os.sched_getaffinity(0)
+    if not cpus or not set(cpus) <= allowed:
+        raise BadInput(f"CPUs {cpus} cannot be used; this process may use {sorted(allowed)}")
+
+
+def _refuse_untunable(source: Source, intensity: float, group: Group | None) -> None:
+    if group is None and source.full_mib is None and intensity not in (0, 100):
+        raise BadInput(
+            f"the intensity of {source.name} cannot be tuned here, without writable control groups; "
+            "only 0 and 100 % can be had"
+        )
+
+
+def _begun(
+    host: Host,
+    source: Source,
+    intensity: float,
+    cpus: tuple[int, ...],
+    max_s: float,
+    place: Path,
+    group: Group | None,
+    enter: Callable[[], None] | None,
+) -> Load:
+    parent = os.getpid()
+
+    def become() -> None:
+        host.die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if group is not None:
+            group.enter()
+        os.sched_setaffinity(0, cpus)
+        os.nice(NICE)
+        if enter is not None:
+            enter()
+
+    process = subprocess.Popen(
+        source.command(intensity, place, max_s),
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=become,
+    )
+    return Load(host, process, group)
+
+
+def _held_mib(pids: set[int]) -> float:
+    """Disk space held by open files that have no name any more, as stress-ng's are."""
+    held: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        for handle in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                about = handle.stat()
+            except OSError:  # closed meanwhile, or another user's
+                continue
+            if stat.S_ISREG(about.st_mode) and about.st_nlink == 0:
+                held[about.st_dev, about.st_ino] = about.st_blocks * 512
+    return sum(held.values()) / MIB
+
+
+def _sent_mib(pid: int) -> float:
+    """What all interfaces of a process's network sent so far."""
+    try:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    except OSError:
+        return 0.0
+    return sum(int(line.partition(":")[2].split()[8]) for line in lines) / MIB

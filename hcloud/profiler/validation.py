@@ -1,0 +1,328 @@
+"""Measure here what iBench claims of its sources (Dissertation §5.3): linear pressure, felt, little spill-over.
+
+Every victim runs alone before and after it runs beside a source, so that slow drifts of a shared machine cancel; of
+several repeats the median counts. Verdicts are bands, not digits: where noise decides, they say so.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud.errors import UnitRefused
+from hcloud.profiler import victims
+from hcloud.profiler.host import Group, Host
+from hcloud.profiler.namespaces import loopback_network
+from hcloud.profiler.sources import NICE, Load, Source, start
+
+INTENSITIES = (25, 50, 100)
+SETTLE_S, PRESSURE_S, LOAD_CHANGE_S = 0.2, 0.4, 0.3
+VICTIM_S_MIN = 0.05
+ALIKE = 0.15  # two slowdowns closer than this are not told apart
+FELT = 1.15
+STARVED_CPUS = 0.75  # below this at full intensity, others took the CPU
+BUSY_LOAD = 0.5  # runnable processes of others before we began
+METER_UNITS = {
+    "cpu_s": "CPUs",
+    "memory_mib": "MiB",
+    "held_mib": "MiB",
+    "written_mib": "MiB/s",
+    "network_mib": "MiB/s",
+}
+_HOLDINGS = ("memory_mib", "held_mib")
+TARGETS = {
+    "memory-bandwidth": "memory", "storage-bandwidth": "disk", "network-bandwidth": "network", "llc-capacity": "memory",
+    "llc-bandwidth": "memory", "l2": "memory", "l1i": "cpu", "l1d": "cpu", "integer": "cpu", "floating-point": "cpu",
+    "vector": "cpu", "tlb": "memory", "prefetchers": "memory", "interconnect": "memory",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One source here. ``pressure``: meter reading by intensity; ``slowdown``: by victim, then intensity (1 = none)."""
+
+    source: Source
+    shares_core: bool
+    pressure: Mapping[int, float]
+    slowdown: Mapping[str, Mapping[int, float]]
+
+    @property
+    def linearity(self) -> str:
+        """Judge how pressure follows intensity: linear, rising, saturates, unclear, or starved (of CPU, by others)."""
+        full = self.pressure[100]
+        if full <= 0:
+            return "unclear"
+        quarter, half = self.pressure[25] / full, self.pressure[50] / full
+        if 0.1 <= quarter <= 0.45 and 0.3 <= half <= 0.75:
+            return "linear"
+        if self.source.meter == "cpu_s" and full < STARVED_CPUS:
+            return "starved"
+        if half > 1.15 or quarter > 1.15 * half:
+            return "unclear"
+        return "saturates" if half > 0.85 else "rising"
+
+    @property
+    def strongest(self) -> tuple[str, float]:
+        """The victim that feels it most at full intensity, and its slowdown."""
+        return max(((name, by[100]) for name, by in self.slowdown.items()), key=lambda pair: pair[1])
+
+    @property
+    def target_slowdown(self) -> float | None:
+        """Slowdown at full intensity of the victim that uses its resource; None: no victim here does."""
+        by = self.slowdown.get(TARGETS.get(self.source.name, ""))
+        return by[100] if by else None
+
+    @property
+    def spill_over(self) -> float:
+        """The largest slowdown among victims of other resources."""
+        target = TARGETS.get(self.source.name)
+        return max((by[100] for name, by in self.slowdown.items() if name != target), default=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """All sources measured; ``noise`` is each victim's typical departure between two runs alone, as a fraction."""
+
+    measured: tuple[Measured, ...]
+    noise: Mapping[str, float]
+    repeats: int
+    victim_s: float
+    lacks: tuple[str, ...]
+
+    @property
+    def not_felt(self) -> tuple[str, ...]:
+        """Names of sources that slow no victim here by more than its noise and 15 %."""
+        return tuple(each.source.name for each in self.measured if not self._felt(each))
+
+    def _felt(self, each: Measured) -> bool:
+        return any(by[100] > max(FELT, 1 + 2 * self.noise[name]) for name, by in each.slowdown.items())
+
+    @property
+    def indistinguishable(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of sources whose effects on every victim agree within 15 % or twice the noise."""
+        groups: list[list[Measured]] = []
+        for each in self.measured:
+            home = next((group for group in groups if all(self._alike(each, other) for other in group)), None)
+            if home is None:
+                groups.append([each])
+            else:
+                home.append(each)
+        return tuple(tuple(each.source.name for each in group) for group in groups if len(group) > 1)
+
+    def _alike(self, one: Measured, other: Measured) -> bool:
+        return all(
+            abs(one.slowdown[name][100] / other.slowdown[name][100] - 1) <= max(ALIKE, 2 * self.noise[name])
+            for name in one.slowdown
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """The victims, started and waiting, and where sources are to run beside them."""
+
+    cpu: int
+    other_cpu: int
+    victim_s: float
+    directory: Path
+    group: Group | None
+    enter_network: Callable[[], None] | None
+    running: Mapping[str, subprocess.Popen[str]]
+    host: Host
+
+    def rates(self) -> dict[str, float]:
+        """Run each victim once, one after the other; operations per second."""
+        return {kind: self._rate(kind, process) for kind, process in self.running.items()}
+
+    def _rate(self, kind: str, process: subprocess.Popen[str]) -> float:
+        return float(_ask(kind, process, f"{self.victim_s:.3f}\n"))
+
+
+def _ask(kind: str, process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+    except BrokenPipeError:
+        answer = ""
+    else:
+        answer = process.stdout.readline()
+    if not answer:
+        reason = process.stderr.read().strip().rpartition("\n")[2]
+        raise UnitRefused(f"the {kind} victim does not run here: {reason or 'it was killed'}")
+    return answer
+
+
+@contextmanager
+def _victim(
+    host: Host, kind: str, cpu: int, directory: Path, group: Group | None, enter: Callable[[], None] | None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start one victim and wait until it is ready; it ends with the block."""
+    parent = os.getpid()
+
+    def become() -> None:
+        host.die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if group is not None:
+            group.enter()
+        os.sched_setaffinity(0, (cpu,))
+        os.nice(NICE)
+        if enter is not None:
+            enter()
+
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", str(victims.__file__), kind],
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=become,
+    ) as process:
+        try:
+            _ask(kind, process, "")
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _bench(host: Host, victim_s: float) -> Iterator[_Bench]:
+    usable = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hcloud-victims-")))
+        group = stack.enter_context(host.own_group(vcpus=1.0, memory_mib=512, pids=64, cpus=(usable[0],)))
+        enter = stack.enter_context(loopback_network(host))
+        kinds = [kind for kind in victims.KINDS if kind != "network" or enter is not None]
+        yield _Bench(
+            cpu=usable[0],
+            other_cpu=usable[-1],
+            victim_s=victim_s,
+            directory=directory,
+            group=group,
+            enter_network=enter,
+            host=host,
+            running={
+                kind: stack.enter_context(
+                    _victim(host, kind, usable[0], directory, group, enter if kind == "network" else None)
+                )
+                for kind in kinds
+            },
+        )
+
+
+def steps(sources: Sequence[Source], repeats: int) -> int:
+    """Return how many times ``validate`` reports progress."""
+    return len(sources) * repeats
+
+
+def validate(
+    sources: Sequence[Source], *, seconds: float, repeats: int, host: Host, advance: Callable[[str], None]
+) -> Validation:
+    """Measure sources within about ``seconds`` in all; ``advance`` is told each source begun.
+
+    Raises UnitRefused where stress-ng is not installed or a victim cannot run.
+    """
+    share_s = seconds / steps(sources, repeats) - len(INTENSITIES) * (SETTLE_S + PRESSURE_S + LOAD_CHANGE_S)
+    victim_s = max(VICTIM_S_MIN, share_s / ((len(INTENSITIES) + 2) * len(victims.KINDS)))
+    busy = os.getloadavg()[0]
+    with _bench(host, victim_s) as bench:
+        trials = list(_trials(bench, sources, repeats, advance))
+    return Validation(
+        measured=tuple(_summary(source, trials, bench) for source in sources),
+        noise={kind: statistics.median(abs(trial.drift[kind]) for trial in trials) for kind in bench.running},
+        repeats=repeats,
+        victim_s=victim_s,
+        lacks=tuple(_lacks(bench, busy)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One source, once: pressure and slowdown by intensity, and how far the two runs alone lie apart."""
+
+    source: Source
+    pressure: Mapping[int, float]
+    slowdown: Mapping[int, Mapping[str, float]]
+    drift: Mapping[str, float]
+
+
+def _trials(bench: _Bench, sources: Sequence[Source], repeats: int, advance: Callable[[str], None]) -> Iterator[_Trial]:
+    for _ in range(repeats):
+        for source in sources:
+            advance(source.name)
+            yield _trial(bench, source)
+
+
+def _trial(bench: _Bench, source: Source) -> _Trial:
+    before = bench.rates()
+    pressure, beside = {}, {}
+    for intensity in INTENSITIES:
+        pressure[intensity], beside[intensity] = _beside(bench, source, intensity)
+    after = bench.rates()
+    alone = {kind: (before[kind] + after[kind]) / 2 for kind in before}
+    return _Trial(
+        source=source,
+        pressure=pressure,
+        slowdown={at: {kind: alone[kind] / rate for kind, rate in rates.items()} for at, rates in beside.items()},
+        drift={kind: after[kind] / before[kind] - 1 for kind in before},
+    )
+
+
+def _beside(bench: _Bench, source: Source, intensity: int) -> tuple[float, dict[str, float]]:
+    cpu = bench.other_cpu if source.cross_core else bench.cpu
+    most_s = 10 + len(victims.KINDS) * (bench.victim_s + 1)
+    # Only a tunable machine can give what lies between off and full; elsewhere the ends are measured at every step.
+    reachable = intensity if bench.group is not None or source.full_mib is not None else 100
+    with start(
+        source, reachable, (cpu,), host=bench.host, max_s=most_s, directory=bench.directory, enter=bench.enter_network
+    ) as load:
+        time.sleep(SETTLE_S)
+        return _pressure(load, source), bench.rates()
+
+
+def _pressure(load: Load, source: Source) -> float:
+    """Read a source's meter: a rate over a short span, or the most it held within it."""
+    first, began = getattr(load.used(), source.meter), time.monotonic()
+    if source.meter not in _HOLDINGS:
+        time.sleep(PRESSURE_S)
+        return float((getattr(load.used(), source.meter) - first) / (time.monotonic() - began))
+    most = float(first)
+    while time.monotonic() - began < PRESSURE_S:
+        time.sleep(0.02)
+        most = max(most, getattr(load.used(), source.meter))
+    return most
+
+
+def _summary(source: Source, trials: Sequence[_Trial], bench: _Bench) -> Measured:
+    own = [trial for trial in trials if trial.source == source]
+    return Measured(
+        source=source,
+        shares_core=source.same_core or bench.cpu == bench.other_cpu,
+        pressure={at: statistics.median(trial.pressure[at] for trial in own) for at in INTENSITIES},
+        slowdown={
+            kind: {at: statistics.median(trial.slowdown[at][kind] for trial in own) for at in INTENSITIES}
+            for kind in bench.running
+        },
+    )
+
+
+def _lacks(bench: _Bench, busy: float) -> Iterator[str]:
+    if busy > BUSY_LOAD:
+        yield f"the machine was busy with other work (load {busy:.1f}): these numbers are rough"
+    if bench.group is None:
+        yield "no writable control groups: CPU quotas cannot be set, so most sources were measured at full only"
+    if bench.enter_network is None:
+        yield "network namespaces are refused here: nothing was measured over the network"
+    if bench.cpu == bench.other_cpu:
+        yield "there is one CPU only: every source shares it with its victim"
