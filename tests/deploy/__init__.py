@@ -1,0 +1,1 @@
+"""Unit files and the installer."""
