@@ -155,8 +155,35 @@ class MetricsHook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """What one profiling run measures on the one machine it has for itself (Quasar, Dissertation §4.3.2).
+
+    ``job_id`` is who is profiled. ``type_column`` names the machine's type in the utility matrix; ``steps_vcpus`` are
+    the scale-up settings to run at, the largest first; ``sources`` the sources of interference that are tuned to the
+    5 % point (tolerated) and measured beside it (caused); ``nodes`` the node count of this run. ``run_s`` ends each
+    copy of the job, ``total_s`` the whole run; what is not measured by then stays unknown. ``warm_up_s`` passes before
+    a stateful job is measured. ``look``: only one short run, to see whether a known program still behaves as known.
+    """
+
+    job_id: JobId
+    type_column: str
+    steps_vcpus: tuple[float, ...]
+    sources: tuple[str, ...] = ()
+    nodes: int = 1
+    run_s: float = 5.0
+    total_s: float = 60.0
+    warm_up_s: float = 0.0
+    look: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a user asks for; never changes after submission."""
+    """What a user asks for; never changes after submission.
+
+    ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody else
+    on its machines while it runs. ``profiling``: ``never`` keeps it from being profiled. ``profile`` makes it a
+    profiling run of another job, which only HCloud itself submits.
+    """
 
     name: str
     user: str
@@ -179,6 +206,10 @@ class JobSpec:
     budget_usd: float | None = None
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
+    instance_types: tuple[str, ...] = ()
+    exclusive: bool = False
+    profiling: Literal["auto", "never"] = "auto"
+    profile: ProfileRequest | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -291,6 +322,10 @@ class Job:
     outcome: str = ""
     spent_usd: float = 0.0
     submission_token: str | None = None
+    application: str = ""
+    """The known program this is taken for: the key of its classification. Set when the job leaves SUBMITTED."""
+    profile_runs: tuple[JobId, ...] = ()
+    """The profiling runs made for it."""
     revision: int = 0
 
     @property
@@ -313,45 +348,6 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
             f"allowed: {sorted(JOB_TRANSITIONS[job.state])}"
         )
     return replace(job, state=to, **changes)  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------------------------ classifications
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A value, and the limits between which the truth lies in 80 of 100 cases; ``observed``: measured, not inferred."""
-
-    value: float
-    low: float
-    high: float
-    observed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A known application, and how alike it behaves: 1 the same, towards 0 nothing in common."""
-
-    name: str
-    similarity: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Classification:
-    """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
-
-    Performance is work per second (or requests per second) in the unit in which the job was measured; more is better.
-    ``tolerated`` and ``caused`` are pressures 0..100 per shared resource. ``quality_target`` is ``Q_T`` (0..1) with its
-    80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what was missing, unusable or never seen before.
-    """
-
-    by_type: Mapping[str, Estimate] = field(default_factory=dict)
-    by_step: Mapping[str, Estimate] = field(default_factory=dict)
-    by_nodes: Mapping[int, Estimate] = field(default_factory=dict)
-    tolerated: Mapping[str, Estimate] = field(default_factory=dict)
-    caused: Mapping[str, Estimate] = field(default_factory=dict)
-    quality_target: Estimate
-    quality_class: int
-    nearest: tuple[Neighbour, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------------------------------------------------ machines
@@ -512,6 +508,12 @@ class EventKind(StrEnum):
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
     #                    latency_ms_pNN
+    JOB_PROFILED = (
+        "job_profiled"  # application, runs, measure, readings: "question:column:value:low:high:runs", notes, text
+    )
+    JOB_CLASSIFIED = "job_classified"  # application, source (profiled | known | prior), quality_target, quality_class,
+    #                       nearest, predicted (perf alone at its own resources), predicted_low, predicted_high, text
+    PREDICTION = "prediction"  # application, measure, instance type, nodes, vcpus, predicted, low, high, measured
     INSTANCE_REQUESTED = "instance_requested"  # provider, region, zone, type, market, price_usd_per_h, priced_at,
     #                         vcpus, memory_mib, billing_minimum_s, on_demand_usd_per_h, expires_at, code, text
     INSTANCE_LAUNCHED = "instance_launched"  # provider_id, launched_at (billing starts), price_usd_per_h

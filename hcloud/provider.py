@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
-from hcloud.model import FailureCause, InstanceId, MetricsHook, Offer, ProgressHook, Resources, UnitId
+from hcloud.known import Findings
+from hcloud.model import FailureCause, InstanceId, MetricsHook, Offer, ProfileRequest, ProgressHook, Resources, UnitId
 
 
 # ------------------------------------------------------------------------------------------------------------ provider
@@ -198,6 +199,8 @@ class UnitSpec:
     stop_grace_s: float = 10.0
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
+    profile: ProfileRequest | None = None
+    """Given: the unit does not run the command once but measures it; what it finds is in its exit record."""
 
 
 class UnitState(StrEnum):
@@ -236,6 +239,8 @@ class ExitRecord:
     detail: str = ""
     cpu_s: float | None = None
     memory_mib_max: float | None = None
+    findings: Findings | None = None
+    """Of a profiling run, also of one that was stopped or failed, as far as it came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from hcloud.model import (
     MetricsHook,
     Nodes,
     Offer,
+    ProfileRequest,
     ProgressHook,
     Resources,
     Retries,
@@ -54,6 +55,18 @@ retries = st.builds(
     backoff_s=amounts,
     backoff_cap_s=amounts,
 )
+profile_requests = st.builds(
+    ProfileRequest,
+    job_id=numbers.map("job-{}".format),
+    type_column=texts,
+    steps_vcpus=st.lists(finite, max_size=2).map(tuple),
+    sources=st.lists(words, max_size=2).map(tuple),
+    nodes=numbers,
+    run_s=finite,
+    total_s=finite,
+    warm_up_s=finite,
+    look=st.booleans(),
+)
 specs = st.builds(
     JobSpec,
     name=words,
@@ -83,6 +96,10 @@ specs = st.builds(
         probe=st.none() | st.lists(texts, max_size=2).map(tuple),
         every_s=finite,
     ),
+    instance_types=st.lists(words, max_size=2).map(tuple),
+    exclusive=st.booleans(),
+    profiling=st.sampled_from(["auto", "never"]),
+    profile=st.none() | profile_requests,
 )
 
 causes = st.sampled_from(FailureCause)
@@ -119,6 +136,8 @@ job_progress = st.fixed_dictionaries(
         "finished_at": maybe_moments,
         "outcome": texts,
         "spent_usd": finite,
+        "application": texts,
+        "profile_runs": st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
     }
 )
 """All fields of a Job that change while it runs, except its state."""

@@ -20,7 +20,7 @@ from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.rows import Rows, Scale
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.errors import BadInput
-from hcloud.model import Classification, Estimate, Neighbour
+from hcloud.known import Classification, Estimate, Neighbour
 
 NEAREST = 5
 

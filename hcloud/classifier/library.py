@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from hcloud.classifier.rows import Rows, Scale, rows_of
 from hcloud.errors import BadInput
-from hcloud.model import Estimate
+from hcloud.known import Estimate
 
 
 class Question(StrEnum):

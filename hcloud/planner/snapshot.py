@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hcloud.known import Classification
 from hcloud.model import Instance, Job, Offer
 
 
@@ -69,5 +70,7 @@ class Snapshot:
     engine_reachable: bool = True
     engine_reachable_since: float = 0.0
     providers: frozenset[str] = frozenset()
+    applications: Mapping[str, Classification] = field(default_factory=dict)
+    """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""

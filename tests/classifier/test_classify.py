@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hcloud import quality
 from hcloud.classifier.classify import Classifier, classify
 from hcloud.classifier.library import Library, Measured, Question
-from hcloud.model import Classification, Estimate
+from hcloud.known import Classification, Estimate
 
 TYPES = ("small", "medium", "large")
 SOURCES = ("cpu", "l3", "disk", "net")

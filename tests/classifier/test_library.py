@@ -9,7 +9,7 @@ from hcloud.classifier.classify import classify
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Drift, Library, Measured, Question
 from hcloud.errors import BadInput
-from hcloud.model import Estimate
+from hcloud.known import Estimate
 from tests.classifier.matrices import synthetic
 from tests.classifier.test_classify import TRUTH, library, part
 

@@ -12,7 +12,7 @@ FUNCTION_LINES_MEDIAN = 10
 FUNCTION_LINES_P90 = 35
 FILE_LINES_CAP = 600
 
-PURE_ROOMS = ("planner", "classifier", "forecast", "pricing", "quality", "policy", "model")
+PURE_ROOMS = ("planner", "classifier", "forecast", "pricing", "quality", "policy", "model", "known")
 IMPURE_MODULES = {
     "time",
     "random",

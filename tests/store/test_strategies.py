@@ -15,6 +15,7 @@ ALL = [
     strategies.resources,
     strategies.nodes,
     strategies.retries,
+    strategies.profile_requests,
     strategies.specs,
     strategies.allocations,
     strategies.attempts,

@@ -1,0 +1,86 @@
+"""What is known of applications: what profiling measured, and what is believed from it, each with its uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+# ------------------------------------------------------------------------------------------------------------- profiles
+class Measure(StrEnum):
+    """What a profiling run took for performance, best first; all are per second, more is better."""
+
+    PROGRESS = "progress"  # the progress hook's fraction of the whole job
+    REQUESTS = "requests"  # requests served, by the metrics hook
+    COMPLETION = "completion"  # whole runs: 1 / duration
+    OUTPUT = "output"  # MiB written
+    INSTRUCTIONS = "instructions"  # instructions, where the machine counts them
+    CPU = "cpu"  # CPU-seconds of useful work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One measured cell. ``question`` is one of the classifier's (type, step, nodes, tolerated, caused); ``column`` as
+    there; ``low`` and ``high`` are the 95 % limits of ``value`` from ``runs`` repeats.
+    """
+
+    question: str
+    column: str
+    value: float
+    low: float
+    high: float
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a profiling run found. No readings: nothing could be measured, and ``notes`` say why in whole sentences.
+
+    ``use`` is the resource use of a run alone: vCPUs busy, memory in MiB, MiB read and written per second.
+    """
+
+    measure: Measure | None = None
+    readings: tuple[Reading, ...] = ()
+    use: tuple[float, ...] = ()
+    duration_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------------ classifications
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value, and the limits between which the truth lies in 80 of 100 cases; ``observed``: measured, not inferred."""
+
+    value: float
+    low: float
+    high: float
+    observed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A known application, and how alike it behaves: 1 the same, towards 0 nothing in common."""
+
+    name: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
+
+    Performance is work per second (or requests per second) in the unit in which the job was measured; more is better.
+    ``tolerated`` and ``caused`` are pressures 0..100 per shared resource. ``quality_target`` is ``Q_T`` (0..1) with its
+    80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what was missing, unusable or never seen before.
+    """
+
+    by_type: Mapping[str, Estimate] = field(default_factory=dict)
+    by_step: Mapping[str, Estimate] = field(default_factory=dict)
+    by_nodes: Mapping[int, Estimate] = field(default_factory=dict)
+    tolerated: Mapping[str, Estimate] = field(default_factory=dict)
+    caused: Mapping[str, Estimate] = field(default_factory=dict)
+    quality_target: Estimate
+    quality_class: int
+    nearest: tuple[Neighbour, ...] = ()
+    notes: tuple[str, ...] = ()
