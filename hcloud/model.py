@@ -180,8 +180,8 @@ class ProfileRequest:
 class JobSpec:
     """What a user asks for; never changes after submission.
 
-    ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody else
-    on its machines while it runs. ``profiling``: ``never`` keeps it from being profiled. ``profile`` makes it a
+    ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody
+    else on its machines while it runs. ``profiling``: ``never`` keeps it from being profiled. ``profile`` makes it a
     profiling run of another job, which only HCloud itself submits.
     """
 
