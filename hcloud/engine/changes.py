@@ -21,7 +21,8 @@ class Changes:
         self._units = units
         self._handle = -1
         self._watched: dict[Path, int] = {}
-        self._woken = asyncio.Event()
+        self._woken = False
+        self._waiter: asyncio.Future[None] | None = None
         self._units_at = 0
 
     async def wait(self, live: Iterable[Path], timeout_s: float) -> bool:
@@ -30,11 +31,26 @@ class Changes:
         self._watch(wanted)
         if self._handle < 0 and len(wanted) > 1:
             timeout_s = min(timeout_s, UNWATCHED_POLL_S)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
-        changed = self._woken.is_set() or self._units_changed()
-        self._woken.clear()
+        if not self._woken:
+            await self._sleep(timeout_s)
+        changed = self._woken or self._units_changed()
+        self._woken = False
         return changed
+
+    async def _sleep(self, timeout_s: float) -> None:
+        """Wait to be woken. A timer and a future: ``wait_for`` makes a task each time, and hundreds of workers wait."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, self._rouse)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _rouse(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _units_changed(self) -> bool:
         before, self._units_at = self._units_at, os.stat(self._units).st_mtime_ns
@@ -42,7 +58,8 @@ class Changes:
 
     def wake(self) -> None:
         """Have the present, or the next, wait return at once."""
-        self._woken.set()
+        self._woken = True
+        self._rouse()
 
     def close(self) -> None:
         """Let go of the watches."""
@@ -62,11 +79,11 @@ class Changes:
             number = _libc.inotify_add_watch(self._handle, os.fsencode(path), _IN_MOVED_TO | _IN_MOVED_FROM)
             if number >= 0:
                 self._watched[path] = number
-                self._woken.set()  # what happened before the watch stood is looked at once more
+                self._woken = True  # what happened before the watch stood is looked at once more
         for path in self._watched.keys() - wanted:
             _libc.inotify_rm_watch(self._handle, self._watched.pop(path))
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._handle, 1 << 16):
-                self._woken.set()
+                self.wake()

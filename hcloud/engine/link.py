@@ -33,8 +33,9 @@ from hcloud.engine.wire import stream_name
 from hcloud.errors import ConfigError
 
 REPORT_PAUSE_S = 0.02
-POLL_S, IDLE_POLL_S = 1.0, 4.0
-HEARTBEAT_S = 4
+POLL_S, HEARTBEAT_S = 1.0, 4.0
+# Dask's own chores that tell a page about tasks, or a look for their data, that are not there.
+CHORES = ("find-missing", "shift_counters", "monitor", "tick", "ticks")
 RETRY_S, RETRY_CAP_S = 0.2, 5.0
 SUPERVISOR_TIMEOUT_S = 20.0
 CHUNK_MAX = 4 << 20
@@ -131,7 +132,7 @@ class LinkWorker(Worker):
             startup_information={},
             extensions={},
             executor="offload",
-            heartbeat_interval=f"{HEARTBEAT_S}s",
+            heartbeat_interval="1d",  # ``report_changes`` speaks often enough
             **options,
         )
         self._local = local
@@ -144,23 +145,23 @@ class LinkWorker(Worker):
                 del table[name]
         self.stream_handlers = quiet.Tolerant({**self.stream_handlers, "hcloud-call": self._take_call})
         self._calls: set[asyncio.Task[None]] = set()
-        # Nobody asks this worker for task data: what Dask would look for every second is not there.
-        self.periodic_callbacks.pop("find-missing", None)
+        self._spoke_s = -math.inf
+        for chore in CHORES:
+            self.periodic_callbacks.pop(chore, None)
 
     def start_http_server(self, *_: object, **__: object) -> None:
         """Serve no web page: Dask's would be open to everyone who can reach its port."""
 
     async def heartbeat(self) -> None:
-        """Say that we live: one word, where Dask's own heartbeat tells a page about tasks that are not there."""
-        self.batched_send({"op": "hcloud-alive"})
+        """Leave out Dask's own: ``report_changes`` says that we live."""
 
     async def report_changes(self) -> None:
-        """Send a report now, and again whenever something changed."""
+        """Send a report now, and again whenever something changed; say that we live when nothing did for long."""
         try:
             while True:
                 report = self._local.report()
                 if report != self._last:
-                    self.batched_send({"op": "hcloud-report", "report": report})
+                    self._say({"op": "hcloud-report", "report": report})
                     self._last = report
                 await self._next_change(report["preempt_at"])
         finally:
@@ -168,10 +169,17 @@ class LinkWorker(Worker):
 
     async def _next_change(self, preempt_at: float | None) -> None:
         live = self._local.live_paths()
-        while not await self._changes.wait(live, POLL_S if live else IDLE_POLL_S):
-            if live or self._local.preempt_at() != preempt_at:
-                break
+        looking = True
+        while looking:
+            changed = await self._changes.wait(live, POLL_S if live else HEARTBEAT_S)
+            if time.monotonic() - self._spoke_s >= HEARTBEAT_S - POLL_S / 2:
+                self._say({"op": "hcloud-alive"})
+            looking = not (changed or live or self._local.preempt_at() != preempt_at)
         await asyncio.sleep(REPORT_PAUSE_S)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self.batched_send(message)
+        self._spoke_s = time.monotonic()
 
     def _take_call(self, number: int, request: Mapping[str, Any], sent_at: float, timeout_s: float) -> None:
         if self._is_late(sent_at, timeout_s):
