@@ -122,7 +122,8 @@ class Provider(Protocol):
 class ProviderFactory(Protocol):
     """What an entry point of group ``hcloud.providers`` names: a class or function with this signature.
 
-    Raises ConfigError on settings it does not know, naming the key and the nearest right one.
+    Raises ConfigError on settings it does not know, naming the key and the nearest right one. It may also have a static
+    method ``check_settings(name, settings)`` that raises the same and builds nothing: ``hcloud config check`` calls it.
     """
 
     def __call__(

@@ -14,6 +14,7 @@ from hcloud import shipped
 from hcloud.cli.checked import check_files, form_option
 from hcloud.cli.output import write_json
 from hcloud.config import Config, find_config, load_config, load_policy
+from hcloud.config.settings import ProviderSettings
 from hcloud.sentences import json_schema
 
 
@@ -45,7 +46,17 @@ def example() -> None:
 def _load_with_policy(file: Path) -> Config:
     loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
     load_policy(loaded.policy)
+    for provider in loaded.providers:
+        _check_provider_settings(provider)
     return loaded
+
+
+def _check_provider_settings(provider: ProviderSettings) -> None:
+    """Let the plug-in judge its settings, where it can do so without building anything (``check_settings``)."""
+    [point] = (point for point in entry_points(group="hcloud.providers") if point.name == provider.type)
+    check = getattr(point.load(), "check_settings", None)
+    if check is not None:
+        check(provider.name, provider.settings)
 
 
 def _described(loaded: Config) -> dict[str, Any]:
