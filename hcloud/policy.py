@@ -227,10 +227,45 @@ class Disruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Placement:
-    """On which of the machines with room a job goes."""
+    """On which of the machines with room a job goes. What is not known of a job, no order can use: it goes where the
+    least is in use."""
 
-    order: Literal["least_loaded"] = "least_loaded"
-    """least_loaded: the machine with the smallest share of its vCPUs in use."""
+    order: Literal[
+        "least_loaded",
+        "first_fit",
+        "random",
+        "paragon",
+        "quasar",
+        "heterogeneity_oblivious",
+        "interference_oblivious",
+    ] = "least_loaded"
+    """least_loaded: smallest share of vCPUs in use; first_fit: lowest number; random: any; paragon: no neighbour
+    disturbed, then best type, then tightest; quasar: the same with as few nodes as meet the target;
+    heterogeneity_oblivious: paragon without types; interference_oblivious: best type only."""
+    confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
+    """How probable it must be that a placement keeps a tolerance or meets a target (0.5..0.999)."""
+    tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.05
+    """The part of its best performance that a job without a target of its own may lose."""
+    work_cells: PositiveCount = 20_000_000
+    """Comparisons (machines times resources) after which the search for one job takes the best so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Admission:
+    """Who of those that wait is served first, and how long a job may hold out for a machine that suits it (ARQ)."""
+
+    queues: Literal["one", "by_quality"] = "one"
+    """one: a single queue by priority; by_quality: classes by how demanding a job is, so that none blocks another."""
+    classes: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
+    """Number of classes."""
+    order: Literal["priority", "shortest"] = "priority"
+    """Inside a class: by priority, or by expected run time; a job whose patience has run out comes before both."""
+    tolerance: Annotated[Number, Field(gt=0, le=10)] = 0.05
+    """A job may wait for a suitable machine for this part of its expected run time."""
+    patience_s: Seconds = 60.0
+    """Or so long, where its run time is not known."""
+    patience_cap_s: Seconds = 600.0
+    """But never longer than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -267,6 +302,8 @@ class Policy:
     """How long an offer that could not be had is left alone."""
     disruption: Disruption = Disruption()
     """How much may be changed at once."""
+    admission: Admission = Admission()
+    """Who is served first, and how long jobs hold out for a machine that suits them."""
     placement: Placement = Placement()
     """On which machine a job goes."""
     timing: Timing = Timing()
