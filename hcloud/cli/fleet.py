@@ -13,6 +13,7 @@ from hcloud.cli.output import format_option, printable, span, stop_when_unread, 
 
 INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
                     ">expires", "jobs")  # fmt: skip
+INSTANCE_SPARE = ("zone", "used", "provider", "market", "vcpus", "expires", "up", "type")
 INSTANCE_CSV = ("instance", "state", "provider", "zone", "type", "market", "price_usd_per_h", "vcpus", "memory_mib",
                 "used_vcpus", "launched_at", "ready_at", "expires_at", "terminated_at", "jobs")  # fmt: skip
 OFFER_COLUMNS = ("provider", "zone", "type", "market", ">vcpus", ">memory_mib", ">price_usd_per_h", ">available",
@@ -31,7 +32,14 @@ def instances(ended: bool, limit: int, form: str) -> None:
     found = client.get("/v1/instances", ended=ended or None, limit=limit)
     if form == "table":
         now = client.get("/v1/status")["now"]
-        write_rows(form, found, INSTANCE_COLUMNS, lambda each: instance_row(each, now), empty="no machines")
+        write_rows(
+            form,
+            found,
+            INSTANCE_COLUMNS,
+            lambda each: instance_row(each, now),
+            empty="no machines",
+            spare=INSTANCE_SPARE,
+        )
     else:
         write_rows(form, found, INSTANCE_CSV, _instance_csv)
 

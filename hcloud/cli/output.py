@@ -57,8 +57,14 @@ def write_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     writer.writerows(rows)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
-    """Return a table without lines. Columns whose name begins with ``>`` are aligned to the right."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, spare: Sequence[str] = ()
+) -> Table:
+    """Return a table without lines. Columns whose name begins with ``>`` are aligned to the right.
+
+    On a terminal too narrow for all of it, ``spare`` columns are left out, the first named first.
+    """
+    columns, rows = _narrowed(columns, rows, spare, console().width)
     made = Table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
     for column in columns:
         made.add_column(
@@ -67,6 +73,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | No
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
     return made
+
+
+def _narrowed(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    for name in spare:
+        cells = [columns, *rows]
+        longest = [max(len(str(row[place]).removeprefix(">")) for row in cells) for place in range(len(columns))]
+        if sum(longest) + 2 * len(columns) <= width:
+            break
+        out = [column.removeprefix(">") for column in columns].index(name)
+        columns = [*columns[:out], *columns[out + 1 :]]
+        rows = [[*row[:out], *row[out + 1 :]] for row in rows]
+    return columns, rows
 
 
 def _cell(value: Any) -> Text:
@@ -80,7 +100,12 @@ def printable(text: str) -> str:
 
 
 def write_rows(
-    form: str, documents: Sequence[Any], columns: Sequence[str], row: Callable[[Any], Sequence[Any]], empty: str = ""
+    form: str,
+    documents: Sequence[Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[Any]],
+    empty: str = "",
+    spare: Sequence[str] = (),
 ) -> None:
     """Write documents in the form asked for: JSON as they are, tables and CSV by ``row``."""
     if form == "json":
@@ -88,7 +113,7 @@ def write_rows(
     elif form == "csv":
         write_csv([name.removeprefix(">") for name in columns], [row(each) for each in documents])
     elif documents or not empty:
-        console().print(table(columns, [row(each) for each in documents]))
+        console().print(table(columns, [row(each) for each in documents], spare=spare))
     else:
         click.echo(empty)
 

@@ -11,12 +11,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hcloud.cli.client import Client
-from hcloud.cli.fleet import INSTANCE_COLUMNS, instance_row
+from hcloud.cli.fleet import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
 from hcloud.cli.output import console, format_option, printable, span, table, usd, write_json, write_rows
 from hcloud.errors import BadInput
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
+JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
 JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nodes", "submitted_at", "deadline_at",
            "finished_at", "attempts", "wait_code", "outcome")  # fmt: skip
 WATCH_PATIENCE_S = 60.0
@@ -139,7 +140,7 @@ def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     parts: list[RenderableType] = [Text("\n".join(daemon_lines(picture["daemon"]))), Text(""), _job_table(picture)]
     if picture["instances"]:
         rows = [instance_row(each, now) for each in picture["instances"]]
-        parts += [Text(""), table(INSTANCE_COLUMNS, rows)]
+        parts += [Text(""), table(INSTANCE_COLUMNS, rows, spare=INSTANCE_SPARE)]
     return Group(*parts)
 
 
@@ -215,7 +216,7 @@ def _job_table(picture: dict[str, Any]) -> RenderableType:
     now = picture["daemon"]["now"]
     if not picture["jobs"]:
         return Text("no jobs; submit one: hcloud submit -- echo hello")
-    return table(JOB_COLUMNS, [_job_row(job, now) for job in picture["jobs"]])
+    return table(JOB_COLUMNS, [_job_row(job, now) for job in picture["jobs"]], spare=JOB_SPARE)
 
 
 def _job_row(job: dict[str, Any], now: float) -> list[Any]:

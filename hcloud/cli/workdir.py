@@ -131,7 +131,7 @@ def _chunks(archive: IO[bytes], bar: Bar | None, task: Any) -> Iterator[bytes]:
 
 def _progress(what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
     shown = console(stderr=True)
-    if not shown.is_terminal or size < 4 * CHUNK_BYTES:
+    if not shown.is_terminal or size < 2 * CHUNK_BYTES:
         return nullcontext((None, None))
     return _terminal_bar(shown, what, size)
 
