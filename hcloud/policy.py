@@ -22,6 +22,9 @@ from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
 _STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 TargetKind = Literal["batch", "service", "best_effort"]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Strategy = Literal["best_value", "sr", "odf", "odm", "hf", "hm"]
+MappingPolicy = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"]
 
 
 def _check_order(small_name: str, small: float | None, large_name: str, large: float | None) -> None:
@@ -151,6 +154,8 @@ class Retention:
     """But at least this long."""
     maximum_s: Seconds = 3600.0
     """And at most this long."""
+    release_below_quality: Share = 0.8
+    """A machine that delivered less than this part of what its type usually does is let go as soon as it is idle."""
 
     def __post_init__(self) -> None:
         if self.minimum_s > self.maximum_s:
@@ -223,6 +228,60 @@ class Disruption:
     """Machines terminated in one planning cycle."""
     evict_best_effort: Flag = True
     """Best-effort jobs may be stopped to make room for jobs with a promise."""
+    consolidate: Flag = False
+    """Empty a machine whose jobs fit on others when that saves more than it costs, and end it."""
+    consolidate_gain: Annotated[Number, Field(ge=1, le=1000)] = 2.0
+    """Only if it saves this many times what it costs (hysteresis)."""
+    consolidate_rest_s: PositiveSeconds = 600.0
+    """A job is not moved before it has run so long where it is."""
+    move_gap_s: Seconds = 30.0
+    """What a move costs a job besides the work it loses: the gap until it runs again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Provisioning:
+    """Which machines serve what the running ones cannot (HCloud §8.3-8.4)."""
+
+    strategy: Strategy = "best_value"
+    """best_value: whatever is cheapest, reserved first. sr: reserved machines only. odf, odm: on demand (and spot) only,
+    full servers or any size. hf, hm: reserved for those that need them, the rest on demand, full servers or any size."""
+    mapping: MappingPolicy = "p8"
+    """Hybrids (hf, hm): who goes to reserved machines. p8: by dynamic limits and delivered quality. For comparison:
+    p1 a fair coin; p2, p3, p4 those that need a quality above 0.8, 0.5, 0.2; p5, p6, p7 all, up to 50, 70, 90 % full."""
+    full_server_vcpus: Annotated[Number, Field(gt=0)] = 16.0
+    """From so many vCPUs on a machine is a full server; where a provider has none, its largest ones are."""
+    soft_limit: Share = 0.65
+    """Below this part of the reserved vCPUs in use every job goes there; where the dynamic limit starts (p8)."""
+    soft_limit_minimum: Share = 0.3
+    """The soft limit never falls below this, however the queue grows."""
+    soft_limit_fall_per_job: Annotated[Number, Field(ge=0, le=1)] = 0.01
+    """The soft limit falls by this much for each job by which the queue grew within `queue_window_s`."""
+    soft_limit_rise_per_min: Annotated[Number, Field(ge=0, le=1)] = 0.01
+    """The soft limit rises by this much for each minute in which nothing queued, up to the hard limit."""
+    hard_limit: Share = 0.9
+    """Above this part of the reserved vCPUs in use jobs queue for reserved machines or go on demand (p8)."""
+    queue_window_s: PositiveSeconds = 300.0
+    """Growth of the queue is measured over this long."""
+    wait_quantile: Annotated[Number, Field(gt=0, lt=1)] = 0.99
+    """The expected wait for reserved room is this quantile of the recent times between its releases."""
+    assumed_quality_batch: Share = 0.5
+    """The quality a batch job of which nothing is known is taken to need; best effort needs none."""
+    assumed_quality_service: Share = 0.9
+    """The same for services."""
+    unmeasured_quality_small: Share = 0.5
+    """The quality the smallest machines are taken to deliver before any was measured ..."""
+    unmeasured_quality_full: Share = 0.95
+    """... and full servers; sizes between lie between."""
+
+    def __post_init__(self) -> None:
+        _check_order("soft_limit_minimum", self.soft_limit_minimum, "soft_limit", self.soft_limit)
+        _check_order("soft_limit", self.soft_limit, "hard_limit", self.hard_limit)
+        _check_order(
+            "unmeasured_quality_small",
+            self.unmeasured_quality_small,
+            "unmeasured_quality_full",
+            self.unmeasured_quality_full,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -304,6 +363,8 @@ class Policy:
     """How much may be changed at once."""
     admission: Admission = Admission()
     """Who is served first, and how long jobs hold out for a machine that suits them."""
+    provisioning: Provisioning = Provisioning()
+    """Which machines serve what the running ones cannot."""
     placement: Placement = Placement()
     """On which machine a job goes."""
     timing: Timing = Timing()
