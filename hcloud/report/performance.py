@@ -28,7 +28,8 @@ _LATENCY = "latency_ms_p"
 
 @dataclass(slots=True, kw_only=True)
 class _JobStory:
-    """One job on its way. ``in_target`` of ``judged`` samples of a service kept its latency."""
+    """One job on its way. ``in_target`` of ``judged`` samples of a service kept its latency; between its attempts it
+    was down for ``down_s``."""
 
     facts: JobFacts
     target: str
@@ -47,6 +48,30 @@ class _JobStory:
     target_met: float | None = None
     judged: int = 0
     in_target: int = 0
+    units: int = 0
+    down_since: float | None = None
+    down_s: float = 0.0
+
+    def unit_started(self, at: float, since: float) -> None:
+        """Count a unit that runs; the time nobody was there to serve ends."""
+        self.units += 1
+        self._up_again(at, since)
+
+    def unit_ended(self, at: float) -> None:
+        """Count a unit that ended; without another one the service is down."""
+        self.units -= 1
+        if self.units <= 0:
+            self.units, self.down_since = 0, at
+
+    def _up_again(self, at: float, since: float) -> None:
+        if self.down_since is not None:
+            self.down_s += max(0.0, at - max(self.down_since, since))
+            self.down_since = None
+
+    def _share_up(self, end: float, since: float) -> float:
+        """Return the part (0..1) of the time from its first start to ``end`` in which it ran."""
+        served_s = end - max(self.started_at or since, since)
+        return max(0.0, 1.0 - self.down_s / served_s) if served_s > 0 else 1.0
 
     def judge(self, event: Event) -> None:
         """Count a sample of a service, by the smallest measured percentile at or above the promised one."""
@@ -62,13 +87,15 @@ class _JobStory:
             self.judged += 1
             self.in_target += measured[min(enough)] <= self.latency_ms
 
-    def close(self, now: float) -> None:
+    def close(self, now: float, since: float) -> None:
         """Work out what can be said at ``now``: a live job's times so far, whether its promise is broken already."""
         end = self.ended_at if self.ended_at is not None else now
+        if self.ended_at is None:
+            self._up_again(now, since)
         if self.run_s is None and self.attempt_started_at is not None:
             self.run_s = max(0.0, end - self.attempt_started_at)
         if self.judged:
-            self.target_met = self.in_target / self.judged
+            self.target_met = self.in_target / self.judged * self._share_up(end, since)
         elif self.ended_at is None and self.deadline_at is not None and now > self.deadline_at:
             self.target_met = 0.0
 
@@ -123,6 +150,8 @@ class _Book:
             story.state = text(event, "to") or story.state
         elif event.kind is EventKind.UNIT_STARTED:
             self._started(story, event)
+        elif event.kind is EventKind.UNIT_ENDED:
+            story.unit_ended(event.at)
         elif event.kind is EventKind.SAMPLE and event.at >= self.since:
             story.judge(event)
         elif event.kind is EventKind.JOB_FINISHED:
@@ -142,11 +171,12 @@ class _Book:
             story.attempt_started_at = event.at
         if story.started_at is None:
             story.started_at = event.at
+        story.unit_started(event.at, self.since)
         story.pool, story.market = self.machines.get(event.instance_id or "", (story.pool, story.market))
 
     def add(self, story: _JobStory) -> None:
         """Count a job whose story is told as far as it goes."""
-        story.close(self.now)
+        story.close(self.now, self.since)
         if self.grouping.kind == "job":
             self.rows.append(_job_row(story, self.now))
             return
@@ -189,7 +219,7 @@ def performance_table(
 _NOTES = (
     "queue: from submission to the first start; run: the last attempt, first start to last end",
     "target_met: batch jobs by their deadline (100 or 0), services by the share of samples within the promised latency "
-    "(a service that was down left no samples)",
+    "times the share of the time since the first start in which they ran",
 )
 
 

@@ -109,6 +109,23 @@ def test_service_is_judged_by_its_samples() -> None:
     assert performance(story, by="job", since=35.0).rows[0][-1] == 100.0
 
 
+def test_service_that_was_down_between_attempts_kept_no_promise_meanwhile() -> None:
+    story = Story()
+    story.machine(1, 0.0, 0.0)
+    story.submit(1, target_kind="service", requests_per_s=50.0, latency_ms=20.0, percentile=99.0)
+    story.start(1, 1, 10.0)
+    story.sample(1, 1, 20.0, latency_ms_p99=10.0)
+    story.end(1, 1, 30.0, cause="exit_code")
+    assert performance(story, by="job", until=50.0).rows[0][-1] == pytest.approx(100 * 20 / 40)  # still down
+    story.start(1, 1, 60.0, attempt=2)
+    story.sample(1, 1, 70.0, attempt=2, latency_ms_p99=10.0)
+    assert performance(story, by="job", until=110.0).rows[0][-1] == pytest.approx(100 * 70 / 100)
+    assert performance(story, by="job", since=50.0, until=110.0).rows[0][-1] == pytest.approx(100 * 50 / 60)
+    story.end(1, 1, 110.0, attempt=2)
+    story.finish(1, 200.0)
+    assert performance(story, by="job", until=300.0).rows[0][-1] == pytest.approx(100 * 160 / 190)
+
+
 # --------------------------------------------------------------------------------------------------------- utilisation
 @pytest.fixture
 def half_used() -> Story:
