@@ -7,6 +7,7 @@ HCloudError
 |-- NotFound                 the caller named a thing that does not exist; exit 2
 |-- Refused                  policy or budget says no; exit 4
 |-- Unreachable              the daemon cannot be reached; exit 3
+|-- Unmeasurable             profiling found no number here: note the sentence, go on without it
 |-- StoreError
 |   |-- StoreBusy            locked, full or gone for now: keep state as it is, try the cycle again
 |   `-- StaleWrite           somebody else moved the row or holds the leader lease: drop this write
@@ -68,6 +69,10 @@ class Unreachable(HCloudError):
     """The daemon does not answer on its socket."""
 
     exit_code = 3
+
+
+class Unmeasurable(HCloudError):
+    """A profiled program gave no number; the message says why, in one sentence."""
 
 
 class StoreError(HCloudError):

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hcloud.engine import launch, limits, usage
 from hcloud.engine.launch import Launch
 from hcloud.engine.limits import Bounds, Group, find_instance_cgroup, group_for, remove_instance_cgroup
+from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
+from hcloud.model import MetricsHook
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
@@ -41,32 +44,77 @@ class CellEnclosure:
 
 
 class EngineHost:
-    """Groups, process trees and enclosed starts on this machine."""
+    """Groups, process trees and enclosed starts on this machine.
+
+    ``isolation`` keeps copies apart; None: found out by trying. ``cgroup`` (as in a bootstrap file) is the group below
+    which all others are made, so that its bounds hold for their sum; None: groups at the top of the tree, of whatever
+    bounds they are asked for. ``bounds`` are those of that group. ``stopping`` says whether to end early.
+    """
+
+    def __init__(
+        self,
+        *,
+        isolation: Isolation | None = None,
+        cgroup: Mapping[str, Any] | None = None,
+        bounds: Bounds | None = None,
+        directory: Path | None = None,
+        readonly: tuple[str, ...] = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._isolation, self._cgroup, self._bounds, self._readonly = isolation, cgroup, bounds, readonly
+        self.directory, self.stopping = directory, stopping
+
+    @property
+    def vcpus(self) -> float:
+        """How much CPU time all that is measured here may take together."""
+        usable = float(len(os.sched_getaffinity(0)))
+        return usable if self._bounds is None else min(usable, self._bounds.vcpus)
+
+    @property
+    def memory_mib(self) -> float:
+        """How much memory all that is measured here may hold together."""
+        here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
+        return here if self._bounds is None else min(here, self._bounds.memory_mib)
 
     @contextmanager
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
     ) -> Iterator[Group | None]:
         """Make a group for a block; at the end kill what is in it and remove it. None: this process may not."""
-        _sweep()
-        parent = find_instance_cgroup(f"{PREFIX}-{os.getpid()}-{next(_numbers)}", cpus)
-        group = group_for(parent, "run")
-        if group is None:
-            yield None
+        name = f"{PREFIX}-{os.getpid()}-{next(_numbers)}"
+        wanted = Bounds(vcpus=vcpus, memory_mib=memory_mib, pids=pids, cpus=cpus)
+        with self._above(name, cpus) as parent:
+            group = group_for(parent, name)
+            if group is None:
+                yield None
+                return
+            try:
+                group.make(wanted if self._bounds is None else wanted.within(self._bounds))
+                yield group
+            finally:
+                group.kill(lambda: None)
+                group.remove()
+
+    @contextmanager
+    def _above(self, name: str, cpus: tuple[int, ...] | None) -> Iterator[Mapping[str, Any] | None]:
+        if self._isolation is not None:
+            yield self._cgroup
             return
+        _sweep()
+        made = find_instance_cgroup(name, cpus)
         try:
-            group.make(Bounds(vcpus=vcpus, memory_mib=memory_mib, pids=pids, cpus=cpus))
-            yield group
+            yield made
         finally:
-            group.kill(lambda: None)
-            group.remove()
-            remove_instance_cgroup(parent)
+            remove_instance_cgroup(made)
 
     def enclosure(self, root: Path, uid: int, *, network: bool) -> CellEnclosure:
         """Prepare a cell for a command of that user, with files of its own below ``root``."""
-        isolation = _isolation()
+        isolation = self._isolation or _isolation()
         prepare_cell(root, uid, root_user=isolation.root)
-        return CellEnclosure(cell=Cell(root=root, uid=uid, network="host" if network else "none", isolation=isolation))
+        cell = Cell(
+            root=root, uid=uid, network="host" if network else "none", isolation=isolation, readonly=self._readonly
+        )
+        return CellEnclosure(cell=cell)
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
         """Set plain limits on the calling process and what it starts; None leaves one alone."""
@@ -84,9 +132,28 @@ class EngineHost:
         """Sum what the processes used."""
         return usage.tree_usage(pids)
 
+    def last_progress(self, job: Path, name: str, total: float) -> float | None:
+        """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""
+        return usage.last_progress(job, name, total)
+
+    def service_reader(self, hook: MetricsHook) -> MetricsReader:
+        """Return what reads a service's hook inside the service's own namespaces."""
+        return _CollectingReader(hook)
+
     def kill_each(self, pids: Iterable[int]) -> None:
         """Send KILL to each process that still exists."""
         limits.kill_each(pids)
+
+
+class _CollectingReader(MetricsReader):
+    """Collects its own children: here is no keeper that does."""
+
+    def close(self) -> None:
+        """End a reading in progress."""
+        reading = self._pipe >= 0
+        super().close()
+        if reading:
+            os.waitpid(self._child, 0)
 
 
 def _isolation() -> Isolation:
@@ -108,7 +175,7 @@ def _sweep() -> None:
     for path in Path("/sys/fs/cgroup").glob(f"**/hcloud.{PREFIX}-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():
-            for each in (path / "run", path):
+            for each in (path / path.name.removeprefix("hcloud."), path):
                 try:
                     each.rmdir()
                 except OSError:

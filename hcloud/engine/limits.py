@@ -28,6 +28,15 @@ class Bounds:
     pids: int
     cpus: tuple[int, ...] | None = None
 
+    def within(self, outer: Bounds) -> Bounds:
+        """Return these bounds, none of them wider than those of the group around it: the kernel refuses that."""
+        return Bounds(
+            vcpus=min(self.vcpus, outer.vcpus),
+            memory_mib=min(self.memory_mib, outer.memory_mib),
+            pids=min(self.pids, outer.pids),
+            cpus=self.cpus or outer.cpus,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage:

@@ -41,7 +41,10 @@ Samples = list[tuple[str, dict[str, str], float]]
 
 
 class MetricsReader:
-    """Reads a hook again and again without ever blocking; ``latest`` is the last good reading."""
+    """Reads a hook again and again without ever blocking; ``latest`` is the last good reading.
+
+    ``span`` tells from when to when (monotonic seconds) that was made: for a URL since the scrape before.
+    """
 
     def __init__(self, hook: MetricsHook) -> None:
         self._hook = hook
@@ -50,7 +53,9 @@ class MetricsReader:
         self._answer = b""
         self._next_at = time.monotonic() + min(1.0, hook.every_s)
         self._before: tuple[float, Samples] | None = None
+        self._begun_at = 0.0
         self.latest: dict[str, Any] = {}
+        self.span = (0.0, 0.0)
 
     def step(self, first_process: int) -> None:
         """Begin a reading when one is due, or take in what the present one has answered."""
@@ -59,6 +64,7 @@ class MetricsReader:
             self._collect(now)
         elif now >= self._next_at:
             self._next_at = now + self._hook.every_s
+            self._begun_at = now
             self._begin(first_process)
 
     def close(self) -> None:
@@ -92,11 +98,13 @@ class MetricsReader:
     def _take(self, now: float) -> None:
         text = self._answer.decode(errors="replace")
         if self._hook.url is None:
-            self.latest = parse_probe(text) or self.latest
+            if found := parse_probe(text):
+                self.latest, self.span = found, (self._begun_at, now)
             return
         samples = parse_prometheus(text)
         if samples and self._before is not None:
             self.latest = rate_and_latency(self._before[1], samples, now - self._before[0])
+            self.span = (self._before[0], now)
         self._before = (now, samples) if samples else self._before
 
 

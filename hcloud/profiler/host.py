@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from hcloud.model import MetricsHook
 
 
 class Totals(Protocol):
@@ -33,6 +35,10 @@ class TreeTotals(Protocol):
     @property
     def memory_mib(self) -> float:
         """Memory held now."""
+
+    @property
+    def read_mib(self) -> float:
+        """Read from storage."""
 
     @property
     def written_mib(self) -> float:
@@ -87,8 +93,47 @@ class Enclosure(Protocol):
         """Start the command; ``before`` is called in the child, still outside, to take on bounds."""
 
 
+class ServiceReader(Protocol):
+    """Reads a service's metrics hook again and again, without ever blocking."""
+
+    @property
+    def latest(self) -> Mapping[str, Any]:
+        """The last good reading: ``requests_per_s`` (or None) and ``latency_ms`` by percentile; empty: none yet."""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From when to when (monotonic seconds) the last good reading was made."""
+
+    def step(self, first_process: int) -> None:
+        """Begin a reading when one is due, or take in what the present one has answered."""
+
+    def close(self) -> None:
+        """End a reading in progress."""
+
+
 class Host(Protocol):
     """The machine, as the profiler uses it."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Where files of copies and loads go; None: the usual place for temporary files."""
+
+    @property
+    def vcpus(self) -> float:
+        """How much CPU time all that is measured here may take together."""
+
+    @property
+    def memory_mib(self) -> float:
+        """How much memory all that is measured here may hold together."""
+
+    def stopping(self) -> bool:
+        """Whether somebody asked to end early."""
+
+    def last_progress(self, job: Path, name: str, total: float) -> float | None:
+        """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""
+
+    def service_reader(self, hook: MetricsHook) -> ServiceReader:
+        """Return what reads a service's hook inside the service's own namespaces."""
 
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None

@@ -8,12 +8,14 @@ What this machine cannot do is told in ``Outcome.lacks``, never left out silentl
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from hcloud.profiler.namespaces import mount_overlay, works_in_child
 
 NOBODY_UID = 65534
 TICK_S = 0.1
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +63,39 @@ class Outcome:
     lacks: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyUse:
+    """What a copy used so far (``cpu_s``, ``read_mib``, ``written_mib``) and holds now."""
+
+    cpu_s: float
+    memory_mib: float
+    read_mib: float
+    written_mib: float
+
+
 def run_copy(copy: Copy, host: Host) -> Outcome:
     """Run a copy to its end, or for ``max_s``; afterwards nothing of it is left.
 
     Raises:
         BadInput: the command is empty, the work directory is none, or a bound is not positive.
     """
+    with live_copy(copy, host) as live:
+        live.attend(copy.max_s)
+        return live.end()
+
+
+@contextmanager
+def live_copy(copy: Copy, host: Host) -> Iterator[LiveCopy]:
+    """Run a copy while the block lasts; who stays in the block longer than ``max_s`` ends it.
+
+    Raises BadInput as ``run_copy`` does.
+    """
     _refuse_nonsense(copy)
     uid = _user_for(copy.workdir)
     bounded = host.own_group(vcpus=copy.vcpus, memory_mib=copy.memory_mib, pids=copy.pids, cpus=copy.cpus)
-    with bounded as group, _private_directory() as folder:
+    with bounded as group, _private_directory(host.directory) as folder:
         enclosure = host.enclosure(folder / "root", uid, network=copy.network)
-        view, lack = _view(copy.workdir, enclosure.workdir, folder, uid)
+        view, lack, job = _view(copy.workdir, enclosure.workdir, folder, uid)
 
         def before() -> None:
             _take_bounds(host, copy, group)
@@ -79,8 +103,11 @@ def run_copy(copy: Copy, host: Host) -> Outcome:
 
         (folder / "log").mkdir()
         started = enclosure.start(copy.command, copy.env, before, folder / "log")
-        lacks = (*enclosure.lacks, *_lacks(copy, group), *lack)
-        return _Watch(host, started, group, time.monotonic() + copy.max_s).outcome(folder / "log", lacks)
+        live = LiveCopy(host, started, group, job, folder / "log", (*enclosure.lacks, *_lacks(copy, group), *lack))
+        try:
+            yield live
+        finally:
+            live.end()
 
 
 def _refuse_nonsense(copy: Copy) -> None:
@@ -108,8 +135,8 @@ def _user_for(workdir: Path) -> int:
 
 
 @contextmanager
-def _private_directory() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="hcloud-profile-"))
+def _private_directory(above: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="hcloud-profile-", dir=above))
     folder.chmod(0o711)
     try:
         yield folder
@@ -127,8 +154,8 @@ def _force_removal(remove: Callable[[str], object], path: str, _: object) -> Non
         remove(path)
 
 
-def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable[[], None], tuple[str, ...]]:
-    """Return what the child does to see the work directory, and what is lacking about it."""
+def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable[[], None], tuple[str, ...], Path]:
+    """Return what the child does to see the work directory, what is lacking about it, and where its writes appear."""
     upper, work = folder / "upper", folder / "work"
     for each in (upper, work):
         each.mkdir(mode=0o700)
@@ -139,10 +166,10 @@ def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable
 
     owned = workdir.stat().st_uid == uid
     if owned and works_in_child(overlay):
-        return overlay, ()
+        return overlay, (), upper
     _copy_tree(workdir, target, uid)
     why = "this kernel or file system refuses an overlay" if owned else "it belongs to another user than the copy"
-    return lambda: None, (f"the work directory was copied in full, not viewed copy-on-write: {why}",)
+    return lambda: None, (f"the work directory was copied in full, not viewed copy-on-write: {why}",), target
 
 
 def _copy_tree(source: Path, target: Path, uid: int) -> None:
@@ -172,22 +199,88 @@ def _take_bounds(host: Host, copy: Copy, group: Group | None) -> None:
     )
 
 
-class _Watch:
-    """Follows one launch to its end."""
+class LiveCopy:
+    """A copy at work. Somebody has to ``attend`` it: output that nobody takes stops a program sooner or later.
 
-    def __init__(self, host: Host, launch: Started, group: Group | None, deadline: float) -> None:
-        self._host, self._launch, self._group, self._deadline = host, launch, group, deadline
+    ``job`` is where what it writes into its work directory appears; ``lacks`` as in ``Outcome``.
+    """
+
+    def __init__(
+        self, host: Host, launch: Started, group: Group | None, job: Path, log: Path, lacks: tuple[str, ...]
+    ) -> None:
+        self._host, self._launch, self._group, self._log = host, launch, group, log
+        self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()
         self._memory_mib = 0.0
+        self._outcome: Outcome | None = None
+        self.pid, self.job, self.lacks = launch.pid, job, lacks
+        self.ended = False
 
-    def outcome(self, log: Path, lacks: tuple[str, ...]) -> Outcome:
-        handle = os.pidfd_open(self._launch.pid)
-        try:
-            in_time = self._follow(handle)
-        finally:
-            os.close(handle)
+    @property
+    def bounded(self) -> bool:
+        """Whether it is in a control group of its own."""
+        return self._group is not None
+
+    def attend(self, seconds: float, *also: int) -> list[int]:
+        """Copy its output for so long, until it has ended, or until descriptors ``also`` are readable: return those."""
+        deadline = time.monotonic() + seconds
+        while not self.ended and not self._host.stopping() and (left_s := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([*self._launch.handles, self._handle, *also], [], [], min(TICK_S, left_s))
+            self._launch.take(ready)
+            if self._group is not None:
+                self._memory_mib = max(self._memory_mib, self._group.usage().memory_mib or 0.0)
+            self.ended = self._handle in ready
+            if asked := [each for each in also if each in ready]:
+                return asked
+        return []
+
+    def use(self) -> CopyUse:
+        """Return what it used so far; of its group where that can tell, else of its living processes."""
+        grouped = self._group.usage() if self._group is not None else None
+        tree = self._host.tree_usage(self._processes())
+        return CopyUse(
+            cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
+            memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
+            else tree.memory_mib,
+            read_mib=tree.read_mib,
+            written_mib=tree.written_mib,
+        )  # fmt: skip
+
+    def cpu_s(self) -> float:
+        """Return the CPU time it used so far."""
+        grouped = self._group.usage().cpu_s if self._group is not None else None
+        return grouped if grouped is not None else self._host.tree_usage(self._processes()).cpu_s
+
+    def output_mib(self) -> float:
+        """Return how much it has put out so far: its streams, and files in its work directory."""
+        total = sum(_end_of_stream(self._log, stream) for stream in ("stdout", "stderr"))
+        for folder, _, names in os.walk(self.job):
+            for name in names:
+                try:
+                    total += os.lstat(os.path.join(folder, name)).st_size
+                except OSError:  # removed meanwhile
+                    continue
+        return total / MIB
+
+    def pause(self) -> None:
+        """Stop it where it is: it holds what it has, and does nothing."""
+        for _ in range(2):  # one that was being forked during the first round
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> Outcome:
+        """End it if it has not ended by itself; nothing of it is left but what is returned, the same every time."""
+        if self._outcome is None:
+            os.close(self._handle)
             self._kill()
-        _, status, spent = os.wait4(self._launch.pid, 0)
+            _, status, spent = os.wait4(self._launch.pid, 0)
+            self._outcome = self._judge(status, spent)
+        return self._outcome
+
+    def _judge(self, status: int, spent: resource.struct_rusage) -> Outcome:
         duration_s = time.monotonic() - self._began
         self._launch.drain()
         code = os.waitstatus_to_exitcode(status)
@@ -195,34 +288,37 @@ class _Watch:
         cpu_s = used.cpu_s if used is not None else None
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
-            timed_out=not in_time,
+            timed_out=not self.ended,
             missing=self._launch.missing,
             duration_s=duration_s,
             cpu_s=cpu_s if cpu_s is not None else spent.ru_utime + spent.ru_stime,
             memory_mib_max=max(self._memory_mib, spent.ru_maxrss / 1024),
             oom_kills=self._group.oom_kills() if self._group is not None else 0,
-            stdout=_written(log, "stdout"),
-            stderr=_written(log, "stderr"),
-            lacks=lacks,
+            stdout=_written(self._log, "stdout"),
+            stderr=_written(self._log, "stderr"),
+            lacks=self.lacks,
         )
 
-    def _follow(self, handle: int) -> bool:
-        """Copy output until the program ends; False: its time was over first."""
-        while (left_s := self._deadline - time.monotonic()) > 0:
-            ready, _, _ = select.select([*self._launch.handles, handle], [], [], min(TICK_S, left_s))
-            self._launch.take(ready)
-            if self._group is not None:
-                self._memory_mib = max(self._memory_mib, self._group.usage().memory_mib or 0.0)
-            if handle in ready:
-                return True
-        return False
+    def _processes(self) -> set[int]:
+        return {self.pid} | self._host.descendants(self.pid)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._processes():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
     def _kill(self) -> None:
         """Kill the whole tree. The first process is not collected yet, so its number is still its own."""
-        own = {self._launch.pid} | self._host.descendants(self._launch.pid)
+        own = self._processes()
         if self._group is not None:
             self._group.kill(lambda: None)
         self._host.kill_each(own)
+
+
+def _end_of_stream(log: Path, stream: str) -> int:
+    """Bytes written to a stream, those that were dropped included: segments are named by where they begin."""
+    last = max(log.glob(f"{stream}.*"), default=None)
+    return int(last.name.rpartition(".")[2]) + last.stat().st_size if last is not None else 0
 
 
 def _written(log: Path, stream: str) -> bytes:

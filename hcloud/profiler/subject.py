@@ -1,0 +1,271 @@
+"""A program under measurement: at work in its sandbox, started again when it ends, its performance read in windows."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hcloud.errors import BadInput, Unmeasurable
+from hcloud.known import Measure
+from hcloud.model import MetricsHook, ProgressHook
+from hcloud.profiler.host import Host, ServiceReader
+from hcloud.profiler.sandbox import Copy, LiveCopy, Outcome, live_copy
+
+READ_EVERY_S = 0.02
+WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
+WINDOWS_PER_RUN = 8
+PATIENCE = 8
+"""A window in which too little happens is prolonged up to so many times its length."""
+SERVICE_PATIENCE_S = 20.0
+COPY_S_MAX = 86400.0
+TAIL_PERCENTILE = 99.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A program as the profiler runs it: many times, each time on a throw-away view of ``workdir``.
+
+    ``memory_mib`` and ``disk_mib`` bound each copy. A ``stateful`` one is measured only after ``warm_up_s``.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    workdir: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    progress: ProgressHook | None = None
+    metrics: MetricsHook | None = None
+    memory_mib: int = 512
+    disk_mib: int = 1024
+    stateful: bool = False
+    warm_up_s: float = 0.0
+
+
+class Stage:
+    """Holds at most one copy of a subject at work. ``starts`` counts them; ``use`` is of the last whole window."""
+
+    def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline: float) -> None:
+        self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
+        self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
+        self.starts = 0
+        self.lacks: tuple[str, ...] = ()
+        self.use: tuple[float, ...] = ()
+        self._stack = ExitStack()
+        self._live: LiveCopy | None = None
+        self._reader: ServiceReader | None = None
+        self._vcpus = 0.0
+        self._tail_ms: float | None = None
+        self._requests: float | None = None
+        self.bounded = True
+
+    # ------------------------------------------------------------------------------------------------------ the copy
+    def left_s(self) -> float:
+        """Return how long anything may still take."""
+        return self.deadline - time.monotonic()
+
+    def cpus_of(self, vcpus: float) -> tuple[int, ...]:
+        """Return the CPUs that a copy of this size is pinned to: the first of those this instance has."""
+        return self.cpus[: max(1, math.ceil(vcpus - 1e-9))]
+
+    def play(self, vcpus: float) -> LiveCopy:
+        """Return the copy at work at this size, starting it where there is none. Raises Unmeasurable."""
+        if self._live is None or vcpus != self._vcpus:
+            self.clear()
+            self._live = self._begun(vcpus)
+            if self.subject.stateful and self.subject.warm_up_s > 0:
+                self.attend(self.subject.warm_up_s)
+        return self._live
+
+    def clear(self) -> None:
+        """End the copy at work, if there is one."""
+        self._live = None
+        self._reader = None
+        self._stack.close()
+
+    def _begun(self, vcpus: float) -> LiveCopy:
+        subject = self.subject
+        copy = Copy(
+            command=subject.command,
+            workdir=subject.workdir,
+            max_s=COPY_S_MAX,
+            vcpus=vcpus,
+            memory_mib=subject.memory_mib,
+            disk_mib=subject.disk_mib,
+            cpus=self.cpus_of(vcpus),
+            network=subject.network,
+            env={**subject.env, "HCLOUD_VCPUS": f"{vcpus:g}", "HCLOUD_MEMORY_MIB": str(subject.memory_mib)},
+        )
+        try:
+            live = self._stack.enter_context(live_copy(copy, self.host))
+        except (OSError, BadInput) as error:
+            raise Unmeasurable(f"a copy of it could not be started: {error}") from error
+        self._vcpus, self.lacks, self.bounded = vcpus, live.lacks, live.bounded
+        self.starts += 1
+        if subject.metrics is not None:
+            hook = replace(subject.metrics, every_s=min(subject.metrics.every_s, self.window_s / 2))
+            self._reader = self._stack.enter_context(closing(self.host.service_reader(hook)))
+        return live
+
+    def attend(self, seconds: float, *also: int) -> list[int]:
+        """Let time pass while the copy at work is served; one that ended well is started again.
+
+        Returns which of the descriptors ``also`` became readable. Raises Unmeasurable: the copy failed, or the time
+        for all of it is over.
+        """
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._go_on()
+            if self._live is None:
+                ready, _, _ = select.select(also, [], [], min(left_s, READ_EVERY_S))
+            else:
+                ready = self._live.attend(left_s, *also)
+                self._read_service()
+            if ready:
+                return ready
+            if self._live is not None and self._live.ended:
+                vcpus = self._vcpus
+                self.ended_well()
+                self.play(vcpus)
+        return []
+
+    def _read_service(self) -> None:
+        if self._reader is not None and self._live is not None and not self._live.ended:
+            try:
+                self._reader.step(self._live.pid)
+            except OSError:  # it ends right now
+                return
+
+    def _go_on(self) -> None:
+        if self.host.stopping():
+            raise Unmeasurable("it was asked to end before this was measured")
+        if self.left_s() <= 0:
+            raise Unmeasurable("the time for profiling was over before this was measured")
+
+    def ended_well(self) -> Outcome:
+        """Take down the copy that ended by itself. Raises Unmeasurable: it failed."""
+        assert self._live is not None
+        outcome = self._live.end()
+        self.clear()
+        if outcome.missing:
+            raise Unmeasurable(f"there is no command {self.subject.command[0]!r} on this machine")
+        if outcome.oom_kills:
+            raise Unmeasurable(f"it used more than its {self.subject.memory_mib} MiB of memory")
+        if outcome.exit_code != 0:
+            last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+            said = f": {last}" if last else ""
+            raise Unmeasurable(f"it ended with code {outcome.exit_code} after {outcome.duration_s:.2f} s{said}")
+        return outcome
+
+    # ------------------------------------------------------------------------------------------------------- counters
+    def progress(self) -> float | None:
+        """Return how far the copy at work is (0..1); None: it says nothing readable."""
+        hook = self.subject.progress
+        if hook is None or self._live is None:
+            return None
+        return self.host.last_progress(self._live.job, hook.file, hook.total)
+
+    def served(self) -> tuple[float, float | None, float] | None:
+        """Return the last reading of a service: requests per second, tail latency (ms), and since when it holds."""
+        if self._reader is None or not self._reader.latest.get("requests_per_s"):
+            return None
+        latency = {float(name): ms for name, ms in self._reader.latest["latency_ms"].items() if ms > 0}
+        tail = max((each for each in latency if each <= TAIL_PERCENTILE), default=min(latency, default=None))
+        rate = float(self._reader.latest["requests_per_s"])
+        return rate, latency[tail] if tail is not None else None, self._reader.span[0]
+
+    # -------------------------------------------------------------------------------------------------------- windows
+    def sample(self, measure: Measure, vcpus: float) -> float:
+        """Return performance per second over one window (or one whole run). Raises Unmeasurable."""
+        match measure:
+            case Measure.COMPLETION:
+                return 1 / self.whole_run(vcpus)
+            case Measure.REQUESTS:
+                return self._service_window(vcpus)
+            case Measure.PROGRESS:
+                return self._window(vcpus, self.progress)
+            case Measure.OUTPUT:
+                return self._window(vcpus, lambda: self.play(vcpus).output_mib())
+            case _:
+                return self._window(vcpus, lambda: self.play(vcpus).cpu_s())
+
+    def whole_run(self, vcpus: float) -> float:
+        """Run a fresh copy to its end; return its seconds. Raises Unmeasurable: it failed, or outlasts the time."""
+        self.clear()
+        live = self.play(vcpus)
+        began, last = time.monotonic(), live.use()
+        while not live.ended:
+            self._go_on()
+            live.attend(5 * READ_EVERY_S)
+            if not live.ended:
+                last = live.use()
+        outcome = self.ended_well()
+        took = max(outcome.duration_s, 1e-3)
+        moved = (last.read_mib / took, last.written_mib / took)
+        self.use = (outcome.cpu_s / took, outcome.memory_mib_max, *moved)
+        return max(time.monotonic() - began, 1e-3) if outcome.duration_s <= 0 else took
+
+    def _window(self, vcpus: float, read: Callable[[], float | None]) -> float:
+        """Rate of a counter from its first change within the window to its last: how coarse it is does not matter."""
+        live = self.play(vcpus)
+        began, first_use, starts = time.monotonic(), live.use(), self.starts
+        first: tuple[float, float] | None = None
+        last = seen = (began, read() or 0.0)
+        while (now := time.monotonic()) < began + self.window_s or (
+            (first is None or first == last) and now < began + PATIENCE * self.window_s
+        ):
+            self.attend(READ_EVERY_S)
+            if self.starts != starts:  # the work was done, and begun anew
+                live = self.play(vcpus)
+                began, first_use, starts, first = time.monotonic(), live.use(), self.starts, None
+                last = seen = (began, 0.0)
+                continue
+            value = read()
+            if value is not None and value > seen[1]:
+                seen = (time.monotonic(), value)
+                first, last = first or seen, seen
+        if first is None or last[0] <= first[0]:
+            raise Unmeasurable(f"nothing of it could be seen to go on for {PATIENCE * self.window_s:.1f} s")
+        self._note_use(live, first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+        return (last[1] - first[1]) / (last[0] - first[0])
+
+    def _note_use(self, live: LiveCopy, cpu_s: float, read_mib: float, written_mib: float, began: float) -> None:
+        now, took = live.use(), max(time.monotonic() - began, 1e-3)
+        moved = (max(0.0, now.read_mib - read_mib) / took, max(0.0, now.written_mib - written_mib) / took)
+        self.use = (max(0.0, now.cpu_s - cpu_s) / took, now.memory_mib, *moved)
+
+    def _service_window(self, vcpus: float) -> float:
+        """Requests per second, or what is left of them at the latency of the first window, whichever is less.
+
+        Under a load that waits for its answers the rate falls as latency grows; under one that does not, only latency
+        tells. The worse of the two relative losses is right for both.
+        """
+        live = self.play(vcpus)
+        began, first_use = time.monotonic(), live.use()
+        values: list[float] = []
+        read_at = 0.0
+        while (now := time.monotonic()) < began + self.window_s or (
+            not values and now < began + max(SERVICE_PATIENCE_S, PATIENCE * self.window_s)
+        ):
+            self.attend(READ_EVERY_S)
+            reading = self.served()
+            if reading is not None and reading[2] >= began and reading[2] != read_at:
+                read_at = reading[2]
+                values.append(self._service_value(reading[0], reading[1]))
+        if not values:
+            raise Unmeasurable("its metrics hook told of no requests served")
+        self._note_use(self.play(vcpus), first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+        return sum(values) / len(values)
+
+    def _service_value(self, requests_per_s: float, tail_ms: float | None) -> float:
+        if self._requests is None:
+            self._requests, self._tail_ms = requests_per_s, tail_ms
+        if tail_ms is None or self._tail_ms is None:
+            return requests_per_s
+        return min(requests_per_s, self._requests * self._tail_ms / tail_ms)
