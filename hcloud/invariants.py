@@ -68,7 +68,8 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is not there"
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
-        if held.resources != job.spec.resources:
+        due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
+        if held.resources != due:
             yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
 
 

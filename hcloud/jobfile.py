@@ -368,6 +368,12 @@ class JobFile(_Part):
     """How far a batch job is."""
     metrics: MetricsPart | None = None
     """How a service's rate and latency are read."""
+    instance_types: tuple[NonEmptyText, ...] = ()
+    """Names of the instance types it may run on, with * and ? as wildcards. Default: any."""
+    exclusive: Flag = False
+    """Nobody else on its machines while it runs; all of each is its own."""
+    profiling: Literal["auto", "never"] = "auto"
+    """auto: profiled if the policy says so and it is not known yet; never: not profiled."""
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:
@@ -413,6 +419,9 @@ class JobFile(_Part):
             "stateful",
             "interruptible",
             "network",
+            "instance_types",
+            "exclusive",
+            "profiling",
         )
         fields: dict[str, Any] = {name: getattr(self, name) for name in same}
         return fields | {"env": dict(self.env), "tags": dict(self.tags), "budget_usd": self.budget_usd}

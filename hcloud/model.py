@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
@@ -181,8 +182,8 @@ class JobSpec:
     """What a user asks for; never changes after submission.
 
     ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody
-    else on its machines while it runs. ``profiling``: ``never`` keeps it from being profiled. ``profile`` makes it a
-    profiling run of another job, which only HCloud itself submits.
+    else on its machines while it runs, and all of each is its own. ``profiling``: ``never`` keeps it from being
+    profiled. ``profile`` makes it a profiling run of another job, which only HCloud itself submits.
     """
 
     name: str
@@ -210,6 +211,14 @@ class JobSpec:
     exclusive: bool = False
     profiling: Literal["auto", "never"] = "auto"
     profile: ProfileRequest | None = None
+
+    def held_of(self, capacity: Resources) -> Resources:
+        """Return what one rank holds of a machine of ``capacity``: what it asks for or, if exclusive, all of it."""
+        return capacity if self.exclusive else self.resources
+
+    def may_run_on(self, type_name: str) -> bool:
+        """Return whether its ``instance_types`` include that type."""
+        return not self.instance_types or any(fnmatchcase(type_name, each) for each in self.instance_types)
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs

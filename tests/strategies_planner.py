@@ -130,10 +130,11 @@ class _Making:
     machines: list[Instance]
     jobs: list[Job] = field(default_factory=list)
 
-    def room(self, demand: Resources) -> list[Instance]:
-        """Machines that run units and have room for one more of this size."""
+    def room(self, spec: JobSpec) -> list[Instance]:
+        """Machines that run units and have room for one more rank of this job."""
         up = [m for m in self.machines if m.state in (InstanceState.READY, InstanceState.DRAINING)]
-        return [m for m in up if demand.fits(free_capacity(m, self.jobs))]
+        fitting = [m for m in up if spec.resources.fits(m.capacity)]
+        return [m for m in fitting if spec.held_of(m.capacity).fits(free_capacity(m, self.jobs))]
 
 
 @st.composite
@@ -149,6 +150,8 @@ def specs(draw: DrawFn) -> JobSpec:
         priority=draw(st.sampled_from([0, 0, 5])),
         interruptible=draw(st.booleans()),
         budget_usd=draw(st.sampled_from([None, None, None, 1.0])),
+        instance_types=draw(st.sampled_from([(), (), (), ("small", "m*"), ("large",)])),
+        exclusive=draw(st.sampled_from([False, False, False, True])),
     )
 
 
@@ -234,13 +237,14 @@ def _attempt(draw: DrawFn, making: _Making, job: Job) -> Attempt | None:
     ranks = nodes.count if nodes.gang else draw(st.integers(nodes.minimum, nodes.count))
     for rank in range(ranks):
         placed = replace(job, state=JobState.RUNNING, attempt=attempt)
-        room = _Making(making.machines, [*making.jobs, placed]).room(job.spec.resources)
+        room = _Making(making.machines, [*making.jobs, placed]).room(job.spec)
         if not room:
             return None
+        machine = draw(st.sampled_from(room))
         held = Allocation(
             rank=rank,
-            instance_id=draw(st.sampled_from(room)).id,
-            resources=job.spec.resources,
+            instance_id=machine.id,
+            resources=job.spec.held_of(machine.capacity),
             started_at=attempt.placed_at,
         )
         attempt = replace(attempt, allocations=(*attempt.allocations, held))

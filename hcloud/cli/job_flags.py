@@ -36,9 +36,13 @@ _OPTIONS = (
     click.option("--retries", type=int, help="Tries after a non-zero exit."),
     click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h."),
     click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
+    click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),
+    click.option("--exclusive/--shared", default=None, help="Whether its machines are all its own."),
+    click.option("--profiling", type=click.Choice(["auto", "never"]), help="Whether it may be profiled."),
 )  # fmt: skip
 _PLAIN = {"name": "name", "priority": "priority", "setup": "setup", "network": "network", "max_runtime": "max_runtime",
-          "retries": "retries", "budget": "budget_usd", "spot": "interruptible"}  # fmt: skip
+          "retries": "retries", "budget": "budget_usd", "spot": "interruptible", "exclusive": "exclusive",
+          "profiling": "profiling"}  # fmt: skip
 
 
 def job_options(function: F) -> F:
@@ -113,6 +117,8 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
         changes["nodes"] = int(flags["nodes"]) if flags["nodes"].isdigit() else flags["nodes"]
     if flags.get("workdir") is not None:
         changes["workdir"] = _directory(flags["workdir"])
+    if flags.get("instance_types"):
+        changes["instance_types"] = list(flags["instance_types"])
     env = _environment(flags)
     if env:
         changes["env"] = {**mapping.get("env", {}), **env}

@@ -32,7 +32,7 @@ class Group:
     ``needed`` ranks must start together, up to ``wanted`` may. ``stuck``: why none of them can be served any more in
     this plan (room and money only shrink while it is made). ``fits_now``, ``fits_later``: whether a rank may find room
     on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
-    offer is large enough. ``pending`` counts members not yet decided.
+    offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
     """
 
     resources: Resources
@@ -46,9 +46,17 @@ class Group:
     fits_later: bool = True
     offered: bool = True
     pending: int = 0
+    instance_types: tuple[str, ...] = ()
+    exclusive: bool = False
+
+    def taken_of(self, capacity: Amounts) -> Amounts:
+        """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
+        if self.exclusive:
+            return capacity
+        return self.demand if capacity.ndim == 1 else self.demand[:, None]
 
 
-Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str]
+Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool]
 
 
 @dataclass(slots=True)
@@ -116,6 +124,10 @@ class Draft:
             self.stopping.add(job.id)
             self.add(StopAttempt(job_id=job.id, cause=cause, reason=reason))
 
+    def amount_on(self, group: Group, at: int) -> Amounts:
+        """Return what one rank of ``group`` takes of machine ``at``."""
+        return group.taken_of(self.fleet.capacity[:, at])
+
     def terminate(self, at: int, reason: Reason) -> bool:
         """End machine ``at``, if the plan may end one more; return whether it does."""
         self.fleet.placeable[at] = self.fleet.coming[at] = self.fleet.hopeful[at] = False
@@ -164,7 +176,8 @@ class Draft:
         spec, need, nodes = job.spec, job.spec.resources, job.spec.nodes
         user = spec.user if self.ledger.watches_users else ""
         size = (need.vcpus, need.memory_mib, need.disk_gib)
-        key = (size, nodes.count, nodes.minimum, nodes.gang, spec.target.kind, spec.interruptible, user)
+        asks = (spec.target.kind, spec.interruptible, user, spec.instance_types, spec.exclusive)
+        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec)
@@ -179,6 +192,8 @@ class Draft:
             wanted=nodes.count,
             spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
             promise=spec.target.kind != "best_effort",
+            instance_types=spec.instance_types,
+            exclusive=spec.exclusive,
         )
 
 

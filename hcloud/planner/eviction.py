@@ -15,7 +15,7 @@ from hcloud.model import Allocation, FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, vector
-from hcloud.planner.placement import usable
+from hcloud.planner.placement import permitted
 from hcloud.planner.wording import amount
 
 REST_S = 300.0
@@ -66,8 +66,9 @@ def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
     The machine with the fewest victims wins; on it, those last in the queue order go first.
     """
     fleet = draft.fleet
-    allowed = usable(draft, group, fleet.placeable)
-    enough = ((fleet.room + victims.amounts) >= group.demand[:, None] - 1e-9).all(axis=0) & allowed
+    allowed = permitted(draft, group, fleet.placeable)
+    taken = group.taken_of(fleet.capacity)
+    enough = ((fleet.room + victims.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(axis=0) & allowed
     options = [(_needed(draft, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
     feasible = [(len(jobs), at, jobs) for jobs, at in options if jobs]
     if not feasible:
@@ -79,13 +80,13 @@ def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
 
 
 def _needed(draft: Draft, victims: Victims, at: int, group: Group) -> list[Job]:
-    room, chosen = draft.fleet.room[:, at].copy(), []
+    room, chosen, taken = draft.fleet.room[:, at].copy(), [], draft.amount_on(group, at)
     for job in victims.by_machine[at]:
-        if (room >= group.demand - 1e-9).all():
+        if (room >= taken - 1e-9).all():
             break
         room += _amount(draft, job, at)
         chosen.append(job)
-    return chosen if (room >= group.demand - 1e-9).all() else []
+    return chosen if (room >= taken - 1e-9).all() else []
 
 
 def _choose(draft: Draft, victims: Victims, job: Job) -> None:

@@ -8,6 +8,7 @@ call.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from fnmatch import fnmatchcase
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,22 @@ class Fleet:
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.array([_TIE * (i.offer.market is not Market.RESERVED) for i in self.instances])
+        self._of_types: dict[tuple[str, ...], Mask] = {}
+
+    def of_types(self, patterns: tuple[str, ...]) -> Mask:
+        """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""
+        known = self._of_types.get(patterns)
+        if known is None:
+            names = {i.offer.instance_type.name for i in self.instances}
+            named = {n for n in names if not patterns or any(fnmatchcase(n, each) for each in patterns)}
+            flags = [i.offer.instance_type.name in named for i in self.instances]
+            known = self._of_types[patterns] = np.array(flags, dtype=np.bool_)
+        return known
+
+    def unshared(self, left: Amounts) -> Mask:
+        """Return the machines of which ``left`` (``room`` or ``free``) is the whole."""
+        whole: Mask = np.logical_and.reduce(left >= self.capacity - SLACK, axis=0)
+        return whole
 
     def expect(self, ending: Set[JobId]) -> None:
         """Count what the units of jobs ``ending`` hold as room."""

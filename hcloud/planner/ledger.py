@@ -170,7 +170,7 @@ class Ledger:
         more = self._renewal_bill(instance, until_at)
         self.total = _plus(self.total, more)
         self._charge(more, shares)
-        parts = [size_share(job.spec.resources, instance) for job in waiters]
+        parts = [size_share(job.spec.held_of(instance.capacity), instance) for job in waiters]
         for job, part in zip(waiters, parts, strict=True):
             self.remember_awaited(job, _plus(_NOTHING, more, part * _whole(sum(parts))))
         self.renewed_until[instance.id] = until_at
@@ -261,7 +261,7 @@ def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job
                 taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
         for instance_id in job.awaiting:
             if instance_id in by_id:
-                share = size_share(job.spec.resources, by_id[instance_id])
+                share = size_share(job.spec.held_of(by_id[instance_id].capacity), by_id[instance_id])
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
@@ -273,7 +273,7 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
 
     Together that is at least all of it.
     """
-    parts = [size_share(job.spec.resources, capacity) for job in jobs]
+    parts = [size_share(job.spec.held_of(capacity), capacity) for job in jobs]
     scale = _whole(sum(parts))
     shares: dict[str, float] = {}
     for job, part in zip(jobs, parts, strict=True):

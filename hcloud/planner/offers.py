@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 
 import numpy as np
@@ -44,11 +45,16 @@ class Counter:
         known = self.fits.get(id(group))
         if known is not None:
             return known
-        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= group.demand, axis=1)
-        if not group.spot_ok:
-            fits = fits & self.steady
+        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= group.demand, axis=1) & self.permitted(group)
         self.fits[id(group)] = fits
         return fits
+
+    def permitted(self, group: Group) -> Mask:
+        """Return which offers are of a market and type that ``group`` may run on."""
+        allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
+        if not group.instance_types:
+            return allowed
+        return allowed & np.array([_named(group, offer) for offer in self.offers], dtype=np.bool_)
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
@@ -144,8 +150,9 @@ def _judge(counter: Counter, at: int, company: list[tuple[Group, int]], worths: 
     left, worth, ranks = counter.capacity[at].copy(), 0.0, 0
     for (group, count), each in zip(company, worths, strict=True):
         if counter.fitting(group)[at]:
-            taken = min(count, _times(left, group.demand))
-            left -= group.demand * taken
+            amount_each = group.taken_of(counter.capacity[at])
+            taken = min(count, _times(left, amount_each))
+            left -= amount_each * taken
             worth += each * taken
             ranks += taken
     score = float(counter.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
@@ -166,11 +173,23 @@ def why_not_obtainable(draft: Draft, counter: Counter, group: Group) -> Reason:
         return _backed_off(draft, counter, fitting)
     if not draft.snapshot.offers:
         return Reason(code="no_offers", text="no provider has said yet what can be had")
-    sizes_fit = [pair for pair in counter.forbidden if group.resources.fits(pair[0].instance_type.capacity)]
-    spot = [o for o in counter.offers if group.resources.fits(o.instance_type.capacity)]
+    if group.instance_types and (reason := _no_such_type(draft, group)) is not None:
+        return reason
+    sizes_fit = [pair for pair in counter.forbidden if _large_enough(group, pair[0])]
+    spot = [o for o in counter.offers if _large_enough(group, o)]
     if sizes_fit or spot:
         return _not_allowed(group, sizes_fit, spot)
     return _too_small(draft, group)
+
+
+def _large_enough(group: Group, offer: Offer) -> bool:
+    return group.resources.fits(offer.instance_type.capacity) and _named(group, offer)
+
+
+def _named(group: Group, offer: Offer) -> bool:
+    """Whether ``group`` may run on the offer's type."""
+    name, patterns = offer.instance_type.name, group.instance_types
+    return not patterns or any(fnmatchcase(name, each) for each in patterns)
 
 
 def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
@@ -195,13 +214,24 @@ def _not_allowed(group: Group, forbidden: list[tuple[Offer, str]], spot: list[Of
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
+def _no_such_type(draft: Draft, group: Group) -> Reason | None:
+    """Return that none of the types it may run on is on offer, or None where one is."""
+    names = sorted({o.instance_type.name for o in draft.snapshot.offers})
+    if any(_named(group, offer) for offer in draft.snapshot.offers):
+        return None
+    asked, there = ", ".join(group.instance_types), ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    text = f"may run on {asked} only (instance_types); on offer are {there}"
+    return Reason(code="no_such_type", text=text, numbers={"asked": asked, "types": len(names)})
+
+
 def _too_small(draft: Draft, group: Group) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
-    nearest = min(draft.snapshot.offers, key=lambda offer: (shortfall(offer), offer.key))
+    named = [offer for offer in draft.snapshot.offers if _named(group, offer)]
+    nearest = min(named, key=lambda offer: (shortfall(offer), offer.key))
     have = nearest.instance_type.capacity
     pairs = (
         ("vCPU", group.resources.vcpus, have.vcpus),

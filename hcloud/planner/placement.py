@@ -32,8 +32,15 @@ def place(draft: Draft, promise: bool) -> None:
 
 
 def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
-    """Return the machines of ``mask`` that the policy lets ``group`` run on."""
-    return mask if group.spot_ok else mask & draft.fleet.steady
+    """Return the machines of ``mask`` that ``group`` may run on and, if it is exclusive, nobody else has part of."""
+    allowed = permitted(draft, group, mask)
+    return allowed & draft.fleet.unshared(draft.fleet.room) if group.exclusive else allowed
+
+
+def permitted(draft: Draft, group: Group, mask: Mask) -> Mask:
+    """Return the machines of ``mask`` whose market and type ``group`` may run on."""
+    allowed = mask if group.spot_ok else mask & draft.fleet.steady
+    return allowed & draft.fleet.of_types(group.instance_types) if group.instance_types else allowed
 
 
 # ----------------------------------------------------------------------------------------------------- awaited machines
@@ -118,7 +125,7 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int) -> list[int]:
     allowed = usable(draft, group, mask)
     claimed: list[int] = []
     while len(claimed) < count and (at := draft.fleet.first(group.demand, allowed)) >= 0:
-        draft.fleet.room[:, at] -= group.demand
+        draft.fleet.room[:, at] -= draft.amount_on(group, at)
         claimed.append(at)
     return claimed
 
@@ -126,7 +133,7 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int) -> list[int]:
 def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
     """Give back what :func:`claim` took."""
     for at in claimed:
-        draft.fleet.room[:, at] += group.demand
+        draft.fleet.room[:, at] += draft.amount_on(group, at)
 
 
 # -------------------------------------------------------------------------------------------------------------- placing
@@ -144,7 +151,7 @@ def _try_place(draft: Draft, job: Job, group: Group) -> bool:
     if awaited is not None:
         draft.ledger.remember_awaited(job, awaited)
     for at in held:
-        draft.fleet.room[:, at] -= group.demand
+        draft.fleet.room[:, at] -= draft.amount_on(group, at)
     if held:
         draft.holds[job.id] = held
     else:
@@ -159,7 +166,7 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
         if len(places) >= needed and _pay(draft, job, group, places):
             return places
         for at in places:
-            draft.fleet.unuse(at, group.demand)
+            draft.fleet.unuse(at, draft.amount_on(group, at))
         if len(places) < needed or group.stuck is not None:
             return []
 
@@ -172,8 +179,10 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
     own[list(held)] = True
     for mask in (fleet.placeable & own, fleet.placeable) if held else (fleet.placeable,):
         allowed = usable(draft, group, mask)
+        if group.exclusive:
+            allowed = allowed & fleet.unshared(fleet.free)
         while len(places) < wanted and (at := fleet.least_loaded(group.demand, allowed)) >= 0:
-            fleet.use(at, group.demand)
+            fleet.use(at, draft.amount_on(group, at))
             places.append(at)
     return places
 
@@ -195,10 +204,11 @@ def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
             return False
         trial.book_renewal(draft.fleet.instances[at], draft.renewed_until_at, {})
     for at in places:
-        group.stuck = trial.placement_refusal(user, draft.fleet.instances[at], group.resources)
+        held = job.spec.held_of(draft.fleet.instances[at].capacity)
+        group.stuck = trial.placement_refusal(user, draft.fleet.instances[at], held)
         if group.stuck is not None:
             return False
-        trial.book_placement(user, draft.fleet.instances[at], group.resources)
+        trial.book_placement(user, draft.fleet.instances[at], held)
     draft.ledger = trial
     for at in lazy:
         draft.renew(at)
@@ -209,7 +219,7 @@ def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
 def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], places: Sequence[int]) -> None:
     instances = draft.fleet.instances
     placements = tuple(
-        RankPlacement(rank=rank, instance_id=instances[at].id, resources=group.resources)
+        RankPlacement(rank=rank, instance_id=instances[at].id, resources=job.spec.held_of(instances[at].capacity))
         for rank, at in zip(ranks, places, strict=True)
     )
     draft.used.update(places)
@@ -228,6 +238,8 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
         **deadline_numbers(job, draft.now),
     }
     text = f"{first.id} is the least loaded with room for {amount(group.resources)}"
+    if group.exclusive:
+        text = f"{first.id} is all its own, with room for {amount(group.resources)}"
     text += f": {load:.0%} of its vCPUs in use then{more}"
     return Reason(code="least_loaded", text=text, numbers=numbers)
 

@@ -20,7 +20,7 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
 from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
 from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
-from hcloud.planner.placement import awaited_full, awaited_places, claim, queue_again, unclaim, usable
+from hcloud.planner.placement import awaited_full, awaited_places, claim, permitted, queue_again, unclaim, usable
 from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.retention import is_idle
 from hcloud.planner.wording import amount, deadline_numbers, offer_words, seconds
@@ -66,16 +66,19 @@ def open_desk(draft: Draft) -> Desk:
     desk = Desk(
         draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
     )
-    for spot_ok in (False, True):
-        _rule_out(desk, [group for group in desk.groups if group.spot_ok is spot_ok])
+    alike: dict[tuple[bool, tuple[str, ...], bool], list[Group]] = {}
+    for group in desk.groups:
+        alike.setdefault((group.spot_ok, group.instance_types, group.exclusive), []).append(group)
+    for groups in alike.values():
+        _rule_out(desk, groups)
     return desk
 
 
 def _rule_out(desk: Desk, groups: Sequence[Group]) -> None:
-    """Note which ``groups`` (alike in what markets they may use) find no room now, none later, no offer."""
+    """Note which ``groups`` (alike in what markets and types they may use) find no room now, none later, no offer."""
     if groups:
         draft, counter = desk.draft, desk.counter
-        sizes = counter.capacity if groups[0].spot_ok else counter.capacity[counter.steady]
+        sizes = counter.capacity[counter.permitted(groups[0])]
         demands = np.array([group.demand for group in groups])
         now = draft.fleet.fits_somewhere(demands, usable(draft, groups[0], draft.fleet.placeable))
         anywhere = draft.fleet.placeable | draft.fleet.coming
@@ -179,7 +182,7 @@ def _evict(desk: Desk, group: Group, count: int) -> bool:
             desk.draft.fleet.room[:] = room
             put_back(desk.draft, desk.victims)
             return False
-        desk.draft.fleet.room[:, at] -= group.demand
+        desk.draft.fleet.room[:, at] -= desk.draft.amount_on(group, at)
     return True
 
 
@@ -209,7 +212,7 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
         if machine is None:
             machine, refusal = _open_machine(desk, job, group)
         if machine is not None:
-            machine.room -= group.demand
+            machine.room -= group.taken_of(desk.counter.capacity[machine.at])
             machine.jobs.append(job)
             taken.append(machine)
     if served + len(taken) >= group.needed:
@@ -218,7 +221,7 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
             _foresee(desk, machine)
         return None
     for machine in taken:
-        machine.room += group.demand
+        machine.room += group.taken_of(desk.counter.capacity[machine.at])
         machine.jobs.pop()
     for machine in desk.machines[before:]:
         desk.counter.left[machine.at] += 1
@@ -230,7 +233,8 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
 def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
     """Return a machine this plan launches anyway with room for a rank of ``job`` (and its user the money)."""
     for machine in desk.machines:
-        fits = desk.counter.fitting(group)[machine.at] and bool((machine.room + SLACK >= group.demand).all())
+        taken = group.taken_of(desk.counter.capacity[machine.at])
+        fits = desk.counter.fitting(group)[machine.at] and bool((machine.room + SLACK >= taken).all())
         if fits and _shares_cost(desk, machine, job):
             return machine
     return None
@@ -279,11 +283,11 @@ def _refused(offer: Offer, refusal: Reason) -> Reason:
 def _unobtainable(desk: Desk, group: Group) -> Reason:
     """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
     snapshot, reason = desk.draft.snapshot, why_not_obtainable(desk.draft, desk.counter, group)
-    if reason.code not in ("no_offer_fits", "not_allowed"):
+    if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type"):
         return reason
     fleet = desk.draft.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
-    if usable(desk.draft, group, large_enough).any():
+    if permitted(desk.draft, group, large_enough).any():
         text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
     if snapshot.providers and snapshot.providers <= snapshot.offers_known:

@@ -238,3 +238,11 @@ def test_wrong_env_file_is_refused(content: str | None, sentence: str, tmp_path:
     file = tmp_path / "job.yaml"
     file.write_text("name: a\ncommand: x\nenv_file: x.env\n")
     assert sentence.format(dir=tmp_path) in complaint(hcloud("job", "check", file))
+
+
+def test_types_solitude_and_profiling_are_read_and_a_profiling_run_is_never_a_users() -> None:
+    asked = spec(instance_types=["m5.*"], exclusive=True, profiling="never")
+    assert (asked.instance_types, asked.exclusive, asked.profiling) == (("m5.*",), True, "never")
+    assert "profiling: " in refusal(profiling="sometimes")
+    assert "profile: unknown key" in refusal(profile={"job_id": "job-1"})
+    assert "instance_types" in refusal(instance_types="m5.large")

@@ -92,9 +92,10 @@ def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, flo
     """What of which machine a job holds or, at least, awaits: the larger of its vCPU and memory shares."""
     attempt = job.attempt if job.attempt is not None and job.attempt.stop_requested_at is None else None
     held = [(a.instance_id, a.resources) for a in (attempt.allocations if attempt else ()) if not a.released]
-    for instance_id, amount in held + [(i, job.spec.resources) for i in job.awaiting]:
+    for instance_id, amount in held + [(i, None) for i in job.awaiting]:
         if instance_id in live:
             size = live[instance_id].capacity
+            amount = amount or job.spec.held_of(size)
             yield live[instance_id], max(amount.vcpus / size.vcpus, amount.memory_mib / size.memory_mib)
 
 
@@ -224,14 +225,46 @@ def _open_machines(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
 
 
 def _could_run(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) -> bool:
-    spot = machine.offer.market is Market.SPOT
-    return job.spec.resources.fits(free_capacity(machine, snapshot.jobs)) and (not spot or _may_use_spot(job, policy))
+    spot, free = machine.offer.market is Market.SPOT, free_capacity(machine, snapshot.jobs)
+    alone = not job.spec.exclusive or free == machine.capacity
+    typed = job.spec.may_run_on(machine.offer.instance_type.name)
+    return job.spec.resources.fits(free) and alone and typed and (not spot or _may_use_spot(job, policy))
 
 
 def overlooks_a_machine(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: takes the machine with the highest number for one that does not answer."""
     seen = frozenset(sorted(snapshot.reachable)[:-1])
     return honest(replace(snapshot, reachable=seen, engine_reachable=False), policy)
+
+
+def types_and_solitude_are_kept(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job runs, and buys, only types it names; an exclusive one has its machines alone, and all of each."""
+    plan = planner(snapshot, policy)
+    jobs, instances = {j.id: j for j in snapshot.jobs}, {i.id: i for i in snapshot.instances}
+    for place in _of(plan, Place):
+        for rank in place.ranks:
+            machine, spec = instances[rank.instance_id], jobs[place.job_id].spec
+            assert spec.may_run_on(machine.offer.instance_type.name), f"{place.job_id} on {machine.id}"
+            assert rank.resources == spec.held_of(machine.capacity), f"{place.job_id} takes {rank.resources}"
+    for launch in _of(plan, Launch):
+        name, wanted = launch.offer.instance_type.name, [jobs[job_id].spec for job_id in launch.for_jobs]
+        assert all(spec.may_run_on(name) for spec in wanted), f"{name} for {launch.for_jobs}"
+        assert len(wanted) == 1 or not any(spec.exclusive for spec in wanted), f"{launch.for_jobs} would share"
+    after = apply_ideally(snapshot, plan)
+    holders: defaultdict[str, set[str]] = defaultdict(set)
+    for job in after.jobs:
+        for held in job.attempt.allocations if job.attempt else ():
+            if not held.released:
+                holders[held.instance_id].add(job.id)
+    alone = {job.id for job in after.jobs if job.spec.exclusive}
+    shared = {name: who for name, who in holders.items() if len(who) > 1 and who & alone}
+    assert not shared, f"not alone: {shared}"
+
+
+def forgets_types_and_solitude(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes every job for one that runs on any type and beside anybody."""
+    plain = tuple(replace(j, spec=replace(j.spec, instance_types=(), exclusive=False)) for j in snapshot.jobs)
+    return honest(replace(snapshot, jobs=plain), policy)
 
 
 # ---------------------------------------------------------------------------------------------------------- same again
@@ -412,6 +445,7 @@ CASES = (
     Case(nothing_is_oversubscribed, lambda: forgets_what_runs),
     Case(gangs_start_whole, lambda: drops_a_rank),
     Case(nobody_waits_beside_free_room, lambda: overlooks_a_machine),
+    Case(types_and_solitude_are_kept, lambda: forgets_types_and_solitude),
     Case(same_again, moody),
     Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),
     Case(a_plan_settles, lambda: forgets_what_it_awaits),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.model import FailureCause, InstanceState, JobState, Market, Nodes
+from hcloud.model import BestEffortTarget, FailureCause, InstanceState, JobState, Market, Nodes
 from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate
 from hcloud.planner.snapshot import OfferBackoff, Spend
 from hcloud.policy import Budgets, Caps, Disruption, Policy, UserBudget
@@ -221,3 +221,35 @@ def test_preemption_notice_drains_and_stops_what_can_be_stopped_in_time() -> Non
 
 def test_hopeless_notice_on_an_empty_machine_ends_it() -> None:
     assert of(decide(scene(machine(1, preempt_at=NOW + 100))), Terminate)[0].reason.code == "preempt_notice"
+
+
+# ---------------------------------------------------------------------------------------------- types, whole machines
+def test_job_that_names_types_runs_and_buys_only_those() -> None:
+    asks = spec(instance_types=("lar*",))
+    assert told(decide(scene(job(1, asks=asks), machine(1), offer(), LARGE)), "job-1") == ""
+    launch = of(decide(scene(job(1, asks=asks), machine(1), offer(), LARGE)), Launch)[0]
+    assert launch.offer.instance_type.name == "large"
+    assert of(decide(scene(job(1, asks=asks), machine(1, LARGE), offer())), Place)
+
+
+def test_job_that_names_a_type_nobody_offers_fails_and_says_what_there_is() -> None:
+    finish = of(decide(scene(job(1, asks=spec(instance_types=("gpu.*",))), offer(), LARGE)), Finish)[0]
+    assert finish.reason.numbers["why"] == "no_such_type"
+    assert "gpu.* only (instance_types); on offer are large, small" in finish.reason.text
+
+
+def test_exclusive_job_takes_a_whole_machine_and_nobody_joins_it() -> None:
+    alone = spec(exclusive=True)
+    plan = decide(scene(job(1, asks=alone), job(2), machine(1), machine(2)))
+    assert [(p.job_id, p.ranks[0].instance_id) for p in of(plan, Place)] == [("job-1", "inst-1"), ("job-2", "inst-2")]
+    assert of(plan, Place)[0].ranks[0].resources == machine(1).capacity
+    busy = running(3, machine(1))
+    plan = decide(scene(busy, job(1, asks=alone), machine(1), offer()))
+    assert [launch.for_jobs for launch in of(plan, Launch)] == [("job-1",)]
+
+
+def test_exclusive_job_evicts_all_best_effort_of_one_machine() -> None:
+    here = machine(1, offer(vcpus=2.0))
+    fillers = [running(number, here, asks=spec(target=BestEffortTarget())) for number in (1, 2)]
+    plan = decide(scene(*fillers, job(3, asks=spec(exclusive=True)), here))
+    assert sorted(stop.job_id for stop in of(plan, StopAttempt)) == ["job-1", "job-2"]
