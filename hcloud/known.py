@@ -70,7 +70,8 @@ class Neighbour:
 class Classification:
     """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
 
-    Performance is work per second (or requests per second) in the unit in which the job was measured; more is better.
+    Performance is work per second (or requests per second) in the unit in which the job was measured, ``measure`` (None:
+    not known); more is better.
     ``tolerated`` and ``caused`` are pressures 0..100 per shared resource. ``quality_target`` is ``Q_T`` (0..1) with its
     80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what was missing, unusable or never seen before.
     """
@@ -83,4 +84,5 @@ class Classification:
     quality_target: Estimate
     quality_class: int
     nearest: tuple[Neighbour, ...] = ()
+    measure: Measure | None = None
     notes: tuple[str, ...] = ()

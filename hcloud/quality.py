@@ -2,18 +2,27 @@
 
 Interference is a vector of pressures 0..99 on the shared resources (Tarcil's scale; HCloud §8.3). Two measures of it:
 the order-preserving code of Tarcil (Dissertation eq. 7.1-7.5), which ranks by the worst resource first, and ARQ's sum
-(eq. 6.1), which sorts jobs into ten queues.
+(eq. 6.1), which sorts jobs into ten queues. What an instance type has really delivered is stated as its Q90: what nine
+in ten of its instances reach (HCloud §8.3), with caution while few were seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hcloud.errors import BadInput
+from hcloud.model import Market, Offer
 
 PRESSURE_MAX = 99.0
 CLASSES = 10
+REACHED_BY = 0.9
+"""Q90: the part of the instances that reach it."""
+SURE = 0.9
+"""How sure a stated Q90 is, where enough instances were seen."""
+RECENT = 200
+"""So many of the latest observations of a kind count: clouds change."""
 _BASE = 100.0
 
 
@@ -60,6 +69,24 @@ def offer(neighbours: Sequence[Sequence[float]]) -> float:
     return 1.0 - encode(means)
 
 
+def offer_beside(residents: Sequence[tuple[float, Sequence[float]]], *, vcpus: float, own_vcpus: float) -> float:
+    """Return ``U_H`` (0..1): what a server of ``vcpus`` offers to ``own_vcpus`` of it (Dissertation eq. 7.3-7.4).
+
+    ``residents`` are pairs of the vCPUs a neighbour holds and the pressures 0..99 it causes; a unit is one vCPU, and
+    what nobody holds is idle. Alone on the server: 1.
+
+    Raises BadInput where the vectors differ in length or hold no pressures.
+    """
+    lengths = {len(caused) for _, caused in residents}
+    if len(lengths) > 1:
+        raise BadInput(f"residents name {sorted(lengths)} resources each; each needs one pressure per resource")
+    others = max(vcpus - own_vcpus, math.fsum(held for held, _ in residents))
+    if others <= 0 or not residents:
+        return 1.0
+    columns = zip(*(tuple(held * _pressure(each) for each in caused) for held, caused in residents), strict=True)
+    return 1.0 - encode([min(PRESSURE_MAX, math.fsum(column) / others) for column in columns])
+
+
 def match(offered: float, needed: float) -> float:
     """Return how well a unit of quality ``offered`` suits a job that needs ``needed`` (both 0..1), 1 being ideal.
 
@@ -85,11 +112,84 @@ def total(pressures: Sequence[float]) -> float:
     return math.fsum(map(_pressure, pressures)) / (len(pressures) * PRESSURE_MAX) if pressures else 0.0
 
 
-def quality_class(quality: float) -> int:
-    """Return the ARQ class 0..9 of a quality 0..1: ``floor(10 Q)``, a quality of exactly 1 being in the top class."""
+def quality_class(quality: float, classes: int = CLASSES) -> int:
+    """Return the ARQ class 0..``classes``-1 of a quality 0..1: ``floor(n Q)``; exactly 1 is in the top class."""
     if not 0.0 <= quality <= 1.0:
         raise BadInput(f"quality is {quality}; it must be a number from 0 to 1")
-    return min(CLASSES - 1, int(CLASSES * quality))
+    return min(classes - 1, int(classes * quality))
+
+
+# ----------------------------------------------------------------------------------------------- what types deliver
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """The quality (0..1) one instance has delivered: what its jobs achieved there of what they achieve alone."""
+
+    provider: str
+    region: str
+    instance_type: str
+    market: Market
+    quality: float
+
+
+def reached(observed: Sequence[float], *, unknown: float = 0.0) -> float:
+    """Return what nine in ten instances reach, to be believed with 90 %, from what the ``observed`` ones delivered.
+
+    ``observed``: qualities 0..1, oldest first; the latest 200 count. The bound is the order statistic that lies below
+    the tenth percentile with 90 % probability, whatever the distribution. Fewer than 22 instances have no such
+    statistic: their least counts as far as it is to be believed (``1 - 0.9^n``), ``unknown`` for the rest.
+    """
+    recent = sorted(observed[-RECENT:])
+    place = _safe_place(len(recent))
+    if place > 0:
+        return recent[place - 1]
+    believed = 1.0 - REACHED_BY ** len(recent)
+    return believed * recent[0] + (1.0 - believed) * min(unknown, recent[0]) if recent else unknown
+
+
+def _safe_place(count: int) -> int:
+    """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th least is a safe bound. 0: there is none."""
+    place, below = 0, REACHED_BY**count  # P(Bin < 1)
+    while 1.0 - below >= SURE and place < count:
+        place += 1
+        below += math.comb(count, place) * (1 - REACHED_BY) ** place * REACHED_BY ** (count - place)
+    return place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeQuality:
+    """What instance types have delivered, by type, then market, then region: the narrower, the fewer observations."""
+
+    by_key: Mapping[tuple[str, ...], tuple[float, ...]]
+
+    @classmethod
+    def of(cls, observations: Iterable[Delivered]) -> TypeQuality:
+        """Sort observations, oldest first. Raises BadInput for a quality that is not a number from 0 to 1."""
+        found: dict[tuple[str, ...], list[float]] = {}
+        for each in observations:
+            if not 0.0 <= each.quality <= 1.0:
+                raise BadInput(f"{each.instance_type} delivered quality {each.quality}; it must be from 0 to 1")
+            for key in _keys(each.provider, each.instance_type, each.market, each.region):
+                found.setdefault(key, []).append(each.quality)
+        return cls(by_key={key: tuple(values[-RECENT:]) for key, values in found.items()})
+
+    def q90(self, offer: Offer, *, unknown: float = 0.0) -> float:
+        """Return the quality nine in ten instances of ``offer`` reach; of a type never seen, ``unknown``.
+
+        Where few were seen in this market and region, what is known of the type elsewhere fills in for the doubt.
+        """
+        believed = unknown
+        for key in _keys(offer.provider, offer.instance_type.name, offer.market, offer.region):
+            believed = reached(self.by_key.get(key, ()), unknown=believed)
+        return believed
+
+    def seen(self, offer: Offer) -> int:
+        """Return how many observations of exactly this type, market and region there are."""
+        keys = _keys(offer.provider, offer.instance_type.name, offer.market, offer.region)
+        return len(self.by_key.get(keys[-1], ()))
+
+
+def _keys(provider: str, name: str, market: Market, region: str) -> tuple[tuple[str, ...], ...]:
+    return (provider, name), (provider, name, market.value), (provider, name, market.value, region)
 
 
 def _pressure(value: float) -> float:

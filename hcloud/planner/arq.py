@@ -1,0 +1,96 @@
+"""Admission queues by resource quality (ARQ; Dissertation ch. 6): classes, slack, and when to take a worse server.
+
+A job's class says how demanding it is, a server's pool how much its residents still tolerate. A job is served from the
+lowest pool that suits it: its own, else one above (which costs nothing once those more demanding had their turn).
+While none suits, it holds out; it goes *down*, to a server that does not suit it, when that is worth more than waiting
+on: ARQ maximises ``(S - wt) Q Pr`` over both (eq. 6.2), ``S`` being its slack, ``wt`` the wait, ``Q`` the quality it
+gets and ``Pr`` the probability to get it. The printed ``S = (1 + tau) CT - P`` is the time within which to be *done*;
+what may be spent queueing is ``tau CT - P``, and past that a job takes what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcloud import quality
+from hcloud.forecast.wait import BusyTimes, Floats
+from hcloud.known import Classification, Measure
+from hcloud.model import BatchTarget, Job
+from hcloud.policy import Admission
+
+_GRID = 65
+_WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
+
+
+def run_s(known: Classification | None, nodes: int = 1) -> float | None:
+    """Return the expected run time alone on the best platform (``CT``), or None where no measure tells of whole jobs.
+
+    ``nodes``: on so many; node counts nobody knows of count as the most that are known below.
+    """
+    if known is None or known.measure not in _WHOLE_JOBS or not known.by_type:
+        return None
+    rate = max(each.value for each in known.by_type.values())
+    counts = [count for count in known.by_nodes if count <= nodes]
+    if counts and 1 in known.by_nodes:
+        rate *= known.by_nodes[max(counts)].value / known.by_nodes[1].value
+    return 1.0 / rate if rate > 0 else None
+
+
+def slack_s(job: Job, expected_s: float | None, admission: Admission) -> float:
+    """Return for how long ``job`` may hold out for a suitable server, counted from when it was queued.
+
+    ``tau CT - P`` where its run time is known, ``P`` being what profiling took; else the patience of the policy. Never
+    beyond the latest start that keeps its deadline, nor beyond the policy's cap; never negative.
+    """
+    queued_at = job.submitted_at if job.queued_at is None else job.queued_at
+    slack = admission.patience_s
+    if expected_s is not None:
+        overhead_s = queued_at - job.submitted_at if job.profile_runs else 0.0
+        slack = admission.tolerance * expected_s - overhead_s
+    if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
+        slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))
+    return max(0.0, min(slack, admission.patience_cap_s))
+
+
+def waited_s(job: Job, now: float) -> float:
+    """Return for how long ``job`` has been in the queue; one that is only now queued: not at all."""
+    return max(0.0, now - job.queued_at) if job.queued_at is not None else 0.0
+
+
+def pool_of(tolerated: Floats, classes: int) -> Floats:
+    """Return the pool 0..``classes``-1 of servers that still tolerate ``tolerated`` (shape ``(K, N)``, 0..100).
+
+    As a job's class is taken of the mean it causes (eq. 6.1), a server's is of the mean it tolerates; a server that
+    suits a job is therefore never in a pool below the job's class.
+    """
+    level = np.clip(tolerated.mean(axis=0) / quality.PRESSURE_MAX, 0.0, 1.0) if len(tolerated) else 1.0
+    pools: Floats = np.minimum(classes - 1, np.floor(classes * np.asarray(level, dtype=np.float64)))
+    return pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """When to go down: once no more than ``within_s`` of the slack is left. ``chance``: ``Pr`` within that time."""
+
+    within_s: float
+    chance: float
+
+
+def switch_point(busy: BusyTimes, ages_s: Sequence[float], *, own: float, below: float, slack: float) -> Switch:
+    """Return when a job with ``slack`` seconds should take a server of quality ``below`` and not wait for ``own``.
+
+    ``ages_s``: for how long the servers that would suit the job have been busy. With ``R`` of the slack left it goes
+    down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
+    ``R``; at 0 it goes down in any case. Both qualities 0..1.
+    """
+    if slack <= 0.0 or not len(ages_s):
+        return Switch(within_s=max(0.0, slack), chance=0.0)
+    left = np.linspace(0.0, slack, _GRID)
+    chance = busy.some_free(ages_s, left)
+    worth = np.maximum(left[:, None] - left[None, :], 0.0) * own * chance[None, :]
+    downward = np.flatnonzero(left * below >= worth.max(axis=1) - 1e-12)
+    at = int(downward[-1]) if downward.size else 0
+    return Switch(within_s=float(left[at]), chance=float(chance[at]))

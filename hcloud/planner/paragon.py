@@ -1,0 +1,140 @@
+"""Paragon's greedy server selection (§3.2): nobody disturbed, then the best type, then the tightest fit.
+
+Servers are filtered by one constraint after the other, the hardest to satisfy first: what the new job causes must stay
+within what residents still tolerate (``D1``), what residents cause within what the job tolerates (``D2``). Where a
+constraint would leave no server it is relaxed, and so named. The search stops at a budget of comparisons, not of
+seconds, so that the same snapshot always gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hcloud.planner.pressure import Floats, Mask, Pressure, Sensitivity
+
+_SLACK = 1e-9
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strain:
+    """A constraint that does not hold: ``by`` so much pressure, on the new job itself or on its ``neighbours``."""
+
+    source: str
+    neighbours: bool
+    by: float
+
+    def __str__(self) -> str:
+        who = "neighbours" if self.neighbours else "itself"
+        return f"{self.source} on {who} by {self.by:.0f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A chosen machine. ``among``: how many satisfied the same; ``margin``: the least of D1 and D2 there."""
+
+    at: int
+    among: int
+    margin: float
+    relaxed: tuple[Strain, ...] = ()
+    cut_short: bool = False
+
+
+def select(
+    pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats | None, *, by_pool: bool = False
+) -> Selection | None:
+    """Return the machine of ``among`` that suits ``who`` best, or None where none suits it.
+
+    ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike.
+    ``by_pool``: the lowest pool first (ARQ §4.2), so that better servers are left to those who need them. Ties: the
+    lowest number.
+    """
+    candidates = np.flatnonzero(among & pressure.suits(who))
+    if not candidates.size:
+        return None
+    at = _best(pressure, candidates, preference, by_pool)
+    return Selection(at=at, among=int(candidates.size), margin=margin(pressure, who, at))
+
+
+def select_relaxed(
+    pressure: Pressure,
+    who: Sensitivity,
+    among: Mask,
+    preference: Floats | None,
+    *,
+    neighbours_too: bool,
+    work_cells: int,
+) -> Selection | None:
+    """Return the machine of ``among`` where the least is disturbed, naming what is; None only where ``among`` is empty.
+
+    Constraints that would leave no server are passed over, the others hold. Without ``neighbours_too`` no resident is
+    disturbed: then there may be none. ``work_cells``: after so many comparisons the best so far is taken.
+    """
+    count, left, cut_short = len(pressure.sources), np.flatnonzero(among), False
+    for constraint in _order(who, count, neighbours_too):
+        if work_cells <= 0:
+            cut_short = True
+            break
+        work_cells -= int(left.size)
+        kept = left[_holds(pressure, who, constraint, left)]
+        if kept.size:
+            left = kept
+        elif constraint < count and not neighbours_too:
+            return None
+    if not left.size:
+        return None
+    at = _best(pressure, left, preference, False)
+    strains = strained(pressure, who, at)
+    if not neighbours_too and any(strain.neighbours for strain in strains):
+        return None
+    least = margin(pressure, who, at)
+    return Selection(at=at, among=int(left.size), margin=least, relaxed=strains, cut_short=cut_short)
+
+
+def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
+    """Return the constraints in the order they are asked for; those that may not be relaxed come first."""
+    if neighbours_too:
+        return who.hardest
+    return sorted(who.hardest, key=lambda constraint: constraint >= count)
+
+
+def _holds(pressure: Pressure, who: Sensitivity, constraint: int, places: Places) -> Mask:
+    count = len(pressure.sources)
+    holds: Mask
+    if constraint < count:
+        holds = pressure.headroom[constraint, places] >= who.caused[constraint] - _SLACK
+    else:
+        holds = pressure.caused[constraint - count, places] <= who.tolerated[constraint - count] + _SLACK
+    return holds
+
+
+def _best(pressure: Pressure, candidates: Places, preference: Floats | None, by_pool: bool) -> int:
+    if by_pool:
+        pools = pressure.level[candidates]
+        candidates = candidates[pools == pools.min()]
+    if preference is not None:
+        ranks = preference[candidates]
+        candidates = candidates[ranks <= ranks.min() + _SLACK]
+    # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus what is the same for all.
+    return int(candidates[pressure.spare[candidates].argmin()])
+
+
+def margin(pressure: Pressure, who: Sensitivity, at: int) -> float:
+    """Return the least of D1 and D2 of ``who`` on machine ``at``; below 0 something is disturbed."""
+    if not pressure.sources:
+        return 100.0
+    own = pressure.headroom[:, at] - who.caused
+    borne = who.tolerated - pressure.caused[:, at]
+    return float(min(own.min(), borne.min()))
+
+
+def strained(pressure: Pressure, who: Sensitivity, at: int) -> tuple[Strain, ...]:
+    """Return the constraints that ``who`` would break on machine ``at``, the worst first."""
+    own, borne = pressure.headroom[:, at] - who.caused, who.tolerated - pressure.caused[:, at]
+    found = [Strain(source=s, neighbours=True, by=-float(d)) for s, d in zip(pressure.sources, own, strict=True)]
+    found += [Strain(source=s, neighbours=False, by=-float(d)) for s, d in zip(pressure.sources, borne, strict=True)]
+    return tuple(sorted((each for each in found if each.by > _SLACK), key=lambda each: (-each.by, each.source)))
