@@ -13,7 +13,7 @@ from dataclasses import asdict, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from hcloud.model import Market, Offer
@@ -243,11 +243,11 @@ class Provisioning:
     """Which machines serve what the running ones cannot (HCloud §8.3-8.4)."""
 
     strategy: Strategy = "best_value"
-    """best_value: whatever is cheapest, reserved first. sr: reserved machines only. odf, odm: on demand (and spot) only,
-    full servers or any size. hf, hm: reserved for those that need them, the rest on demand, full servers or any size."""
+    """best_value: whatever is cheapest, reserved first. sr: reserved machines only. odf, odm: on demand (and spot)
+    only, full servers or any size. hf, hm: reserved for those that need them, the rest on demand, full or any size."""
     mapping: MappingPolicy = "p8"
-    """Hybrids (hf, hm): who goes to reserved machines. p8: by dynamic limits and delivered quality. For comparison:
-    p1 a fair coin; p2, p3, p4 those that need a quality above 0.8, 0.5, 0.2; p5, p6, p7 all, up to 50, 70, 90 % full."""
+    """Hybrids (hf, hm): who goes to reserved machines. p8: by dynamic limits and delivered quality. To compare with:
+    p1 a fair coin; p2, p3, p4 who needs a quality above 0.8, 0.5, 0.2; p5, p6, p7 all, up to 50, 70, 90 % full."""
     full_server_vcpus: Annotated[Number, Field(gt=0)] = 16.0
     """From so many vCPUs on a machine is a full server; where a provider has none, its largest ones are."""
     soft_limit: Share = 0.65
@@ -335,6 +335,51 @@ class Timing:
     """CPU, memory, progress, rate and latency of running jobs are sampled this often."""
 
 
+def _enabled_from_flag(value: object) -> object:
+    """Read true and false as the words they mean."""
+    return {True: "always", False: "never"}[value] if isinstance(value, bool) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Profiling:
+    """Short runs, on machines of their own, by which a job nobody has seen before becomes known (Paragon §2.2)."""
+
+    enabled: Annotated[
+        Literal["auto", "always", "never"],
+        BeforeValidator(_enabled_from_flag, json_schema_input_type=bool | Literal["auto", "always", "never"]),
+    ] = "auto"
+    """auto: where something uses what is learnt (placement.order paragon, quasar or one of the oblivious ones,
+    admission.queues by_quality, provisioning.strategy hf or hm); always (or true); never (or false)."""
+    for_targets: tuple[TargetKind, ...] = ("batch", "service")
+    """Kinds of target whose jobs are profiled: batch, service, best_effort."""
+    max_concurrent: PositiveCount = 2
+    """Jobs that are being profiled at one time; each uses up to three machines."""
+    max_usd_per_job: PositiveUsd | None = 0.25
+    """Profiling one job may cost at most this much, by the prices of its machines; null: no limit."""
+    max_share_of_budget: Annotated[Number, Field(gt=0, le=1)] = 0.01
+    """And at most this part of budgets.per_day_usd, where there is such a limit."""
+    max_share_of_slack: Annotated[Number, Field(gt=0, le=1)] = 0.1
+    """And may take at most this part of the time from submission to the deadline."""
+    run_s: PositiveSeconds = 5.0
+    """Each copy of the job runs this long."""
+    total_s: PositiveSeconds = 120.0
+    """Each profiling run ends after this long, with what it has."""
+    warm_up_s: Seconds = 30.0
+    """A stateful job is measured after so long; 0: stateful jobs are not profiled."""
+    skip_if_shorter_than_s: Seconds = 60.0
+    """Jobs known to run shorter than this are not profiled: it would cost more than it could gain (Paragon §3.5)."""
+    patience_s: PositiveSeconds = 300.0
+    """A job that has waited this long for its profiling to start, or for its end, goes on without."""
+    instance_types: tuple[NonEmptyText, ...] = ("*",)
+    """Types to profile on, with * and ? as wildcards; the two cheapest allowed ones that fit a job are used."""
+
+    def __post_init__(self) -> None:
+        _check_order("run_s", self.run_s, "total_s", self.total_s)
+        for name in ("for_targets", "instance_types"):
+            if getattr(self, name) == ():
+                raise AtKey(name, "is empty, so nothing would ever be profiled; write enabled: never for that")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Policy:
     """What the operator allows and prefers. Every key may be left out; the defaults are safe."""
@@ -367,6 +412,8 @@ class Policy:
     """Which machines serve what the running ones cannot."""
     placement: Placement = Placement()
     """On which machine a job goes."""
+    profiling: Profiling = Profiling()
+    """How a job nobody has seen before becomes known."""
     timing: Timing = Timing()
     """How often to look."""
 
@@ -377,6 +424,15 @@ class Policy:
                 f"timeout_s must not be more than lease.horizon_s ({self.lease.horizon_s:g}), or a machine would "
                 f"expire before it is given up; it is {self.boot.timeout_s:g}",
             )
+
+    @property
+    def profiles_jobs(self) -> bool:
+        """Whether unknown jobs are profiled: it costs money and time, and pays where something uses what is learnt."""
+        if self.profiling.enabled != "auto":
+            return self.profiling.enabled == "always"
+        orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious")
+        hybrid = self.provisioning.strategy in ("hf", "hm")
+        return self.placement.order in orders or self.admission.queues == "by_quality" or hybrid
 
     @property
     def digest(self) -> str:

@@ -1,5 +1,7 @@
 """A policy means what it says, and one that contradicts itself is refused."""
 
+import re
+
 import pytest
 
 from hcloud.errors import ConfigError
@@ -136,3 +138,31 @@ def test_digest_follows_the_meaning_not_the_spelling() -> None:
     assert len(set(same)) == 1
     assert Policy().digest not in same
     assert Policy().digest == parse_policy({"budgets": {"per_user": {"default": {}}}}).digest
+
+
+def test_unknown_jobs_are_profiled_only_where_something_uses_what_is_learnt() -> None:
+    assert not Policy().profiles_jobs
+    users: list[dict[str, object]] = [
+        {"placement": {"order": "paragon"}},
+        {"admission": {"queues": "by_quality"}},
+        {"provisioning": {"strategy": "hm"}},
+        {"profiling": {"enabled": "always"}},
+        {"profiling": {"enabled": True}},
+    ]
+    assert all(parse_policy(each).profiles_jobs for each in users)
+    assert not parse_policy({"placement": {"order": "paragon"}, "profiling": {"enabled": False}}).profiles_jobs
+
+
+@pytest.mark.parametrize(
+    ("profiling", "complaint"),
+    [
+        ({"enabled": "sometimes"}, "profiling.enabled"),
+        ({"run_s": "3m"}, "profiling.run_s: must not be more than total_s"),
+        ({"for_targets": []}, "profiling.for_targets: is empty"),
+        ({"max_share_of_slack": 1.5}, "profiling.max_share_of_slack"),
+        ({"run": "5s"}, "profiling.run: unknown key; did you mean 'run_s'?"),
+    ],
+)
+def test_mistakes_about_profiling_are_named(profiling: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        parse_policy({"profiling": profiling})
