@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import select
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import IO, Any, TextIO, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.text import Text
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")
 WIDE = 4096
+_PADDING = re.compile(r" +\n")
 STATE_STYLES = {
     "succeeded": "green",
     "running": "cyan",
@@ -40,9 +42,24 @@ def format_option(function: F) -> F:
 def console(*, stderr: bool = False) -> Console:
     """Return a console that never wraps or truncates what is piped."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        file=stream, width=None if stream.isatty() else WIDE, highlight=False, markup=False, emoji=False, soft_wrap=True
-    )
+    piped = not stream.isatty()
+    file = cast(IO[str], _Unpadded(stream)) if piped else stream
+    width = WIDE if piped else None
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+class _Unpadded:
+    """A stream whose lines do not end in the blanks that tables are filled up with."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_PADDING.sub("\n", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def write_json(value: Any) -> None:
