@@ -21,6 +21,7 @@ from hcloud.planner.fleet import Amounts, Fleet, vector
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Enqueue, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
 
@@ -33,6 +34,8 @@ class Group:
     this plan (room and money only shrink while it is made). ``fits_now``, ``fits_later``: whether a rank may find room
     on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
     offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
+    ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
+    them any more, because nothing can be rented for them.
     """
 
     resources: Resources
@@ -48,6 +51,8 @@ class Group:
     pending: int = 0
     instance_types: tuple[str, ...] = ()
     exclusive: bool = False
+    leaning: Leaning = PLAIN
+    lifted: bool = False
 
     def taken_of(self, capacity: Amounts) -> Amounts:
         """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
@@ -56,7 +61,7 @@ class Group:
         return self.demand if capacity.ndim == 1 else self.demand[:, None]
 
 
-Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool]
+Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning]
 
 
 @dataclass(slots=True)
@@ -77,6 +82,7 @@ class Draft:
     running: list[Job]
     fleet: Fleet
     ledger: Ledger
+    strategy: Strategy
     actions: list[Action] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
     queue: dict[bool, list[tuple[Job, Group]]] = field(default_factory=lambda: {True: [], False: []})
@@ -177,13 +183,14 @@ class Draft:
         user = spec.user if self.ledger.watches_users else ""
         size = (need.vcpus, need.memory_mib, need.disk_gib)
         asks = (spec.target.kind, spec.interruptible, user, spec.instance_types, spec.exclusive)
-        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks)
+        leaning = self.strategy.leaning(job)
+        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._new_group(spec)
+            group = self.groups[key] = self._new_group(spec, leaning)
         return group
 
-    def _new_group(self, spec: JobSpec) -> Group:
+    def _new_group(self, spec: JobSpec, leaning: Leaning) -> Group:
         nodes, spot = spec.nodes, self.policy.spot
         return Group(
             resources=spec.resources,
@@ -194,6 +201,7 @@ class Draft:
             promise=spec.target.kind != "best_effort",
             instance_types=spec.instance_types,
             exclusive=spec.exclusive,
+            leaning=leaning,
         )
 
 
@@ -203,14 +211,16 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     paying = [job for job in jobs if job.attempt is not None or job.awaiting]
+    fleet = Fleet(live, holding)
     draft = Draft(
         snapshot=snapshot,
         policy=policy,
         rng=rng,
         jobs=jobs,
         running=holding,
-        fleet=Fleet(live, holding),
+        fleet=fleet,
         ledger=open_ledger(snapshot, policy, live, paying),
+        strategy=open_strategy(snapshot, policy, fleet),
         stopping={job.id for job in holding if job.attempt and job.attempt.stop_requested_at is not None},
     )
     for job in holding:

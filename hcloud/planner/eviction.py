@@ -15,7 +15,7 @@ from hcloud.model import Allocation, FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, vector
-from hcloud.planner.placement import permitted
+from hcloud.planner.placement import suited
 from hcloud.planner.wording import amount
 
 REST_S = 300.0
@@ -66,7 +66,7 @@ def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
     The machine with the fewest victims wins; on it, those last in the queue order go first.
     """
     fleet = draft.fleet
-    allowed = permitted(draft, group, fleet.placeable)
+    allowed = suited(draft, group, fleet.placeable)
     taken = group.taken_of(fleet.capacity)
     enough = ((fleet.room + victims.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(axis=0) & allowed
     options = [(_needed(draft, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]

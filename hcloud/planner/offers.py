@@ -14,10 +14,11 @@ from itertools import islice
 
 import numpy as np
 
-from hcloud.model import Market, Number, Offer, Reason
+from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.strategies import Hybrid, Leaning
 from hcloud.planner.wording import amount, offer_words, seconds
 
 LOOK_AHEAD_GROUPS = 16
@@ -37,8 +38,10 @@ class Counter:
     backoffs: list[OfferBackoff | None]
     left: list[float]
     forbidden: list[tuple[Offer, str]]
+    hybrid: Hybrid | None = None
     fits: dict[int, Mask] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
+    mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
 
     def fitting(self, group: Group) -> Mask:
         """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
@@ -59,8 +62,18 @@ class Counter:
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         fitting = (int(at) for at in np.flatnonzero(self.fitting(group)))
-        had = [at for at in fitting if self.backoffs[at] is None and self.left[at] >= 1]
+        rentable = self.rentable(group)
+        had = [at for at in fitting if rentable[at] and self.backoffs[at] is None and self.left[at] >= 1]
         return sorted(had, key=lambda at: float(self.price_usd_per_h[at]))
+
+    def rentable(self, group: Group) -> Mask:
+        """Return which offers the mapping of a hybrid strategy allows for ``group``; without one: all."""
+        if self.hybrid is None:
+            return np.ones(len(self.offers), dtype=np.bool_)
+        key = (group.leaning, group.resources)
+        if key not in self.mapped:
+            self.mapped[key] = self.hybrid.rentable(*key, self.offers)
+        return self.mapped[key]
 
     def worth_usd_per_h(self, group: Group) -> float:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
@@ -89,6 +102,7 @@ def open_counter(draft: Draft) -> Counter:
         backoffs=[_backoff(draft, offer) for offer in allowed],
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=forbidden,
+        hybrid=draft.strategy.hybrid,
     )
 
 
@@ -98,7 +112,7 @@ def _forbidden(draft: Draft, offer: Offer) -> str | None:
         return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
     if caps.max_instances_per_type.get(name) == 0:
         return f"caps.max_instances_per_type forbids {name}"
-    return draft.policy.allow.refusal(offer)
+    return draft.policy.allow.refusal(offer) or draft.strategy.refusal(offer)
 
 
 def _backoff(draft: Draft, offer: Offer) -> OfferBackoff | None:

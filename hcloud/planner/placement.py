@@ -25,7 +25,7 @@ def place(draft: Draft, promise: bool) -> None:
     for job, group in draft.queue[promise]:
         # A job with room held for it may start where its group does not fit.
         hopeful = group.stuck is None and (group.fits_now or job.id in draft.holds)
-        if hopeful and draft.user_cap(job) is None and _try_place(draft, job, group):
+        if hopeful and draft.user_cap(job) is None and place_now(draft, job, group):
             group.pending -= 1
         else:
             draft.unplaced.append((job, group))
@@ -33,8 +33,14 @@ def place(draft: Draft, promise: bool) -> None:
 
 def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
     """Return the machines of ``mask`` that ``group`` may run on and, if it is exclusive, nobody else has part of."""
-    allowed = permitted(draft, group, mask)
+    allowed = suited(draft, group, mask)
     return allowed & draft.fleet.unshared(draft.fleet.room) if group.exclusive else allowed
+
+
+def suited(draft: Draft, group: Group, mask: Mask) -> Mask:
+    """Return the machines of ``mask`` that ``group`` may run on and that are good enough for it (hybrid mapping)."""
+    allowed, hybrid = permitted(draft, group, mask), draft.strategy.hybrid
+    return allowed & hybrid.suits(group.leaning, group.resources) if hybrid is not None else allowed
 
 
 def permitted(draft: Draft, group: Group, mask: Mask) -> Mask:
@@ -137,7 +143,7 @@ def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- placing
-def _try_place(draft: Draft, job: Job, group: Group) -> bool:
+def place_now(draft: Draft, job: Job, group: Group) -> bool:
     """Place ``job``, which lets go of what it held; or hold that again."""
     held = draft.holds.pop(job.id, [])
     unclaim(draft, group, held)
@@ -177,7 +183,7 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
     fleet, places = draft.fleet, list[int]()
     own = np.zeros(len(fleet.instances), dtype=np.bool_)
     own[list(held)] = True
-    for mask in (fleet.placeable & own, fleet.placeable) if held else (fleet.placeable,):
+    for mask in (fleet.placeable & own, *_open_now(draft, group)) if held else _open_now(draft, group):
         allowed = usable(draft, group, mask)
         if group.exclusive:
             allowed = allowed & fleet.unshared(fleet.free)
@@ -185,6 +191,22 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
             fleet.use(at, draft.amount_on(group, at))
             places.append(at)
     return places
+
+
+def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
+    """Return where units of ``group`` may start now, in order of preference: all alike, but under a hybrid strategy."""
+    placeable, hybrid = draft.fleet.placeable, draft.strategy.hybrid
+    if hybrid is None:
+        return (placeable,)
+    return hybrid.preferred(placeable & ~closed(draft, group))
+
+
+def closed(draft: Draft, group: Group) -> Mask:
+    """Return the reserved machines that a hybrid strategy keeps from ``group`` while they are this full."""
+    hybrid = draft.strategy.hybrid
+    if hybrid is None or group.lifted:
+        return np.zeros(len(draft.fleet.instances), dtype=np.bool_)
+    return hybrid.closed(group.leaning, group.resources)
 
 
 def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:

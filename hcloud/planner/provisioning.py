@@ -20,10 +20,22 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
 from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
 from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
-from hcloud.planner.placement import awaited_full, awaited_places, claim, permitted, queue_again, unclaim, usable
+from hcloud.planner.placement import (
+    awaited_full,
+    awaited_places,
+    claim,
+    closed,
+    permitted,
+    place_now,
+    queue_again,
+    unclaim,
+)
 from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.retention import is_idle
 from hcloud.planner.wording import amount, deadline_numbers, offer_words, seconds
+
+WAITS_FOR_RESERVED = "waits_for_reserved"
+"""The reason's code of a job that a hybrid strategy lets wait rather than rent something for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,9 +92,11 @@ def _rule_out(desk: Desk, groups: Sequence[Group]) -> None:
         draft, counter = desk.draft, desk.counter
         sizes = counter.capacity[counter.permitted(groups[0])]
         demands = np.array([group.demand for group in groups])
-        now = draft.fleet.fits_somewhere(demands, usable(draft, groups[0], draft.fleet.placeable))
-        anywhere = draft.fleet.placeable | draft.fleet.coming
-        later = draft.fleet.fits_somewhere(demands, usable(draft, groups[0], anywhere))
+        allowed = permitted(draft, groups[0], draft.fleet.placeable | draft.fleet.coming)
+        if groups[0].exclusive:
+            allowed = allowed & draft.fleet.unshared(draft.fleet.room)
+        now = draft.fleet.fits_somewhere(demands, allowed & draft.fleet.placeable)
+        later = draft.fleet.fits_somewhere(demands, allowed)
         offered = fits_any(demands, sizes)
         for at, group in enumerate(groups):
             group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])
@@ -138,7 +152,7 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
     """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
     draft, needed = desk.draft, group.needed
     room, ledger = draft.fleet.room.copy(), draft.ledger
-    running = claim(draft, group, desk.running, needed)
+    running = claim(draft, group, _claimable(desk, group), needed)
     coming = claim(draft, group, draft.fleet.coming, needed - len(running))
     if len(running) + len(coming) < needed:
         unclaim(draft, group, coming)
@@ -147,22 +161,43 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
             coming = []
         else:
             coming = claim(draft, group, draft.fleet.coming, needed - len(running))
-            refusal = _buy(desk, job, group, len(running) + len(coming))
+            served = len(running) + len(coming)
+            refusal = _buy(desk, job, group, served)
             if refusal is None:
                 draft.used.update(running)
                 return None
             draft.fleet.room[:], draft.ledger = room, ledger
-            return refusal
+            if _lift(desk, job, group, refusal):
+                return None
+            return _make_room(desk, job, needed - served, refusal)
     draft.used.update(running)
     _wait_for_claims(draft, job, coming)
     return None
+
+
+def _claimable(desk: Desk, group: Group) -> Mask:
+    """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
+    draft, running = desk.draft, desk.running
+    if draft.strategy.hybrid is None:
+        return running
+    free: Mask = np.logical_and.reduce(draft.fleet.free >= group.demand[:, None] - SLACK, axis=0)
+    return running & ~(closed(draft, group) & free)
+
+
+def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
+    """Place ``job`` on reserved machines that were closed to it, as nothing can be rented; return whether it fits."""
+    draft = desk.draft
+    if refusal.code == WAITS_FOR_RESERVED or not (group.lifted or closed(draft, group).any()):
+        return False
+    group.lifted = group.fits_now = True
+    return place_now(draft, job, group)
 
 
 def _still_served(desk: Desk, job: Job, group: Group) -> bool:
     """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
     draft = desk.draft
     held = draft.holds.pop(job.id, [])
-    running = claim(draft, group, desk.running, group.needed - len(held))
+    running = claim(draft, group, _claimable(desk, group), group.needed - len(held))
     coming = claim(draft, group, draft.fleet.coming, group.needed - len(held) - len(running))
     if len(held) + len(running) + len(coming) < group.needed:
         unclaim(draft, group, [*held, *running, *coming])
@@ -175,7 +210,7 @@ def _evict(desk: Desk, group: Group, count: int) -> bool:
     """Choose victims for ``count`` ranks and claim their room, or choose none."""
     room = desk.draft.fleet.room.copy()
     for _ in range(count):
-        if claim(desk.draft, group, desk.running, 1):
+        if claim(desk.draft, group, _claimable(desk, group), 1):
             continue
         at = evict_for(desk.draft, desk.victims, group)
         if at < 0:
@@ -226,8 +261,7 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
     for machine in desk.machines[before:]:
         desk.counter.left[machine.at] += 1
     del desk.machines[before:]
-    missing = group.needed - served
-    return _make_room(desk, job, missing, refusal) if refusal is not None else None
+    return refusal
 
 
 def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
@@ -282,6 +316,8 @@ def _refused(offer: Offer, refusal: Reason) -> Reason:
 
 def _unobtainable(desk: Desk, group: Group) -> Reason:
     """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
+    if (waits := _waits_for_reserved(desk, group)) is not None:
+        return waits
     snapshot, reason = desk.draft.snapshot, why_not_obtainable(desk.draft, desk.counter, group)
     if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type"):
         return reason
@@ -294,6 +330,26 @@ def _unobtainable(desk: Desk, group: Group) -> Reason:
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
         return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
     return reason
+
+
+def _waits_for_reserved(desk: Desk, group: Group) -> Reason | None:
+    """Return that ``group`` waits for reserved room, where the mapping keeps it from what could be rented."""
+    hybrid, counter = desk.draft.strategy.hybrid, desk.counter
+    if hybrid is None:
+        return None
+    kept_from = counter.fitting(group) & ~counter.rentable(group)
+    if not any(counter.backoffs[at] is None and counter.left[at] >= 1 for at in np.flatnonzero(kept_from)):
+        return None
+    wait_s = hybrid.expected_wait_s(group.resources)
+    numbers: dict[str, Number] = {
+        "quality_needed": group.leaning.quality,
+        "reserved_in_use": round(hybrid.utilisation, 4),
+        "hard_limit": hybrid.policy.hard_limit,
+        "expected_wait_s": wait_s,
+        "spin_up_s": hybrid.spin_up_s if hybrid.spin_up_s < float("inf") else None,
+    }
+    text = f"waits for reserved room: {hybrid.utilisation:.0%} of it is in use, and what could be rented is not for it"
+    return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
 
 
 def _launch(desk: Desk, machine: NewMachine) -> Launch:

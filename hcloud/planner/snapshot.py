@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hcloud.forecast.recent import NOTHING_RECENT, Recent
 from hcloud.known import Classification
 from hcloud.model import Instance, Job, Offer
 
@@ -72,5 +73,9 @@ class Snapshot:
     providers: frozenset[str] = frozenset()
     applications: Mapping[str, Classification] = field(default_factory=dict)
     """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
+    recent: Recent = NOTHING_RECENT
+    """What the last while has shown of queue, reserved room and machines; followed by the controller."""
+    busy_s: tuple[float, ...] = ()
+    """For how long machines were busy lately, oldest first: from being given a unit until it ended (ARQ §4.2)."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""

@@ -1,0 +1,233 @@
+"""What the last while has shown: how the queue grew, how often reserved room came free, what machines delivered.
+
+A plan is made from one snapshot and remembers nothing, so what must last between plans (HCloud's soft limit follows the
+queue; its expected wait follows the releases of reserved room; misbehaving machines are let go) is followed here, from
+the event log, and handed to the plan as a :class:`Recent`. Nothing of it moves within one plan. It may be lost without
+harm: everything starts from the policy's values again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hcloud.model import Event, EventKind, FailureCause, InstanceId, JobId, Market
+from hcloud.quality import Delivered, TypeQuality
+
+_NOTHING_MEASURED = TypeQuality(by_key={})
+KEPT_S = 3600.0
+"""The book looks back this far."""
+READINGS_MINIMUM = 3
+"""A machine is judged by its jobs' performance from so many measurements on."""
+REFUSALS_MINIMUM = 2
+"""A machine on which the units of so many jobs could not be started, and no unit could, is broken."""
+_RELEASES, _SAMPLES, _READINGS, _MACHINES = 256, 1024, 16, 400
+_WAITING = ("queued", "awaiting_instance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A unit on a reserved machine ended and gave ``vcpus`` back."""
+
+    at: float
+    vcpus: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """A summary of the last while; empty where nothing is known (a new deployment, a supposed snapshot).
+
+    ``queue``: pairs of time and number of waiting jobs, in order of time, one for each change. ``releases``: of room on
+    reserved machines, in order of time. ``delivered``: by live machine, what it delivered as a part of what its type
+    usually does (1: just that; 0: nothing could be started there); absent: not measured enough. ``quality``: what
+    instance types delivered, in absolute terms.
+    """
+
+    queue: tuple[tuple[float, int], ...] = ()
+    releases: tuple[Release, ...] = ()
+    delivered: Mapping[InstanceId, float] = field(default_factory=dict)
+    quality: TypeQuality = _NOTHING_MEASURED
+
+    def queue_growth(self, now: float, window_s: float) -> int:
+        """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
+        if not self.queue:
+            return 0
+        before = bisect_right(self.queue, now - window_s, key=lambda sample: sample[0])
+        return max(0, self.queue[-1][1] - (self.queue[before - 1][1] if before else 0))
+
+    def quiet_s(self, now: float) -> float:
+        """Return for how long nothing has waited; 0 while something does, or where nothing is known."""
+        if not self.queue or self.queue[-1][1] > 0:
+            return 0.0
+        return max(0.0, now - self.queue[-1][0])
+
+    def release_interval_s(self, vcpus: float, quantile: float) -> float | None:
+        """Return the ``quantile`` of the times between releases of at least ``vcpus`` at once (HCloud §8.4.2).
+
+        None where fewer than five such intervals were seen: nothing can be said.
+        """
+        times = [release.at for release in self.releases if release.vcpus >= vcpus - 1e-9]
+        intervals = sorted(later - earlier for earlier, later in pairwise(times))
+        if len(intervals) < 5:
+            return None
+        return intervals[min(len(intervals) - 1, int(quantile * len(intervals)))]
+
+
+NOTHING_RECENT = Recent()
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A live machine as the log tells of it; ``readings``: measured over predicted performance of its units."""
+
+    provider: str
+    region: str
+    type: str
+    market: str
+    readings: deque[float] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    refused: set[JobId] = field(default_factory=set)
+    started: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """The median reading; None while there are too few."""
+        return statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
+
+
+@dataclass(slots=True)
+class RecentBook:
+    """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines."""
+
+    _machines: dict[InstanceId, _Machine] = field(default_factory=dict)
+    _gone: deque[tuple[_Machine, float]] = field(default_factory=lambda: deque(maxlen=_MACHINES))
+    _vcpus: dict[str, float] = field(default_factory=dict)
+    _waiting: set[JobId] = field(default_factory=set)
+    _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
+    _judged: tuple[dict[InstanceId, float], TypeQuality] | None = None
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take in events in order, each once; those of no interest are passed over."""
+        for event in events:
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+
+    def recent(self, now: float) -> Recent:
+        """Return the summary as of ``now``."""
+        while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
+            self._queue.popleft()
+        while self._releases and self._releases[0].at < now - KEPT_S:
+            self._releases.popleft()
+        delivered, quality = self._judge()
+        return Recent(queue=tuple(self._queue), releases=tuple(self._releases), delivered=delivered, quality=quality)
+
+    def _judge(self) -> tuple[dict[InstanceId, float], TypeQuality]:
+        if self._judged is None:
+            measured = {i: ratio for i, each in self._machines.items() if (ratio := each.ratio) is not None}
+            self._judged = self._delivered(measured), TypeQuality.of(self._observations(measured))
+        return self._judged
+
+    def _delivered(self, measured: Mapping[InstanceId, float]) -> dict[InstanceId, float]:
+        """Judge machines against others of their type, so that a prediction that is wrong for all condemns nobody."""
+        usual: dict[tuple[str, str], list[float]] = {}
+        for machine, ratio in [*self._gone, *((self._machines[i], ratio) for i, ratio in measured.items())]:
+            usual.setdefault((machine.provider, machine.type), []).append(ratio)
+        found: dict[InstanceId, float] = {}
+        for name, machine in self._machines.items():
+            if len(machine.refused) >= REFUSALS_MINIMUM and not machine.started:
+                found[name] = 0.0
+            elif name in measured:
+                ratios = usual[machine.provider, machine.type]
+                middle = statistics.median(ratios) if len(ratios) >= READINGS_MINIMUM else 1.0
+                found[name] = measured[name] / max(min(middle, 1.0), 1e-9)
+        return found
+
+    def _observations(self, measured: Mapping[InstanceId, float]) -> Iterable[Delivered]:
+        for machine, ratio in [*self._gone, *((self._machines[i], ratio) for i, ratio in measured.items())]:
+            yield Delivered(
+                provider=machine.provider,
+                region=machine.region,
+                instance_type=machine.type,
+                market=Market(machine.market),
+                quality=min(1.0, max(0.0, ratio)),
+            )
+
+    # ------------------------------------------------------------------------------------------------- event handlers
+    def _requested(self, event: Event) -> None:
+        fields = event.fields
+        self._machines[event.instance_id or ""] = _Machine(
+            provider=str(fields.get("provider", "")),
+            region=str(fields.get("region", "")),
+            type=str(fields.get("type", "")),
+            market=str(fields.get("market", "on_demand")),
+        )
+
+    def _terminated(self, event: Event) -> None:
+        machine = self._machines.pop(event.instance_id or "", None)
+        self._judged = None
+        if machine is not None and machine.ratio is not None:
+            self._gone.append((machine, machine.ratio))
+
+    def _unit_started(self, event: Event) -> None:
+        self._vcpus[_unit(event)] = _number(event, "vcpus")
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None:
+            machine.started, self._judged = True, None
+
+    def _unit_ended(self, event: Event) -> None:
+        vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
+        if machine is None:
+            return
+        if event.fields.get("cause") == FailureCause.START_REFUSED.value:
+            machine.refused.add(event.job_id or "")
+            self._judged = None
+        elif machine.market == Market.RESERVED.value and vcpus > 0:
+            self._releases.append(Release(at=event.at, vcpus=vcpus))
+
+    def _job_state(self, event: Event) -> None:
+        self._count(event, waits=event.fields.get("to") in _WAITING)
+
+    def _job_finished(self, event: Event) -> None:
+        self._count(event, waits=False)
+
+    def _count(self, event: Event, *, waits: bool) -> None:
+        """Note the length of the queue; at one moment only the last counts: who passes through has not waited."""
+        (self._waiting.add if waits else self._waiting.discard)(event.job_id or "")
+        if self._queue and self._queue[-1][0] >= event.at:
+            self._queue[-1] = (self._queue[-1][0], len(self._waiting))
+        elif not self._queue or self._queue[-1][1] != len(self._waiting):
+            self._queue.append((event.at, len(self._waiting)))
+
+    def _measured(self, event: Event) -> None:
+        machine = self._machines.get(event.instance_id or "")
+        predicted, measured = _number(event, "predicted"), _number(event, "measured")
+        if machine is not None and predicted > 0 and measured >= 0:
+            machine.readings.append(measured / predicted)
+            self._judged = None
+
+
+_HANDLERS = {
+    EventKind.INSTANCE_REQUESTED: RecentBook._requested,
+    EventKind.INSTANCE_TERMINATED: RecentBook._terminated,
+    EventKind.UNIT_STARTED: RecentBook._unit_started,
+    EventKind.UNIT_ENDED: RecentBook._unit_ended,
+    EventKind.JOB_STATE: RecentBook._job_state,
+    EventKind.JOB_FINISHED: RecentBook._job_finished,
+    EventKind.PREDICTION: RecentBook._measured,
+}
+RECENT_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
+"""The events a :class:`RecentBook` needs; all others may be left out."""
+
+
+def _unit(event: Event) -> str:
+    return f"{event.fields.get('attempt')}.{event.fields.get('rank')}"
+
+
+def _number(event: Event, key: str) -> float:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -1,0 +1,291 @@
+"""The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved machines.
+
+SR, OdF and OdM say what may be rented and nothing else. The hybrids HF and HM also map jobs: each kind of waiting job
+has a :class:`Leaning`, and :class:`Hybrid` answers where one may go: on which machines ever (``suits``), on which not
+while they are this full (``closed``), and what may be rented for it (``rentable``). With P8:
+
+* reserved machines are open to all below the soft limit, to those for which nothing on demand is good enough below the
+  hard limit, and to everybody while nothing at all runs on one: what is paid for is not left idle;
+* on-demand machines are good enough where nine in ten of their type deliver more than the job needs (``Q90 > Q_T``),
+  and, for a job that has to wait otherwise, where they are full servers;
+* a full server is rented for a job that needs reserved room when the wait is expected to be longer than its spin-up, or
+  has been.
+
+``suits`` and ``rentable`` stay the same while a plan is made and carried out; ``closed`` follows what is placed. That
+keeps a plan a fixed point: it never closes what it promised to somebody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hcloud.model import Job, Market, Offer, Resources
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy, Provisioning
+
+_NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
+_FILLED_TO = {"p5": 0.5, "p6": 0.7, "p7": 0.9}
+_ONLY_RESERVED, _NO_RESERVED = ("sr",), ("odf", "odm")
+_FULL_ONLY = ("odf", "hf")
+_HYBRIDS = ("hf", "hm")
+
+
+class Leaning(NamedTuple):
+    """What the mapping asks of a job: the quality it needs (0..1), whether it has waited for longer than a full server
+    takes to start, and on which side its coin fell."""
+
+    quality: float = 0.0
+    overdue: bool = False
+    heads: bool = False
+
+
+PLAIN = Leaning()
+
+
+@dataclass(slots=True, eq=False)
+class Strategy:
+    """The policy's strategy over one snapshot. ``full_from``: by provider, from how many vCPUs on a machine is full."""
+
+    policy: Provisioning
+    full_from: Mapping[str, float]
+    hybrid: Hybrid | None = None
+
+    def refusal(self, offer: Offer) -> str | None:
+        """Return why ``offer`` may not be rented under this strategy, or None when it may."""
+        name, reserved = self.policy.strategy, offer.market is Market.RESERVED
+        if name in _ONLY_RESERVED and not reserved:
+            return f"provisioning.strategy {name} uses reserved machines only"
+        if name in _NO_RESERVED and reserved:
+            return f"provisioning.strategy {name} uses no reserved machines"
+        if name in _FULL_ONLY and not reserved and not is_full(self.full_from, offer):
+            least = self.full_from.get(offer.provider, self.policy.full_server_vcpus)
+            return f"provisioning.strategy {name} rents full servers only (from {least:g} vCPUs on)"
+        return None
+
+    def leaning(self, job: Job) -> Leaning:
+        """Return where ``job`` leans; jobs that lean alike and ask for the same are treated alike."""
+        return self.hybrid.leaning(job) if self.hybrid is not None else PLAIN
+
+
+def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
+    """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
+    full_from = _full_from(snapshot, policy) if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS) else {}
+    strategy = Strategy(policy=policy.provisioning, full_from=full_from)
+    if policy.provisioning.strategy in _HYBRIDS:
+        strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
+    return strategy
+
+
+def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
+    """Return from how many vCPUs on a machine is full: the policy's number, or a provider's largest that may be had."""
+    largest: dict[str, float] = {}
+    limit_usd = policy.caps.max_price_usd_per_h
+    for offer in snapshot.offers:
+        dear = limit_usd is not None and offer.price_usd_per_h > limit_usd
+        if offer.market is not Market.RESERVED and not dear and policy.allow.refusal(offer) is None:
+            vcpus = offer.instance_type.capacity.vcpus
+            largest[offer.provider] = max(largest.get(offer.provider, 0.0), vcpus)
+    return {name: min(vcpus, policy.provisioning.full_server_vcpus) for name, vcpus in largest.items()}
+
+
+def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
+    """Return whether machines of ``offer`` are full servers, which few strangers disturb (HCloud §8.1)."""
+    least = full_from.get(offer.provider)
+    return least is not None and offer.instance_type.capacity.vcpus >= least - SLACK
+
+
+def expected_quality(snapshot: Snapshot, policy: Provisioning, full_from: Mapping[str, float], offer: Offer) -> float:
+    """Return ``Q90`` (0..1) of machines like ``offer``: measured, or by size where little was measured."""
+    full = full_from.get(offer.provider, policy.full_server_vcpus)
+    part = min(1.0, offer.instance_type.capacity.vcpus / max(full, SLACK))
+    small, whole = policy.unmeasured_quality_small, policy.unmeasured_quality_full
+    return snapshot.recent.quality.q90(offer, unknown=small + (whole - small) * part)
+
+
+def quality_needed(snapshot: Snapshot, policy: Provisioning, job: Job) -> float:
+    """Return ``Q_T`` (0..1): from the job's classification, else what the policy assumes of its kind."""
+    if job.spec.target.kind == "best_effort":
+        return 0.0
+    known = snapshot.applications.get(job.application)
+    if known is not None:
+        return known.quality_target.value
+    return policy.assumed_quality_service if job.spec.target.kind == "service" else policy.assumed_quality_batch
+
+
+def soft_limit(snapshot: Snapshot, policy: Provisioning) -> float:
+    """Return the dynamic soft limit (0..1): falls linearly as the queue grows, rises while nothing queues (§8.4.2)."""
+    grown = snapshot.recent.queue_growth(snapshot.now, policy.queue_window_s)
+    quiet_min = snapshot.recent.quiet_s(snapshot.now) / 60.0
+    limit = policy.soft_limit - policy.soft_limit_fall_per_job * grown + policy.soft_limit_rise_per_min * quiet_min
+    return min(max(limit, policy.soft_limit_minimum), policy.hard_limit)
+
+
+@dataclass(slots=True, eq=False)
+class Hybrid:
+    """Who goes to reserved machines (HF, HM). Machines are those of ``fleet``, offers those given.
+
+    ``quality`` and ``full`` are about machines (shape ``(N,)``), ``paid_vcpus`` counts all reserved capacity, launched
+    or not. ``spin_up_s``: of the full server that starts soonest. ``reserved_sizes``: of reserved machines that live or
+    can be had, ``rented_sizes``: the same of others.
+    """
+
+    policy: Provisioning
+    fleet: Fleet
+    reserved: Mask
+    quality: Amounts
+    full: Mask
+    paid_vcpus: float
+    soft: float
+    spin_up_s: float
+    reserved_sizes: list[Resources]
+    rented_sizes: list[Resources]
+    snapshot: Snapshot
+    full_from: Mapping[str, float]
+    rented: list[Offer]
+    _suits: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
+    _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
+
+    # ---------------------------------------------------------------------------------------------------------- leaning
+    def leaning(self, job: Job) -> Leaning:
+        """Return what the mapping policy looks at in ``job``, and nothing else of it."""
+        name, snapshot = self.policy.mapping, self.snapshot
+        if name == "p1":
+            return Leaning(heads=_heads(job))
+        if name in _NEEDS_ABOVE:
+            return Leaning(quality=float(quality_needed(snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
+        if name in _FILLED_TO:
+            return PLAIN
+        waited_s = snapshot.now - max(job.submitted_at, job.not_before_at)
+        needed = round(quality_needed(snapshot, self.policy, job), 2)
+        return Leaning(quality=needed, overdue=waited_s > self.spin_up_s)
+
+    def _side(self, leaning: Leaning, size: Resources) -> bool | None:
+        """Return True for reserved only, False for rented only, None for both (P1-P4 where both could serve it)."""
+        name = self.policy.mapping
+        if name != "p1" and name not in _NEEDS_ABOVE:
+            return None
+        wants_reserved = leaning.heads if name == "p1" else leaning.quality > 0.5
+        possible = self.reserved_sizes if wants_reserved else self.rented_sizes
+        return wants_reserved if any(size.fits(each) for each in possible) else None
+
+    # --------------------------------------------------------------------------------------------------------- machines
+    def suits(self, leaning: Leaning, size: Resources) -> Mask:
+        """Return the machines that are good enough for jobs that lean so and ask for ``size``."""
+        known = self._suits.get((leaning, size))
+        if known is None:
+            known = self._suits[leaning, size] = self._good_enough(leaning, size)
+        return known
+
+    def _good_enough(self, leaning: Leaning, size: Resources) -> Mask:
+        side = self._side(leaning, size)
+        if side is not None:
+            return self.reserved if side else ~self.reserved
+        if self.policy.mapping != "p8":
+            return np.ones_like(self.reserved)
+        return self.reserved | self.full | (self.quality > leaning.quality)
+
+    @property
+    def utilisation(self) -> float:
+        """Return the part (0..1) of the reserved vCPUs that units hold; 1 where nothing is reserved."""
+        if self.paid_vcpus <= 0:
+            return 1.0
+        held = self.fleet.capacity[0, self.reserved] - self.fleet.free[0, self.reserved]
+        return float(held.sum()) / self.paid_vcpus
+
+    def closed(self, leaning: Leaning, size: Resources) -> Mask:
+        """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now."""
+        name = self.policy.mapping
+        by_load = name == "p8" or name in _FILLED_TO
+        if not by_load or self.utilisation < self.limit(leaning, size) - SLACK:
+            return np.zeros_like(self.reserved)
+        # What is paid for and entirely idle is used before anything is rented.
+        return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
+
+    def limit(self, leaning: Leaning, size: Resources) -> float:
+        """Return up to which utilisation reserved machines are open: less far to those who can do without them."""
+        if self.policy.mapping in _FILLED_TO:
+            return _FILLED_TO[self.policy.mapping]
+        return self.soft if self.tolerant(leaning, size) else self.policy.hard_limit
+
+    def preferred(self, placeable: Mask) -> tuple[Mask, ...]:
+        """Return ``placeable`` machines in order of preference: what is paid already comes first."""
+        return placeable & self.reserved, placeable & ~self.reserved
+
+    # ----------------------------------------------------------------------------------------------------------- offers
+    def tolerant(self, leaning: Leaning, size: Resources) -> bool:
+        """Return whether something that can be rented is good enough for jobs that lean so and ask for ``size``."""
+        known = self._tolerant.get((leaning, size))
+        if known is None:
+            fitting = (offer for offer in self.rented if size.fits(offer.instance_type.capacity))
+            known = self._tolerant[leaning, size] = any(self.tolerates(leaning, offer) for offer in fitting)
+        return known
+
+    def tolerates(self, leaning: Leaning, offer: Offer) -> bool:
+        """Return whether rented machines like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
+        if self.policy.mapping != "p8":
+            return True
+        return expected_quality(self.snapshot, self.policy, self.full_from, offer) > leaning.quality
+
+    def rentable(self, leaning: Leaning, size: Resources, offers: Sequence[Offer]) -> Mask:
+        """Return which of ``offers`` may be launched for jobs that lean so and ask for ``size``."""
+        side = self._side(leaning, size)
+        reserved = np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_)
+        if side is not None:
+            return reserved if side else ~reserved
+        if self.policy.mapping != "p8":
+            return np.ones_like(reserved)
+        sooner = self.rents_sooner(leaning, size)
+        good = [self.tolerates(leaning, o) or (sooner and is_full(self.full_from, o)) for o in offers]
+        return reserved | np.array(good, dtype=np.bool_)
+
+    def rents_sooner(self, leaning: Leaning, size: Resources) -> bool:
+        """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""
+        if leaning.overdue or not any(size.fits(each) for each in self.reserved_sizes):
+            return True
+        wait_s = self.expected_wait_s(size)
+        return wait_s is not None and wait_s > self.spin_up_s
+
+    def expected_wait_s(self, size: Resources) -> float | None:
+        """Return the expected wait for reserved room of ``size``; None where too little is known."""
+        return self.snapshot.recent.release_interval_s(size.vcpus, self.policy.wait_quantile)
+
+
+def _heads(job: Job) -> bool:
+    """A fair coin that falls the same way in every plan, whatever the job is called."""
+    return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
+
+
+def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
+    own, full_from = policy.provisioning, strategy.full_from
+    kinds = [instance.offer for instance in fleet.instances]
+    reserved = np.array([offer.market is Market.RESERVED for offer in kinds], dtype=np.bool_)
+    staying = np.zeros(len(kinds), dtype=np.bool_)
+    staying[fleet.staying] = True
+    allowed = [o for o in snapshot.offers if policy.allow.refusal(o) is None and strategy.refusal(o) is None]
+    rented = [o for o in allowed if o.market is not Market.RESERVED]
+    unlaunched = [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
+    unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
+    live = [fleet.instances[at] for at in fleet.staying]
+    return Hybrid(
+        policy=own,
+        snapshot=snapshot,
+        fleet=fleet,
+        full_from=full_from,
+        reserved=reserved,
+        quality=np.array([expected_quality(snapshot, own, full_from, offer) for offer in kinds], dtype=np.float64),
+        full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_),
+        paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
+        soft=soft_limit(snapshot, own),
+        spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
+        reserved_sizes=[i.capacity for i in live if i.offer.market is Market.RESERVED]
+        + [o.instance_type.capacity for o in unlaunched],
+        rented_sizes=[i.capacity for i in live if i.offer.market is not Market.RESERVED]
+        + [o.instance_type.capacity for o in rented],
+        rented=rented,
+    )
