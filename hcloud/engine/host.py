@@ -172,11 +172,7 @@ def _isolation() -> Isolation:
 
 def _sweep() -> None:
     """Remove groups whose maker was killed. One that is still in use refuses, so this can do no harm."""
-    for path in Path("/sys/fs/cgroup").glob(f"**/hcloud.{PREFIX}-*"):
-        owner = path.name.split("-")[1]
+    for name in limits.found_cgroups(PREFIX):
+        owner = name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():
-            for each in (path / path.name.removeprefix("hcloud."), path):
-                try:
-                    each.rmdir()
-                except OSError:
-                    continue
+            limits.remove_found_cgroup(name)

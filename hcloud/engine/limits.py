@@ -55,7 +55,7 @@ class Group(Protocol):
         """Move the calling process into it."""
 
     def processes(self) -> set[int]:
-        """Return the ids of all processes in it."""
+        """Return the ids of all processes in it and in groups inside it."""
 
     def usage(self) -> GroupUsage:
         """Return what its processes used so far."""
@@ -104,9 +104,8 @@ class GroupV1:
             (path / "cgroup.procs").write_text("0")
 
     def processes(self) -> set[int]:
-        """Return the ids of all processes in it."""
-        lists = (_text(path / "cgroup.procs") or "" for path in self._paths.values())
-        return {int(pid) for text in lists for pid in text.split()}
+        """Return the ids of all processes in it and in groups inside it."""
+        return {pid for path in self._paths.values() for pid in _processes(path)}
 
     def usage(self) -> GroupUsage:
         """Return what its processes used so far."""
@@ -118,7 +117,7 @@ class GroupV1:
         )
 
     def oom_kills(self) -> int:
-        """Return how many of its processes the kernel killed for memory."""
+        """Return how many of its own processes the kernel killed for memory; those of groups inside count there."""
         return _keyed(self._read("memory", "memory.oom_control")).get("oom_kill", 0)
 
     def kill(self, reap: Callable[[], None]) -> bool:
@@ -134,9 +133,9 @@ class GroupV1:
             self._write("freezer", "freezer.state", "THAWED")
 
     def remove(self) -> None:
-        """Remove the (empty) group."""
+        """Remove the (empty) group and those inside it."""
         for path in self._paths.values():
-            _remove_directory(path)
+            _remove_tree(path)
 
 
 class GroupV2:
@@ -171,8 +170,8 @@ class GroupV2:
         (self._path / "cgroup.procs").write_text("0")
 
     def processes(self) -> set[int]:
-        """Return the ids of all processes in it."""
-        return {int(pid) for pid in (_text(self._path / "cgroup.procs") or "").split()}
+        """Return the ids of all processes in it and in groups inside it."""
+        return _processes(self._path)
 
     def usage(self) -> GroupUsage:
         """Return what its processes used so far."""
@@ -201,8 +200,8 @@ class GroupV2:
             kill_each(self.processes())
 
     def remove(self) -> None:
-        """Remove the (empty) group."""
-        _remove_directory(self._path)
+        """Remove the (empty) group and those inside it."""
+        _remove_tree(self._path)
 
 
 def group_for(cgroup: Mapping[str, Any] | None, name: str) -> GroupV1 | GroupV2 | None:
@@ -272,18 +271,25 @@ def warm_up(cgroup: Mapping[str, Any] | None) -> None:
             return
 
 
+def found_cgroups(prefix: str) -> set[str]:
+    """Return the names, as given to ``find_instance_cgroup``, of all groups ``<prefix>-...`` there are now."""
+    found: set[str] = set()
+    for mount in set(_cgroup_mounts().values()):
+        with contextlib.suppress(OSError):
+            found |= {name for name in os.listdir(mount) if name.startswith(f"hcloud.{prefix}-")}
+    return {name.removeprefix("hcloud.") for name in found}
+
+
 def remove_found_cgroup(name: str) -> None:
     """Remove what ``find_instance_cgroup`` made under this name, units' empty groups included."""
     for mount in set(_cgroup_mounts().values()):
-        own = Path(mount, f"hcloud.{name}")
-        for path in (*own.glob("*/"), own):
-            _remove_directory(path)
+        _remove_tree(Path(mount, f"hcloud.{name}"))
 
 
 def remove_instance_cgroup(cgroup: Mapping[str, Any] | None) -> None:
     """Remove an instance's (empty) groups."""
     for path in (cgroup or {"paths": {}})["paths"].values():
-        _remove_directory(Path(path))
+        _remove_tree(Path(path))
 
 
 def limit_process(*, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
@@ -350,6 +356,25 @@ def _io_totals(text: str | None) -> tuple[int, int] | None:
     pairs = [word.partition("=") for word in text.split() if "=" in word]
     read, written = (sum(int(value) for name, _, value in pairs if name == key) for key in ("rbytes", "wbytes"))
     return read, written
+
+
+def _processes(path: Path) -> set[int]:
+    texts = [_text(each / "cgroup.procs") or "" for each in (*_below(path), path)]
+    return {int(pid) for text in texts for pid in text.split()}
+
+
+def _below(path: Path) -> list[Path]:
+    """The groups inside a group, innermost first; whatever vanishes meanwhile is not there."""
+    try:
+        inner = [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [each for folder in inner for each in (*_below(folder), folder)]
+
+
+def _remove_tree(path: Path) -> None:
+    for each in (*_below(path), path):
+        _remove_directory(each)
 
 
 def _remove_directory(path: Path) -> None:

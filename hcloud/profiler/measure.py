@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
-from hcloud.errors import HCloudError, Unmeasurable
-from hcloud.known import Measure, Reading
+from hcloud.errors import NotFound, Unmeasurable
+from hcloud.known import Findings, Measure, Reading
+from hcloud.model import ProfileRequest
+from hcloud.profiler.beside import Placed, Switch, place, pressing
+from hcloud.profiler.caused import caused
 from hcloud.profiler.host import Host
 from hcloud.profiler.looking import Look, first_look
 from hcloud.profiler.repeats import Interval, enough, interval
-from hcloud.profiler.sources import Source, start
+from hcloud.profiler.sources import Source, source_named
 from hcloud.profiler.subject import Stage, Subject
 from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
 
-__all__ = ["Bench", "Rate", "Subject"]
+__all__ = ["Bench", "Rate", "Subject", "measure"]
 
 TIGHT_RATE = 0.05
 """A rate is repeated until its 95 % limits are at most so far from it (as a fraction)."""
@@ -31,10 +35,11 @@ TIGHT_KEPT = 0.02
 SETTLE_S = 0.2
 RATE_RUNS, TOLERATED_RUNS = 2.0, 4.0
 """How many times ``run_s`` one answer may take where the caller does not say."""
-SOURCE_MARGIN_S = 60.0
-ROOM_MIN = 0.1
-CAPACITY_MIN_MIB = 64
-CAPACITY_SPARE_MIB = 48
+NETWORK = "network-bandwidth"
+WEIGHT_RATE, WEIGHT_TOLERATED, WEIGHT_CAUSED = 1.5, 3.0, 2.0
+"""How the time of a run is shared among its questions."""
+
+_Question = tuple[float, Callable[[float], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +127,17 @@ class Bench:
 
     def kept(self, source: Source, intensity: float, vcpus: float, *, within_s: float | None = None) -> Interval:
         """Return the share of its performance (1: all) that it keeps beside a source. Raises Unmeasurable."""
+        return self._kept(self._placed(source, vcpus), intensity, vcpus, self._within(within_s, RATE_RUNS))
+
+    def _kept(self, placed: Placed, intensity: float, vcpus: float, within_s: float) -> Interval:
         measure = self.look(vcpus).measure
         ratios: list[float] = []
         began = time.monotonic()
-        within_s = self._within(within_s, RATE_RUNS)
-        ways = {"alone": nullcontext, "beside": lambda: self._pressed(source, intensity, vcpus)}
-        with _Switch(ways) as switch:
+        ways: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
+            "alone": nullcontext,
+            "beside": lambda: pressing(self._stage, placed, intensity),
+        }
+        with Switch(ways) as switch:
             while not ratios or not enough(ratios, TIGHT_KEPT):
                 round_at = time.monotonic()
                 found = {}
@@ -144,14 +154,16 @@ class Bench:
     def tolerated(self, source: Source, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which performance is 5 % below alone; 100 if it never is. Raises Unmeasurable."""
         within_s = self._within(within_s, TOLERATED_RUNS)
-        source, highest = self._placed(source, vcpus)
+        if source.name == NETWORK and not self._stage.subject.network:
+            return self._without_network("tolerated", FULL)
+        placed = self._placed(source, vcpus)
         until, points = time.monotonic() + within_s, list[Loss]()
-        while (at := next_intensity(points, highest)) is not None:
+        while (at := next_intensity(points, placed.highest)) is not None:
             left_s = until - time.monotonic()
-            if points and (left_s < within_s / 5 or (at != FULL and not self._tunable(source))):
+            if points and (left_s < within_s / 5 or not self._tunable(source)):
                 break
             try:
-                kept = self.kept(source, at, vcpus, within_s=left_s / 2 if not points else left_s / 1.5)
+                kept = self._kept(placed, at, vcpus, left_s / (1.5 if points else 2))
             except Unmeasurable:
                 if not points:
                     raise
@@ -162,41 +174,23 @@ class Bench:
             question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
         )
 
-    # ------------------------------------------------------------------------------------------------------- pressing
-    def _placed(self, source: Source, vcpus: float) -> tuple[Source, float]:
-        """Return the source as large as this machine can hold, and its highest intensity here. Raises Unmeasurable."""
-        subject = self._stage.subject
-        if source.full_mib is not None:
-            room = self.host.memory_mib - subject.memory_mib - CAPACITY_SPARE_MIB
-            if source.meter == "memory_mib" and room < source.full_mib:
-                if room < CAPACITY_MIN_MIB:
-                    raise Unmeasurable(f"{source.name}: beside the program is no memory left for it on this machine")
-                source = replace(source, full_mib=int(room))
-                self.note(f"{source.name} is full at {int(room)} MiB, as this machine is small")
-            return source, FULL
-        if self.host.vcpus >= len(self._stage.cpus):
-            return source, FULL
-        room = self.host.vcpus - vcpus
-        if room < ROOM_MIN:
-            raise Unmeasurable(f"{source.name}: {vcpus:g} vCPU of the program leave no CPU time for it on this machine")
-        highest = FULL * min(1.0, room)
-        if highest < FULL:
-            self.note(f"sources were tuned up to {highest:g} % only, the CPU time this machine has beside the program")
-        return source, highest
+    def caused(self, source: Source, vcpus: float, *, within_s: float | None = None) -> Reading:
+        """Return the intensity at which the source presses as hard as the subject does. Raises Unmeasurable."""
+        self.look(vcpus)
+        within_s = self._within(within_s, TOLERATED_RUNS)
+        if source.name == NETWORK and not self._stage.subject.network:
+            return self._without_network("caused", 0.0)
+        return caused(self._stage, self._placed(source, vcpus), vcpus, within_s)
 
-    def _pressed(self, source: Source, intensity: float, vcpus: float) -> AbstractContextManager[object]:
-        own = self._stage.cpus_of(vcpus)
-        cpu = self._stage.cpus[-1] if source.cross_core else own[0]
-        if source.cross_core and cpu in own:
-            self.note("this instance has no CPU beside the program's: every source shared one with it")
-        return start(
-            source,
-            intensity,
-            (cpu,),
-            host=self.host,
-            max_s=max(1.0, self._stage.left_s()) + SOURCE_MARGIN_S,
-            directory=self.host.directory,
-        )
+    def _without_network(self, question: str, value: float) -> Reading:
+        self.note("it has no network: it tolerates any load of it, and causes none")
+        return Reading(question=question, column=NETWORK, value=value, low=value, high=value)
+
+    def _placed(self, source: Source, vcpus: float) -> Placed:
+        placed = place(self._stage, source, vcpus)
+        for sentence in placed.notes:
+            self.note(sentence)
+        return placed
 
     def _tunable(self, source: Source) -> bool:
         if source.full_mib is None and not self._stage.bounded:
@@ -209,34 +203,106 @@ class Bench:
         return max(0.0, min(wanted, self._stage.left_s()))
 
 
-class _Switch:
-    """One of several ways the machine can be in, entered at need; at the end the last one is left."""
-
-    def __init__(self, ways: Mapping[str, Callable[[], AbstractContextManager[object]]]) -> None:
-        self._ways, self._now = ways, ""
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Switch:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.close()
-
-    def to(self, way: str) -> bool:
-        """Bring the machine into a way; return whether it was in another. Raises Unmeasurable."""
-        if way == self._now:
-            return False
-        self._stack.close()
-        self._now = ""
-        try:
-            self._stack.enter_context(self._ways[way]())
-        except Unmeasurable:
-            raise
-        except (HCloudError, OSError) as error:
-            raise Unmeasurable(str(error)) from error
-        self._now = way
-        return True
-
-
 def _lost(kept: Interval) -> Interval:
     return Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
+
+
+def measure(
+    request: ProfileRequest, subject: Subject, host: Host, *, told: Callable[[Findings], None] = lambda _: None
+) -> Findings:
+    """Do what one profiling run asks for, as far as its time goes; ``told`` gets all that is known after each step.
+
+    Never raises for what the subject does or this machine lacks: the findings have the readings that could be had, and
+    notes in whole sentences.
+    """
+    warm = replace(subject, warm_up_s=max(subject.warm_up_s, request.warm_up_s))
+    with Bench(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
+        run = _Run(request, bench, told)
+        try:
+            run.answer_all()
+        except OSError as error:
+            run.missed(f"this machine failed: {error}")
+    return run.findings()
+
+
+class _Run:
+    """One profiling run: its questions in the order of their worth, each with its share of the time that is left."""
+
+    def __init__(self, request: ProfileRequest, bench: Bench, told: Callable[[Findings], None]) -> None:
+        self._request, self._bench, self._told = request, bench, told
+        self._began = time.monotonic()
+        self._readings: list[Reading] = []
+        self._first: Rate | None = None
+        self._missed: list[str] = []
+
+    def findings(self) -> Findings:
+        """All that is known so far."""
+        return Findings(
+            measure=self._first.measure if self._first is not None else None,
+            readings=tuple(self._readings),
+            use=self._first.use if self._first is not None else (),
+            duration_s=time.monotonic() - self._began,
+            notes=(*self._bench.notes, *self._missed),
+        )
+
+    def missed(self, sentence: str) -> None:
+        """Note once why something was not measured."""
+        if sentence not in self._missed:
+            self._missed.append(sentence)
+
+    def answer_all(self) -> None:
+        """Ask everything that was requested."""
+        sizes = self._request.steps_vcpus[:1] if self._request.look else self._request.steps_vcpus
+        questions: list[_Question] = [(WEIGHT_RATE, partial(self._size, size)) for size in sizes]
+        if not self._request.look:
+            questions += self._about_neighbours()
+        while questions and (self._first is not None or len(self._readings) == 0):
+            left_s = self._began + self._request.total_s - time.monotonic()
+            weight, ask = questions.pop(0)
+            share_s = left_s * weight / (weight + sum(each for each, _ in questions))
+            try:
+                ask(self._request.run_s if self._request.look else share_s)
+            except Unmeasurable as reason:
+                self.missed(str(reason))
+                if self._first is None:
+                    return
+            self._told(self.findings())
+
+    def _size(self, vcpus: float, within_s: float) -> None:
+        rate = self._bench.rate(vcpus, within_s=within_s)
+        first, request = self._first is None, self._request
+        self._first = self._first or rate
+        if request.nodes > 1:
+            self._add("nodes", str(request.nodes), rate)
+            return
+        if first:
+            self._add("type", request.type_column, rate)
+            if len(request.steps_vcpus) > 1:
+                self._add("nodes", "1", rate)
+        self._add("step", f"{vcpus:g} vCPU", rate)
+
+    def _add(self, question: str, column: str, rate: Rate) -> None:
+        self._readings.append(
+            Reading(question=question, column=column, value=rate.value, low=rate.low, high=rate.high, runs=rate.runs)
+        )
+
+    def _about_neighbours(self) -> list[_Question]:
+        size, questions = self._size_beside(), list[_Question]()
+        for name in self._request.sources:
+            try:
+                source = source_named(name)
+            except NotFound as error:
+                self.missed(str(error))
+                continue
+            for weight, ask in ((WEIGHT_TOLERATED, self._bench.tolerated), (WEIGHT_CAUSED, self._bench.caused)):
+                questions.append((weight, partial(self._neighbour, ask, source, size)))
+        return questions
+
+    def _neighbour(self, ask: Callable[..., Reading], source: Source, size: float, within_s: float) -> None:
+        if not self._bench.look(size).short:
+            self._readings.append(ask(source, size, within_s=within_s))
+
+    def _size_beside(self) -> float:
+        """The largest size that leaves a whole CPU to a neighbour, else the smallest."""
+        room = self._bench.host.vcpus - 1
+        return max((each for each in self._request.steps_vcpus if each <= room), default=self._request.steps_vcpus[-1])

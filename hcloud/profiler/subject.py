@@ -6,8 +6,8 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from hcloud.profiler.sandbox import Copy, LiveCopy, Outcome, live_copy
 READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
 WINDOWS_PER_RUN = 8
+THROTTLED_WINDOW_S_MIN = 1.0
+"""A CPU quota gives its time out in turns of 0.1 s; under one that is not of whole CPUs a window must hold several."""
 PATIENCE = 8
 """A window in which too little happens is prolonged up to so many times its length."""
 SERVICE_PATIENCE_S = 20.0
@@ -64,6 +66,7 @@ class Stage:
         self._tail_ms: float | None = None
         self._requests: float | None = None
         self.bounded = True
+        self._is_paused = False
 
     # ------------------------------------------------------------------------------------------------------ the copy
     def left_s(self) -> float:
@@ -88,6 +91,22 @@ class Stage:
         self._live = None
         self._reader = None
         self._stack.close()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold the copy at work where it is while a block lasts."""
+        live = self._live
+        if live is None or live.ended:
+            yield
+            return
+        live.pause()
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            if self._live is live:
+                live.resume()
 
     def _begun(self, vcpus: float) -> LiveCopy:
         subject = self.subject
@@ -136,7 +155,7 @@ class Stage:
         return []
 
     def _read_service(self) -> None:
-        if self._reader is not None and self._live is not None and not self._live.ended:
+        if self._reader is not None and self._live is not None and not (self._live.ended or self._is_paused):
             try:
                 self._reader.step(self._live.pid)
             except OSError:  # it ends right now
@@ -215,9 +234,10 @@ class Stage:
         """Rate of a counter from its first change within the window to its last: how coarse it is does not matter."""
         live = self.play(vcpus)
         began, first_use, starts = time.monotonic(), live.use(), self.starts
+        window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
         first: tuple[float, float] | None = None
         last = seen = (began, read() or 0.0)
-        while (now := time.monotonic()) < began + self.window_s or (
+        while (now := time.monotonic()) < began + window_s or (
             (first is None or first == last) and now < began + PATIENCE * self.window_s
         ):
             self.attend(READ_EVERY_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +16,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.errors import UnitRefused
 from hcloud.profiler import victims
 from hcloud.profiler.host import Group, Host
 from hcloud.profiler.namespaces import loopback_network
-from hcloud.profiler.sources import NICE, Load, Source, start
+from hcloud.profiler.probe import TARGETS, ask, victim
+from hcloud.profiler.sources import Load, Source, start
 
 INTENSITIES = (25, 50, 100)
 SETTLE_S, PRESSURE_S, LOAD_CHANGE_S = 0.2, 0.4, 0.3
@@ -38,11 +37,6 @@ METER_UNITS = {
     "network_mib": "MiB/s",
 }
 _HOLDINGS = ("memory_mib", "held_mib")
-TARGETS = {
-    "memory-bandwidth": "memory", "storage-bandwidth": "disk", "network-bandwidth": "network", "llc-capacity": "memory",
-    "llc-bandwidth": "memory", "l2": "memory", "l1i": "cpu", "l1d": "cpu", "integer": "cpu", "floating-point": "cpu",
-    "vector": "cpu", "tlb": "memory", "prefetchers": "memory", "interconnect": "memory",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,58 +136,7 @@ class _Bench:
         return {kind: self._rate(kind, process) for kind, process in self.running.items()}
 
     def _rate(self, kind: str, process: subprocess.Popen[str]) -> float:
-        return float(_ask(kind, process, f"{self.victim_s:.3f}\n"))
-
-
-def _ask(kind: str, process: subprocess.Popen[str], line: str) -> str:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-    except BrokenPipeError:
-        answer = ""
-    else:
-        answer = process.stdout.readline()
-    if not answer:
-        reason = process.stderr.read().strip().rpartition("\n")[2]
-        raise UnitRefused(f"the {kind} victim does not run here: {reason or 'it was killed'}")
-    return answer
-
-
-@contextmanager
-def _victim(
-    host: Host, kind: str, cpu: int, directory: Path, group: Group | None, enter: Callable[[], None] | None
-) -> Iterator[subprocess.Popen[str]]:
-    """Start one victim and wait until it is ready; it ends with the block."""
-    parent = os.getpid()
-
-    def become() -> None:
-        host.die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
-        if group is not None:
-            group.enter()
-        os.sched_setaffinity(0, (cpu,))
-        os.nice(NICE)
-        if enter is not None:
-            enter()
-
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", str(victims.__file__), kind],
-        cwd=directory,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=become,
-    ) as process:
-        try:
-            _ask(kind, process, "")
-            yield process
-        finally:
-            process.kill()
+        return float(ask(kind, process, f"{self.victim_s:.3f}\n"))
 
 
 @contextmanager
@@ -214,7 +157,7 @@ def _bench(host: Host, victim_s: float) -> Iterator[_Bench]:
             host=host,
             running={
                 kind: stack.enter_context(
-                    _victim(host, kind, usable[0], directory, group, enter if kind == "network" else None)
+                    victim(host, kind, usable[0], directory, group, enter if kind == "network" else None)
                 )
                 for kind in kinds
             },

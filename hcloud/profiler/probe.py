@@ -1,0 +1,80 @@
+"""Probes: the victims of ``victims`` started, asked and ended; what feels which source."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hcloud.errors import UnitRefused
+from hcloud.profiler import victims
+from hcloud.profiler.host import Group, Host
+from hcloud.profiler.sources import NICE
+
+TARGETS = {
+    "memory-bandwidth": "memory", "storage-bandwidth": "disk", "network-bandwidth": "network", "llc-capacity": "memory",
+    "llc-bandwidth": "memory", "l2": "memory", "l1i": "cpu", "l1d": "cpu", "integer": "cpu", "floating-point": "cpu",
+    "vector": "cpu", "tlb": "memory", "prefetchers": "memory", "interconnect": "memory",
+}  # fmt: skip
+
+
+def ask(kind: str, process: subprocess.Popen[str], line: str) -> str:
+    """Send a line to a victim and return its answer. Raises UnitRefused: it is gone."""
+    tell(process, line)
+    return answer(kind, process)
+
+
+def tell(process: subprocess.Popen[str], line: str) -> None:
+    """Send a line to a victim; whether it is there to read it, its answer tells."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(line)
+        process.stdin.flush()
+
+
+def answer(kind: str, process: subprocess.Popen[str]) -> str:
+    """Wait for a victim's next line. Raises UnitRefused: it is gone."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = process.stdout.readline()
+    if not said:
+        reason = process.stderr.read().strip().rpartition("\n")[2]
+        raise UnitRefused(f"the {kind} victim does not run here: {reason or 'it was killed'}")
+    return said
+
+
+@contextmanager
+def victim(
+    host: Host, kind: str, cpu: int, directory: Path, group: Group | None, enter: Callable[[], None] | None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start one victim and wait until it is ready; it ends with the block."""
+    parent = os.getpid()
+
+    def become() -> None:
+        host.die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if group is not None:
+            group.enter()
+        os.sched_setaffinity(0, (cpu,))
+        os.nice(NICE)
+        if enter is not None:
+            enter()
+
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", str(victims.__file__), kind],
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=become,
+    ) as process:
+        try:
+            ask(kind, process, "")
+            yield process
+        finally:
+            process.kill()
