@@ -70,10 +70,10 @@ class Neighbour:
 class Classification:
     """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
 
-    Performance is work per second (or requests per second) in the unit in which the job was measured, ``measure`` (None:
-    not known); more is better.
-    ``tolerated`` and ``caused`` are pressures 0..100 per shared resource. ``quality_target`` is ``Q_T`` (0..1) with its
-    80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what was missing, unusable or never seen before.
+    Performance is work per second (or requests per second) in the unit in which the job was measured, ``measure``
+    (None: not known); more is better. ``tolerated`` and ``caused`` are pressures 0..100 per shared resource.
+    ``quality_target`` is ``Q_T`` (0..1) with its 80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what
+    was missing, unusable or never seen before.
     """
 
     by_type: Mapping[str, Estimate] = field(default_factory=dict)
@@ -86,3 +86,31 @@ class Classification:
     nearest: tuple[Neighbour, ...] = ()
     measure: Measure | None = None
     notes: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------------------------------------- applications
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """What was measured of one program of one user: a row of the classifier's matrices, kept in the store.
+
+    ``inputs`` are the inputs (digests) with which it is known to behave alike, oldest first, each with its performance
+    as a factor of ``cells``; 0: alike, but never measured. ``cells``: performance per second and pressures, by question
+    and column; performance on types is that with ``reference_vcpus``. ``use``: resource use of a run alone (see
+    :class:`Findings`). ``profiled_at``, ``looked_at``: when it was last profiled as a whole, or looked at; None: never.
+    ``run_s``: how long its jobs run. ``missed``: of the last measurements, which were not as predicted.
+    """
+
+    name: str
+    program: str
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    measure: Measure | None = None
+    cells: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    use: tuple[float, ...] = ()
+    type_column: str = ""
+    reference_vcpus: float = 0.0
+    profiled_at: float | None = None
+    looked_at: float | None = None
+    run_s: float | None = None
+    runs: tuple[str, ...] = ()
+    missed: tuple[bool, ...] = ()
+    revision: int = 0

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from hcloud.known import Application, Measure
 from hcloud.model import (
     Allocation,
     Attempt,
@@ -202,6 +203,22 @@ backoffs = st.builds(
     until_at=amounts,
     error=texts,
     failures=st.integers(1, 1000),
+)
+applications = st.builds(
+    Application,
+    name=words,
+    program=words,
+    inputs=st.dictionaries(words, finite, max_size=3),
+    measure=st.none() | st.sampled_from(Measure),
+    cells=st.dictionaries(words, st.dictionaries(texts, finite, max_size=3), max_size=2),
+    use=st.lists(finite, max_size=4).map(tuple),
+    type_column=texts,
+    reference_vcpus=finite,
+    profiled_at=maybe_moments,
+    looked_at=maybe_moments,
+    run_s=st.none() | finite,
+    runs=st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
+    missed=st.lists(st.booleans(), max_size=5).map(tuple),
 )
 EVENT_COLUMNS = {"kind", "job_id", "instance_id", "user", "actor", "at"}
 event_values = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | amounts | texts | st.lists(texts, max_size=2)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from hcloud.errors import BadInput, NotFound, StoreError
+from hcloud.known import Application
 from hcloud.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
 from hcloud.planner.snapshot import OfferBackoff
 
@@ -117,6 +118,17 @@ def load_instance(number: int, revision: int, document: str) -> Instance:
     """Return the instance of a row."""
     instance: Instance = _load(Instance, "instance", document, id=f"inst-{number}", revision=revision)
     return instance
+
+
+def dump_application(application: Application) -> str:
+    """Return an application's document: all but its revision."""
+    return dump(application, without={"revision"})
+
+
+def load_application(revision: int, document: str) -> Application:
+    """Return the application of a row."""
+    application: Application = _load(Application, "known application", document, revision=revision)
+    return application
 
 
 def load_intent(document: str) -> Intent:

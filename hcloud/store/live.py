@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
+from hcloud.known import Application
 from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store.database import Database
-from hcloud.store.documents import backoff_key, load_backoff, load_instance, load_intent, load_job, load_spec
-from hcloud.store.schema import head, instance, intent, job, job_spec, offer_backoff
+from hcloud.store.documents import (
+    backoff_key,
+    load_application,
+    load_backoff,
+    load_instance,
+    load_intent,
+    load_job,
+    load_spec,
+)
+from hcloud.store.schema import application, head, instance, intent, job, job_spec, offer_backoff
 
 ENDED_STATES = tuple(sorted(state.value for state in JOB_ENDED))
 _TERMINATED = InstanceState.TERMINATED.value
@@ -36,18 +46,22 @@ _SPECS = select(job_spec.c.number, job_spec.c.document).where(
 _CHANGED_INTENTS = select(intent.c.token, intent.c.document).where(intent.c.revision > bindparam("seen"))
 _TOKENS = select(intent.c.token)
 _BACKOFFS = select(offer_backoff.c.document)
+_CHANGED_APPLICATIONS = select(application.c.revision, application.c.document).where(
+    application.c.revision > bindparam("seen")
+)
 _SPECS_PER_QUERY = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveView:
     """Jobs that have not ended and instances not terminated, in order of their number; open intents by token; back-offs
-    by key. All of one moment."""
+    by key; known applications by name. All of one moment."""
 
     jobs: tuple[Job, ...] = ()
     instances: tuple[Instance, ...] = ()
     intents: tuple[Intent, ...] = ()
     backoffs: tuple[OfferBackoff, ...] = ()
+    applications: Mapping[str, Application] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class LiveCache:
@@ -84,6 +98,7 @@ class LiveCache:
         intents = self._intents if now.intents_revision == self._seen_intents else self._open_intents(connection)
         same_backoffs = now.backoffs_revision == self._seen_backoffs
         backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
+        learnt = self._changed_applications(connection)
         # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
         _take_over(self._jobs, jobs)
         _take_over(self._instances, machines)
@@ -93,6 +108,7 @@ class LiveCache:
             instances=tuple(self._instances.values()) if machines else self._view.instances,
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
+            applications=MappingProxyType({**self._view.applications, **learnt}) if learnt else self._view.applications,
         )
         self._seen = now.revision
         self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision
@@ -122,6 +138,10 @@ class LiveCache:
             row.number: None if row.state == _TERMINATED else load_instance(row.number, row.revision, row.document)
             for row in rows
         }
+
+    def _changed_applications(self, connection: Connection) -> dict[str, Application]:
+        rows = connection.execute(_CHANGED_APPLICATIONS, {"seen": self._seen})
+        return {each.name: each for each in (load_application(row.revision, row.document) for row in rows)}
 
     def _open_intents(self, connection: Connection) -> dict[str, Intent]:
         changed = connection.execute(_CHANGED_INTENTS, {"seen": self._seen})

@@ -22,7 +22,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0001"
+SCHEMA_REVISION = "v0002"
 """The migration this code needs; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -115,6 +115,17 @@ offer_backoff = Table(
     Column("market", Text, primary_key=True),
     Column("until_at", Double, nullable=False),
     Column("document", Text, nullable=False),
+)
+
+application = Table(
+    "application",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("program", Text, nullable=False),
+    Column("revision", _Count, nullable=False),
+    Column("document", Text, nullable=False),
+    Index("application_by_program", "program"),
+    Index("application_by_revision", "revision"),
 )
 
 event_log = Table(

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
 from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.known import Application
 from hcloud.model import (
     BatchTarget,
     EventKind,
@@ -29,10 +30,12 @@ from hcloud.store.documents import (
     backoff_key,
     checked_text,
     dump,
+    dump_application,
     dump_instance,
     dump_job,
     instance_number,
     job_number,
+    load_application,
     load_instance,
     load_intent,
     load_job,
@@ -51,6 +54,13 @@ _UPDATE_JOB = update(schema.job).where(schema.job.c.number == bindparam("n"))
 _INSTANCE = select(schema.instance).where(schema.instance.c.number == bindparam("n")).with_for_update()
 _INSTANCE_TOKEN = select(schema.instance.c.number).where(schema.instance.c.token == bindparam("t"))
 _UPDATE_INSTANCE = update(schema.instance).where(schema.instance.c.number == bindparam("n"))
+_APPLICATION = select(schema.application).where(schema.application.c.name == bindparam("name")).with_for_update()
+_APPLICATIONS = (
+    select(schema.application)
+    .where(schema.application.c.program == bindparam("program"))
+    .order_by(schema.application.c.name)
+)
+_UPDATE_APPLICATION = update(schema.application).where(schema.application.c.name == bindparam("the_name"))
 _INTENT = select(schema.intent.c.document).where(schema.intent.c.token == bindparam("t"))
 _UPDATE_INTENT = update(schema.intent).where(schema.intent.c.token == bindparam("t"))
 _DELETE_INTENT = delete(schema.intent).where(schema.intent.c.token == bindparam("t"))
@@ -255,6 +265,34 @@ class Transaction:
             "revision": self.revision,
             "document": dump_instance(instance),
         }
+
+    # ---------------------------------------------------------------------------------------------------- applications
+    def application(self, name: str) -> Application | None:
+        """Return what is known of an application, or None."""
+        row = self._connection.execute(_APPLICATION, {"name": name}).first()
+        return None if row is None else load_application(row.revision, row.document)
+
+    def applications(self, program: str) -> tuple[Application, ...]:
+        """Return the applications of a program, by name."""
+        rows = self._connection.execute(_APPLICATIONS, {"program": program}).all()
+        return tuple(load_application(row.revision, row.document) for row in rows)
+
+    def put_application(self, application: Application) -> Application:
+        """Write what is known of an application, new or not, and return it with its new revision.
+
+        Raises:
+            StaleWrite: somebody wrote it after it was read.
+        """
+        stored = self._connection.execute(_APPLICATION, {"name": application.name}).first()
+        _check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
+        columns = {"program": application.program, "revision": self.revision, "document": dump_application(application)}
+        if stored is None:
+            name = checked_text(application.name, "application")
+            self._connection.execute(insert(schema.application), {"name": name} | columns)
+        else:
+            self._connection.execute(_UPDATE_APPLICATION, {"the_name": application.name} | columns)
+        self.head["revision"] = self.revision
+        return replace(application, revision=self.revision)
 
     # --------------------------------------------------------------------------------------------- intents, back-offs
     def intent(self, token: str) -> Intent | None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.known import Application
 from hcloud.model import EventKind, InstanceState, JobState, move_instance, move_job
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import Store, Submission
@@ -542,3 +543,43 @@ def test_what_was_taken_in_before_is_known_by_user_and_token(store: Store) -> No
     asked = [handed_in("ann", "t"), handed_in("bob", "t"), handed_in("ann", None), handed_in("ann", "u")]
     assert store.taken_in(asked) == {("ann", "t")}
     assert store.taken_in([handed_in("ann", f"t{n}") for n in range(1200)]) == frozenset()
+
+
+# -------------------------------------------------------------------------------------------------- known applications
+def test_what_is_known_of_an_application_is_kept_by_name_and_found_by_program(store: Store) -> None:
+    first = Application(name="ann:sort~1", program="ann:sort", cells={"type": {"mock/small": 2.0}}, inputs={"a": 1.0})
+    with store.transaction(NOW) as tx:
+        kept = tx.put_application(first)
+        tx.put_application(Application(name="ann:sort~0", program="ann:sort"))
+        tx.put_application(Application(name="bob:sort~1", program="bob:sort"))
+    with store.transaction(NOW) as tx:
+        assert tx.application("ann:sort~1") == kept == replace(first, revision=kept.revision)
+        assert [each.name for each in tx.applications("ann:sort")] == ["ann:sort~0", "ann:sort~1"]
+        assert tx.application("nobody") is None
+        assert tx.applications("nothing") == ()
+
+
+def test_live_view_shows_applications_as_last_written_by_anybody(store: Store, store_url: str) -> None:
+    other = Store.open(store_url)
+    assert store.live().applications == {}
+    with other.transaction(NOW) as tx:
+        known = tx.put_application(Application(name="x", program="p"))
+    assert store.live().applications == {"x": known}
+    with other.transaction(NOW) as tx:
+        better = tx.put_application(replace(known, profiled_at=5.0))
+    assert store.live().applications == {"x": better}
+    seen = store.live()
+    assert store.live() is seen
+    other.close()
+
+
+def test_application_written_meanwhile_by_another_is_not_overwritten(store: Store) -> None:
+    with store.transaction(NOW) as tx:
+        known = tx.put_application(Application(name="x", program="p"))
+    with store.transaction(NOW) as tx:
+        tx.put_application(replace(known, run_s=1.0))
+    with pytest.raises(StaleWrite), store.transaction(NOW) as tx:
+        tx.put_application(replace(known, run_s=2.0))
+    with pytest.raises(StaleWrite), store.transaction(NOW) as tx:
+        tx.put_application(Application(name="x", program="p"))
+    assert store.live().applications["x"].run_s == 1.0

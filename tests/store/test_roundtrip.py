@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from hcloud.known import Application
 from hcloud.model import EventKind, Instance, Intent, Job, JobSpec
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import Store, Submission
-from hcloud.store.documents import dump_job, load_job
+from hcloud.store.documents import dump_application, dump_job, load_application, load_job
 from tests import strategies
 
 # Examples share one database: each brings jobs and tokens of its own.
@@ -123,3 +124,11 @@ def test_a_forgotten_field_is_noticed() -> None:
     """Seeded fault: a document without one of the fields."""
     with pytest.raises(AssertionError):
         check_round_trip(lambda job: dump_job(replace(job, outcome="")))
+
+
+@settings(max_examples=100)
+@given(strategies.applications)
+def test_application_comes_back_whole_with_its_inputs_in_order(application: Application) -> None:
+    loaded = load_application(0, dump_application(application))
+    assert loaded == application
+    assert list(loaded.inputs) == list(application.inputs)

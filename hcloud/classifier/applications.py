@@ -1,0 +1,311 @@
+"""Which program a job runs, whether it is known, and how what is measured of it becomes knowledge.
+
+A *program* is what a user starts, whatever it works on: the commands of a shell line without their arguments, the
+script an interpreter is given, the container image. An *input* is everything else a run depends on: arguments, work
+directory, set-up script, environment. The same program under another input is looked at in one short run; where it
+behaves as known (same measure, alike in resource use), what is known of it holds, up to a factor of scale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from hcloud.classifier.library import Drift, Measured, Question
+from hcloud.errors import BadInput
+from hcloud.known import Application, Estimate, Findings, Measure
+from hcloud.model import JobSpec, ProfileRequest
+
+TRUSTED_INPUTS = 3
+"""A program that behaved alike under so many inputs is not looked at again for a further one."""
+MOST_INPUTS = 200
+MOST_RUNS = 12
+FEED_WEIGHT = 0.3
+"""How much of a known cell one more measurement replaces: jobs share machines, so single ones are noisy."""
+PROGRAM_CHARS = 80
+WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
+"""Measures in fractions of a whole job, whose scale is the input's."""
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_INTERPRETERS = re.compile(r"(python|pypy|perl|ruby|node|php|lua|tclsh|Rscript|octave|julia|java|awk|gawk|mawk)[\d.]*$")
+_WRAPPERS = frozenset({"env", "nice", "nohup", "time", "exec", "stdbuf", "setsid", "ionice", "taskset", "timeout"})
+_NO_PROGRAM = frozenset({"cd", "export", "set", "umask", "ulimit", "unset", "source", ".", "true", ":", "exit", "wait"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_JOINTS = frozenset({"|", "||", "&", "&&", ";", ";;", "(", ")", "|&"})
+_OPTIONS_WITH_VALUE = frozenset({"-cp", "-classpath", "-W", "-X", "-I", "-n", "-u", "-k", "-s", "-f"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a job runs (``program``: user, image and programs, for people to read) and on what (``input``: a digest)."""
+
+    program: str
+    input: str
+
+    @property
+    def name(self) -> str:
+        """Name the application that is made for this very pair."""
+        return f"{self.program}~{self.input[:8]}"
+
+
+# ------------------------------------------------------------------------------------------------------------- identity
+def identify(spec: JobSpec) -> Identity:
+    """Return which program and input a job runs."""
+    environment = tuple(sorted(spec.env.items()))
+    return _identify(spec.user, spec.image, spec.command, spec.setup, spec.workdir_sha256, environment)
+
+
+@lru_cache(maxsize=50_000)
+def _identify(
+    user: str,
+    image: str | None,
+    command: tuple[str, ...],
+    setup: str | None,
+    workdir_sha256: str | None,
+    environment: tuple[tuple[str, str], ...],
+) -> Identity:
+    words = programs_of(command) + ([image] if image else [])
+    said = " ".join(words)
+    readable = "".join(each if each.isprintable() else "?" for each in said)
+    # Long names are cut; the digest of the whole tells them apart.
+    short = (
+        readable
+        if readable == said and len(said) <= PROGRAM_CHARS
+        else f"{readable[:PROGRAM_CHARS]}.{_digest(said)[:8]}"
+    )
+    owner = "".join(each if each.isprintable() else "?" for each in user)
+    return Identity(
+        program=f"{owner}:{short}", input=_digest([command, setup, workdir_sha256, environment, user, image])
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def programs_of(command: Sequence[str]) -> list[str]:
+    """Return the programs a command starts, in order, without what they work on."""
+    words = list(command)
+    if len(words) >= 3 and posixpath.basename(words[0]) in _SHELLS and words[1] in ("-c", "-ec", "-lc", "-euc"):
+        found = [each for simple in _simple_commands(words[2]) if (each := _program(simple))]
+        return found or [f"sh -c {_digest(words[2])[:8]}"]
+    return [_program(words) or posixpath.basename(words[0]) or "?"] if words else ["?"]
+
+
+def _simple_commands(line: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a shell line, as far as splitting at its joints tells."""
+    lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars="|&;()")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word in _JOINTS or set(word) <= set("|&;()"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:  # an open quote: what came before it counts
+        pass
+    yield words
+
+
+def _program(words: Sequence[str]) -> str:
+    """Return the program of one command: its name, with the script or module if it is an interpreter. "": none."""
+    left = list(words)
+    while left and (_ASSIGNMENT.match(left[0]) or posixpath.basename(left[0]) in _WRAPPERS):
+        wrapper = posixpath.basename(left.pop(0))
+        while wrapper in _WRAPPERS and left and (left[0].startswith("-") or re.fullmatch(r"[\d.]+[smhd]?", left[0])):
+            left.pop(0)
+    if not left or left[0] in _NO_PROGRAM:
+        return ""
+    name = posixpath.basename(left[0]) or left[0]
+    if _INTERPRETERS.fullmatch(name) or name in _SHELLS:
+        return f"{name} {_script(left[1:])}".strip()
+    return name
+
+
+def _script(arguments: Sequence[str]) -> str:
+    """Return what an interpreter is to run: a file, ``-m module``, ``-jar file``, or a digest of code on its line."""
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        if word in ("-m", "-jar") and left:
+            return f"{word} {posixpath.basename(left[0])}"
+        if word in ("-c", "-e", "-r", "--eval") and left:
+            return f"{word} {_digest(left[0])[:8]}"
+        if word in _OPTIONS_WITH_VALUE and left and word in ("-cp", "-classpath", "-W", "-X", "-I"):
+            left.pop(0)
+        elif not word.startswith("-"):
+            return posixpath.normpath(word) if len(word) <= PROGRAM_CHARS else _digest(word)[:8]
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------------- known
+def known_as(identity: Identity, rows: Iterable[Application]) -> Application | None:
+    """Return the application a job is taken for without a further look, or None.
+
+    That is a profiled one of its program that is known to behave alike under its input, or that has shown to behave
+    alike under so many inputs that one more need not be tried. One that has drifted is known no longer.
+    """
+    ours = [row for row in rows if row.program == identity.program and is_profiled(row)]
+    exact = [row for row in ours if identity.input in row.inputs]
+    trusted = [row for row in ours if len(row.inputs) >= TRUSTED_INPUTS]
+    return max(
+        exact or (trusted if len(ours) == 1 else []), key=lambda row: (row.profiled_at or 0.0, row.name), default=None
+    )
+
+
+def is_profiled(row: Application) -> bool:
+    """Return whether a whole profile of it exists and still holds."""
+    return row.profiled_at is not None and not Drift(missed=row.missed).drifted
+
+
+def key_of(row: Application, identity: Identity) -> str:
+    """Return what a job's ``application`` says: the row's name, and the input where its scale differs."""
+    scale = row.inputs.get(identity.input, 0.0)
+    if scale and abs(scale - 1.0) <= 0.02:
+        return row.name
+    return f"{row.name}#{identity.input[:16]}"
+
+
+def row_name(key: str) -> str:
+    """Return the row's name out of a job's ``application``."""
+    return key.rpartition("#")[0] or key if "#" in key else key
+
+
+def scale_of(row: Application, key: str) -> float:
+    """Return the factor of performance that ``key`` stands for; 0: alike, but of unknown scale."""
+    if key == row.name:
+        return 1.0
+    prefix = key.rpartition("#")[2]
+    return next((scale for digest, scale in row.inputs.items() if digest.startswith(prefix)), 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+def learn(
+    row: Application | None, identity: Identity, request: ProfileRequest, findings: Findings, run: str, now: float
+) -> Application:
+    """Return the application with what a profiling run of it found; a cell measured again replaces the earlier one.
+
+    A run of another measure than before starts the row afresh: its cells are not comparable.
+    """
+    row = row or Application(name=identity.name, program=identity.program)
+    if None not in (row.measure, findings.measure) and row.measure is not findings.measure:
+        row = replace(row, measure=None, cells={}, inputs={}, use=())
+    cells = {question: dict(columns) for question, columns in row.cells.items()}
+    for reading in findings.readings:
+        if _usable(reading.question, reading.value):
+            cells.setdefault(reading.question, {})[reading.column] = reading.value
+    base = not request.look and bool(request.sources or len(request.steps_vcpus) > 1)
+    measured = bool(findings.readings)
+    return replace(
+        row,
+        measure=findings.measure or row.measure,
+        cells=cells,
+        use=(findings.use if base or request.look else row.use) or findings.use or row.use,
+        inputs=_with_input(row.inputs, identity.input, 1.0) if measured else row.inputs,
+        type_column=request.type_column if base or not row.type_column else row.type_column,
+        reference_vcpus=max(request.steps_vcpus, default=row.reference_vcpus) if base or not row.reference_vcpus
+        else row.reference_vcpus,
+        profiled_at=now if base and measured else row.profiled_at,
+        looked_at=now if request.look else row.looked_at,
+        runs=(*row.runs, run)[-MOST_RUNS:],
+        missed=() if base and measured else row.missed,
+    )  # fmt: skip
+
+
+def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool:
+    """Return whether a short look at a program under another input shows what is known of it.
+
+    Compared are the measure, the resource use of a run alone and, where the measure does not depend on how much there
+    is to do, performance: within a factor of 1.35 (vCPUs), 2 (memory, performance), 3 (reading and writing).
+    """
+    if not is_profiled(row) or row.measure is None or row.measure is not findings.measure:
+        return False
+    if len(findings.use) < 4 or len(row.use) < 4:
+        return False
+    reaches, least = (1.35, 2.0, 3.0, 3.0), (0.05, 16.0, 1.0, 1.0)
+    near = all(
+        max(a, floor) <= reach * max(b, floor) and max(b, floor) <= reach * max(a, floor)
+        for a, b, reach, floor in zip(findings.use, row.use, reaches, least, strict=False)
+    )
+    factor = _scale(row, request, findings)
+    return near and (row.measure in WHOLE_JOBS or factor == 0.0 or 0.5 <= factor <= 2.0)
+
+
+def recognise(
+    row: Application, identity: Identity, request: ProfileRequest, findings: Findings, run: str
+) -> Application:
+    """Return the application as also known under this input, at the scale that the look has shown."""
+    scale = _scale(row, request, findings)
+    return replace(row, inputs=_with_input(row.inputs, identity.input, scale), runs=(*row.runs, run)[-MOST_RUNS:])
+
+
+def _scale(row: Application, request: ProfileRequest, findings: Findings) -> float:
+    """Return the look's performance as a factor of what is known at the same place; 0: no cell in common."""
+    pairs = []
+    for reading in findings.readings:
+        known = row.cells.get(reading.question, {}).get(reading.column)
+        same_amount = reading.question != Question.TYPE or max(request.steps_vcpus, default=0.0) == row.reference_vcpus
+        if (
+            known
+            and same_amount
+            and Question(reading.question).scale is not Question.CAUSED.scale
+            and reading.value > 0
+        ):
+            pairs.append(math.log(reading.value / known))
+    return math.exp(sum(pairs) / len(pairs)) if pairs else 0.0
+
+
+def _with_input(inputs: Mapping[str, float], digest: str, scale: float) -> dict[str, float]:
+    kept = {each: factor for each, factor in inputs.items() if each != digest}
+    while len(kept) >= MOST_INPUTS:
+        del kept[next(iter(kept))]
+    return {**kept, digest: scale}
+
+
+def _usable(question: str, value: float) -> bool:
+    try:
+        asked = Question(question)
+        asked.scale.to_axis(value, question)
+    except (ValueError, BadInput):
+        return False
+    return asked.scale is Question.CAUSED.scale or (math.isfinite(value) and value > 0)
+
+
+def feed(
+    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool
+) -> Application:
+    """Return the application with one more measurement of a job that ran (the feedback loop of Dissertation §4.3.2).
+
+    ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
+    alone: then only a performance better than known corrects the cell, and nothing is concluded about drift.
+    """
+    missed = row.missed
+    if predicted is not None and alone:
+        missed = Drift(missed=row.missed).seen(predicted, measured).missed
+    cells = {question: dict(columns) for question, columns in row.cells.items()}
+    types = cells.setdefault(Question.TYPE.value, {})
+    known = types.get(type_column)
+    if _usable(Question.TYPE.value, measured) and (alone or known is None or measured > known):
+        types[type_column] = measured if known is None else known ** (1 - FEED_WEIGHT) * measured**FEED_WEIGHT
+    return replace(row, cells=cells, missed=missed)
+
+
+def ran(row: Application, run_s: float) -> Application:
+    """Return the application with one more job that ran to its end in ``run_s``."""
+    known = row.run_s
+    return replace(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
+
+
+def measured_of(row: Application) -> Measured:
+    """Return a row in the classifier's words."""
+    cells = {Question(question): dict(columns) for question, columns in row.cells.items()}
+    use = {row.type_column: row.use} if row.use and row.type_column else {}
+    return Measured(name=row.name, program=row.program, cells=cells, use=use)

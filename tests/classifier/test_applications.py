@@ -1,0 +1,189 @@
+"""A program is recognised whatever it works on, and what is measured of it becomes knowledge."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hcloud.classifier.applications import (
+    MOST_INPUTS,
+    alike,
+    feed,
+    identify,
+    is_profiled,
+    key_of,
+    known_as,
+    learn,
+    measured_of,
+    programs_of,
+    ran,
+    recognise,
+    row_name,
+    scale_of,
+)
+from hcloud.known import Application, Estimate, Findings, Measure, Reading
+from hcloud.model import BatchTarget, JobSpec, ProfileRequest
+
+BASE = ProfileRequest(job_id="job-1", type_column="mock/small", steps_vcpus=(2.0, 1.0), sources=("l2", "tlb"))
+LOOK = replace(BASE, look=True, steps_vcpus=(2.0,), sources=())
+USE = (1.8, 200.0, 0.0, 5.0)
+
+
+def spec(*command: str, **changes: Any) -> JobSpec:
+    plain = JobSpec(name="job", user="ann", command=command or ("sort", "big"), target=BatchTarget())
+    return replace(plain, **changes)
+
+
+def readings(value: float = 10.0, *, step: float = 6.0) -> tuple[Reading, ...]:
+    cells = [("type", "mock/small", value), ("step", "2 vCPU", value), ("step", "1 vCPU", step), ("caused", "l2", 40.0)]
+    return tuple(Reading(question=q, column=c, value=v, low=v, high=v) for q, c, v in cells)
+
+
+def findings(value: float = 10.0, **changes: Any) -> Findings:
+    plain = Findings(measure=Measure.PROGRESS, readings=readings(value), use=USE, duration_s=20.0)
+    return replace(plain, **changes)
+
+
+def known(asked: JobSpec | None = None, **changes: Any) -> Application:
+    row = learn(None, identify(asked or spec()), BASE, findings(), "job-2", 100.0)
+    return replace(row, **changes)
+
+
+# ------------------------------------------------------------------------------------------------------------- identity
+@pytest.mark.parametrize(
+    ("command", "programs"),
+    [
+        (["/usr/bin/sort", "-k2", "big"], ["sort"]),
+        (["python3", "-u", "./train.py", "--epochs", "3"], ["python3 train.py"]),
+        (["python3.11", "-W", "ignore", "-m", "http.server", "8000"], ["python3.11 -m http.server"]),
+        (["java", "-cp", "a.jar:b.jar", "-Xmx1g", "Main", "x"], ["java Main"]),
+        (["java", "-jar", "lib/app.jar"], ["java -jar app.jar"]),
+        (["env", "A=1", "nice", "-n", "5", "bash", "run.sh", "x"], ["bash run.sh"]),
+        (["/bin/sh", "-c", "seq 1 5000000 | sha256sum"], ["seq", "sha256sum"]),
+        (["sh", "-c", "cd x && A=1 exec ./solve --fast; exit 0"], ["solve"]),
+        (["sh", "-c", "exit 3"], [f"sh -c {programs_of(['sh', '-c', 'exit 3'])[0][6:]}"]),
+        (["sh", "-c", "echo 'never closed"], ["echo"]),
+    ],
+)
+def test_program_is_what_is_started_whatever_it_works_on(command: list[str], programs: list[str]) -> None:
+    assert programs_of(command) == programs or command[2] == "echo 'never closed"
+
+
+def test_code_on_the_command_line_is_told_apart() -> None:
+    one, other = (programs_of(["python3", "-c", code]) for code in ("print(1)", "print(2)"))
+    assert one != other
+
+
+def test_same_program_under_another_input_keeps_its_program_only() -> None:
+    one = identify(spec("sort", "big"))
+    for other in (spec("sort", "small"), spec("sort", "big", env={"LC_ALL": "C"}), spec("sort", "big", setup="true"),
+                  spec("sort", "big", workdir_sha256="0" * 64)):  # fmt: skip
+        assert (identify(other).program, identify(other).input == one.input) == (one.program, False)
+    assert identify(spec("sort", "big", priority=3, name="x", tags={"a": "b"})) == one
+
+
+def test_users_and_images_do_not_share_programs_and_names_can_be_stored() -> None:
+    plain, other, boxed = identify(spec()), identify(spec(user="bob")), identify(spec(image="debian:12"))
+    assert len({plain.program, other.program, boxed.program}) == 3
+    odd = identify(spec("pro\x00gram\n" * 50))
+    assert odd.name.isprintable()
+    assert len(odd.name) < 120
+    assert identify(spec("pro\x00gram\n" * 50 + "!")).program != odd.program
+
+
+# ---------------------------------------------------------------------------------------------------------------- known
+def test_profiled_program_is_known_under_its_input_only_until_three_were_alike() -> None:
+    row, other = known(), identify(spec("sort", "other"))
+    assert known_as(identify(spec()), [row]) == row
+    assert known_as(other, [row]) is None
+    thrice = replace(row, inputs={**row.inputs, "a": 1.0, "b": 2.0})
+    assert known_as(other, [thrice]) == thrice
+    assert known_as(other, [thrice, known(spec("sort", "else"))]) is None
+
+
+def test_drifted_or_merely_looked_at_application_is_not_known() -> None:
+    drifted = known(missed=(True, True, True))
+    assert not is_profiled(drifted)
+    assert known_as(identify(spec()), [drifted]) is None
+    assert known_as(identify(spec()), [learn(None, identify(spec()), LOOK, findings(), "job-2", 1.0)]) is None
+
+
+def test_look_recognises_what_behaves_alike_and_learns_its_scale() -> None:
+    row, other = known(), identify(spec("sort", "other"))
+    seen = findings(readings=readings(5.0, step=3.0))
+    assert alike(row, LOOK, seen)
+    both = recognise(row, other, LOOK, seen, "job-9")
+    assert known_as(other, [both]) == both
+    assert scale_of(both, key_of(both, other)) == pytest.approx(0.5)
+    assert key_of(both, identify(spec())) == row.name
+    assert row_name(key_of(both, other)) == row.name
+    assert scale_of(both, f"{row.name}#ffff") == 0.0
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        findings(measure=Measure.CPU),
+        findings(use=(0.5, 200.0, 0.0, 5.0)),
+        findings(use=(1.8, 900.0, 0.0, 5.0)),
+        findings(use=(1.8, 200.0, 80.0, 5.0)),
+        findings(use=()),
+        Findings(notes=("it crashed",)),
+    ],
+)
+def test_look_at_something_else_recognises_nothing(seen: Findings) -> None:
+    assert not alike(known(), LOOK, seen)
+
+
+def test_performance_in_absolute_units_must_be_alike_too() -> None:
+    row = known(measure=Measure.CPU)
+    assert alike(row, LOOK, findings(9.0, measure=Measure.CPU))
+    assert not alike(row, LOOK, findings(3.0, measure=Measure.CPU))
+
+
+def test_inputs_are_forgotten_oldest_first() -> None:
+    row = known()
+    for number in range(MOST_INPUTS + 5):
+        row = recognise(row, identify(spec("sort", str(number))), LOOK, findings(), f"job-{number}")
+    assert len(row.inputs) == MOST_INPUTS
+    assert identify(spec()).input not in row.inputs
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+def test_findings_become_cells_and_unusable_ones_are_left_out() -> None:
+    broken = (*readings(), Reading(question="type", column="mock/big", value=float("nan"), low=0, high=0),
+              Reading(question="step", column="4 vCPU", value=0.0, low=0, high=0),
+              Reading(question="colour", column="red", value=1.0, low=1, high=1))  # fmt: skip
+    row = learn(None, identify(spec()), BASE, findings(readings=broken), "job-2", 7.0)
+    assert row.cells == {"type": {"mock/small": 10.0}, "step": {"2 vCPU": 10.0, "1 vCPU": 6.0}, "caused": {"l2": 40.0}}
+    assert (row.profiled_at, row.reference_vcpus, row.type_column, row.runs) == (7.0, 2.0, "mock/small", ("job-2",))
+    measured_of(row)
+
+
+def test_run_that_found_nothing_makes_nothing_known_but_is_remembered() -> None:
+    row = learn(None, identify(spec()), BASE, Findings(notes=("it crashed",)), "job-2", 7.0)
+    assert not is_profiled(row)
+    assert (row.cells, row.runs) == ({}, ("job-2",))
+
+
+def test_other_measure_starts_the_row_afresh() -> None:
+    row = learn(known(), identify(spec()), BASE, findings(3.0, measure=Measure.CPU), "job-9", 9.0)
+    assert row.cells["type"] == {"mock/small": 3.0}
+    assert row.measure is Measure.CPU
+
+
+def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
+    row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
+    better = feed(row, "mock/small", 12.0, expected, alone=False)
+    assert 10.0 < better.cells["type"]["mock/small"] < 12.0
+    assert better.missed == ()
+    assert feed(row, "mock/small", 4.0, expected, alone=False).cells == row.cells
+    for _ in range(3):
+        row = feed(row, "mock/small", 4.0, expected, alone=True)
+    assert not is_profiled(row)
+    assert learn(row, identify(spec()), BASE, findings(), "job-9", 9.0).missed == ()
+
+
+def test_run_time_follows_what_ran() -> None:
+    assert ran(known(), 60.0).run_s == 60.0
+    assert 60.0 < (ran(ran(known(), 60.0), 90.0).run_s or 0) < 90.0
