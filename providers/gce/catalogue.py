@@ -1,0 +1,226 @@
+"""What can be had: machine types of each zone with their real properties, priced, and how many quotas still allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from google.cloud import compute_v1 as compute
+
+from hcloud.clock import Clock
+from hcloud.errors import ProviderError, ProviderUnavailable
+from hcloud.model import InstanceType, Market, Offer, Resources
+from providers.gce.api import Api, Found
+from providers.gce.names import last_part
+from providers.gce.prices import PriceBook
+from providers.gce.settings import GceSettings, region_of
+
+TYPES_FRESH_S = 6 * 3600.0
+BILLING_MINIMUM_S = 60.0
+SHARED_CORE_VCPUS: Mapping[str, float] = {
+    "e2-micro": 0.25,
+    "e2-small": 0.5,
+    "e2-medium": 1.0,
+    "f1-micro": 0.2,
+    "g1-small": 0.5,
+}
+"""What shared-core types give for good; the vCPUs they show are for bursts (Compute Engine, "Shared-core machines")."""
+_CPUS_OF_ALL = ("e2", "n1", "f1", "g1", "custom")
+"""Series whose vCPUs count against the quota named just CPUS."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFacts:
+    """A machine type as a zone has it."""
+
+    name: str
+    vcpus: float
+    guest_cpus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Machines of a type reserved in a zone and how many are free. ``names``: reservations that must be named."""
+
+    free: int
+    names: tuple[str, ...]
+
+
+class Catalogue:
+    """Types and reservations of one project; types are read again every few hours, quotas at each look."""
+
+    def __init__(self, api: Api, settings: GceSettings, prices: PriceBook, clock: Clock) -> None:
+        self._api, self._settings, self._prices, self._clock = api, settings, prices, clock
+        self._types: dict[str, tuple[float, tuple[TypeFacts, ...]]] = {}
+        self._reserved: dict[tuple[str, str], Reserved] = {}
+        self.commitments: tuple[str, ...] = ()
+        self.troubles: dict[str, str] = {}
+
+    def offers(self, provider: str) -> tuple[Offer, ...]:
+        """Return all offers, sorted by key.
+
+        A zone whose types cannot be read is left out and remembered in ``troubles``.
+
+        Raises:
+            ProviderUnavailable, Throttled: quotas, reservations or the types of every zone could not be read.
+        """
+        self._prices.refresh()
+        quotas = {name: _quotas(self._api.region(name)) for name in self._settings.regions}
+        if Market.RESERVED in self._settings.markets:
+            self.refresh_reserved()
+        zones = {zone: self._types_of(zone) for zone in self._settings.zones}
+        if all(types is None for types in zones.values()):
+            raise ProviderUnavailable(f"{provider}: no zone told its machine types: {self.troubles}")
+        offers = (
+            offer
+            for zone, types in zones.items()
+            for facts in types or ()
+            for offer in self._offers_of(provider, zone, facts, quotas[region_of(zone)])
+        )
+        return tuple(sorted(offers, key=lambda offer: offer.key))
+
+    def reservations_for(self, zone: str, type_name: str) -> tuple[str, ...]:
+        """Return the names of the reservations that a machine must name to use them."""
+        if (zone, type_name) not in self._reserved:
+            self.refresh_reserved()
+        found = self._reserved.get((zone, type_name))
+        return found.names if found else ()
+
+    def refresh_reserved(self) -> None:
+        """Read reservations and commitments. Raises ProviderUnavailable, Throttled."""
+        self._reserved = _reserved(self._api.reservations())
+        self.commitments = tuple(_described(each) for _, each in self._api.commitments().items if _active(each))
+
+    def price(self, zone: str, type_name: str, market: Market) -> float:
+        """Return the price per hour as of now, 0 where there is none."""
+        return self._prices.usd_per_h(region_of(zone), type_name, market) or 0.0
+
+    # ------------------------------------------------------------------------------------------------------------ types
+    def _types_of(self, zone: str) -> tuple[TypeFacts, ...] | None:
+        """The zone's wanted types; older ones where they cannot be read now, None where they never could."""
+        now = self._clock.now()
+        read_at, known = self._types.get(zone, (-math.inf, None))
+        if known is not None and now - read_at < TYPES_FRESH_S:
+            return known
+        try:
+            found = tuple(_facts(each) for each in self._wanted(zone))
+        except ProviderError as trouble:
+            self.troubles[zone] = str(trouble)
+            return known
+        self.troubles.pop(zone, None)
+        self._types[zone] = (now, found)
+        return found
+
+    def _wanted(self, zone: str) -> Iterator[compute.MachineType]:
+        patterns = [pattern for pattern in self._settings.types if not _is_custom(pattern)]
+        if patterns:
+            for each in self._api.machine_types(zone):
+                if any(fnmatchcase(each.name, pattern) for pattern in patterns) and _usable(each):
+                    yield each
+        for name in self._settings.types:
+            if _is_custom(name) and (found := self._api.machine_type(zone, name)) is not None:
+                yield found
+
+    # ----------------------------------------------------------------------------------------------------------- offers
+    def _offers_of(self, provider: str, zone: str, facts: TypeFacts, quotas: Mapping[str, float]) -> Iterator[Offer]:
+        memory_mib = facts.memory_mib - self._settings.system_memory_mib
+        if memory_mib <= 0:
+            return
+        capacity = Resources(vcpus=facts.vcpus, memory_mib=memory_mib, disk_gib=_disk_for_jobs(self._settings.disk_gib))
+        made = InstanceType(
+            provider=provider, name=facts.name, capacity=capacity, boot_delay_s=self._settings.boot_delay_s
+        )
+        for market in self._settings.markets:
+            price = self._prices.usd_per_h(region_of(zone), facts.name, market)
+            available = self._available(zone, facts, market, quotas)
+            if price is not None and (market is not Market.RESERVED or available):
+                yield Offer(
+                    provider=provider,
+                    region=region_of(zone),
+                    zone=zone,
+                    instance_type=made,
+                    market=market,
+                    price_usd_per_h=price,
+                    priced_at=self._prices.priced_at,
+                    billing_minimum_s=BILLING_MINIMUM_S,
+                    available=available,
+                )
+
+    def _available(self, zone: str, facts: TypeFacts, market: Market, quotas: Mapping[str, float]) -> int | None:
+        if market is Market.RESERVED:
+            found = self._reserved.get((zone, facts.name))
+            return found.free if found else 0
+        left = [quotas["INSTANCES"]] if "INSTANCES" in quotas else []
+        metric = _cpu_metric(facts.name, market, quotas)
+        if metric in quotas:
+            left.append(quotas[metric] // facts.guest_cpus)
+        return max(0, math.floor(min(left))) if left else None
+
+
+def _facts(each: compute.MachineType) -> TypeFacts:
+    vcpus = SHARED_CORE_VCPUS.get(each.name, float(each.guest_cpus))
+    return TypeFacts(each.name, vcpus, each.guest_cpus, each.memory_mb)
+
+
+def _usable(each: compute.MachineType) -> bool:
+    """Whether programs for this architecture run there, and the type is not withdrawn. Arm needs another image."""
+    return each.architecture in ("X86_64", "") and not each.deprecated.state and not each.accelerators
+
+
+def _is_custom(name: str) -> bool:
+    return "custom-" in name
+
+
+def _disk_for_jobs(disk_gib: int) -> float:
+    """What of the boot disk jobs may use: the system and the worker take some."""
+    return max(1.0, disk_gib - 8.0)
+
+
+def _quotas(region: compute.Region) -> dict[str, float]:
+    """How much of each quota is left."""
+    return {each.metric: each.limit - each.usage for each in region.quotas}
+
+
+def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, float]) -> str:
+    """The quota that a type's vCPUs count against; spot ones have their own where the project was given one."""
+    if market is Market.SPOT and quotas.get("PREEMPTIBLE_CPUS", 0) > 0:
+        return "PREEMPTIBLE_CPUS"
+    series = type_name.partition("-")[0]
+    return "CPUS" if series in _CPUS_OF_ALL else f"{series.upper()}_CPUS"
+
+
+def _reserved(found: Found) -> dict[tuple[str, str], Reserved]:
+    """Reservations by zone and type; those of a zone that did not answer are not offered."""
+    free: dict[tuple[str, str], list[tuple[int, str | None]]] = {}
+    for zone, each in found.items:
+        sku = each.specific_reservation
+        if each.status != "READY" or not sku.instance_properties.machine_type:
+            continue
+        name = each.name if each.specific_reservation_required else None
+        key = (zone, last_part(sku.instance_properties.machine_type))
+        free.setdefault(key, []).append(((sku.assured_count or sku.count) - sku.in_use_count, name))
+    return {key: _together(parts) for key, parts in free.items()}
+
+
+def _together(parts: Sequence[tuple[int, str | None]]) -> Reserved:
+    """Reservations that need not be named are used first, and cannot be mixed with named ones in one launch."""
+    unnamed = sum(left for left, name in parts if name is None)
+    if unnamed > 0:
+        return Reserved(unnamed, ())
+    named = [(left, name) for left, name in parts if name is not None and left > 0]
+    return Reserved(sum(left for left, _ in named), tuple(name for _, name in named[:1]))
+
+
+def _active(commitment: compute.Commitment) -> bool:
+    return commitment.status == "ACTIVE"
+
+
+def _described(commitment: compute.Commitment) -> str:
+    amounts = ", ".join(f"{each.amount} {each.type_}" for each in commitment.resources)
+    return (
+        f"{commitment.name} in {last_part(commitment.region)}: {amounts} of {commitment.type_} until "
+        f"{commitment.end_timestamp[:10]}"
+    )

@@ -1,0 +1,114 @@
+"""What became of machines that are gone: Compute Engine lists a deleted machine no more, but keeps its operations.
+
+So a machine taken back is told apart from one that was lost, and its end is known to the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from google.cloud import compute_v1 as compute
+
+from hcloud.errors import ProviderError
+from hcloud.provider import CloudInstance, CloudState
+from providers.gce.api import Api
+from providers.gce.machine import seconds
+from providers.gce.names import last_part, parse_provider_id, provider_id
+
+PREEMPTED = "compute.instances.preempted"
+PREEMPT_NOTICE_S = 30.0
+TOLD_FOR_S = 600.0
+MOST_ASKED = 50
+"""So many machines are asked about in one listing; further ones are simply absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a machine ended: the operation that did it and when it was over."""
+
+    kind: str
+    at: float
+
+
+def end_of(operations: Sequence[compute.Operation]) -> End | None:
+    """Return the end told by a machine's operations, oldest first: the first that took it away."""
+    for each in operations:
+        taking = each.operation_type == PREEMPTED or any(
+            word in each.operation_type.lower() for word in ("delete", "terminate", "stop")
+        )
+        at = seconds(each.end_time) or seconds(each.insert_time)
+        if taking and at is not None and not each.error.errors:
+            return End(each.operation_type, at)
+    return None
+
+
+class Departures:
+    """Remembers the machines listed last, and tells of those that have gone for a while."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._last: dict[str, CloudInstance] = {}
+        self._gone: dict[str, CloudInstance] = {}
+        self._stopping: dict[str, CloudInstance] = {}
+
+    def taken_back(self, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
+        """Return by id those machines that stop, though HCloud did not ask for it, because they are taken back.
+
+        Each machine is asked about once.
+        """
+        known = {each.provider_id: self._stopping.get(each.provider_id) for each in stopping}
+        new = [each for each in stopping if known[each.provider_id] is None]
+        for zone in sorted({each.zone for each in new}):
+            known |= self._asked(zone, [each for each in new if each.zone == zone], owner)
+        self._stopping = {key: each for key, each in known.items() if each is not None}
+        return {key: each for key, each in self._stopping.items() if each.preempt_at is not None}
+
+    def _asked(self, zone: str, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
+        by_name = self._operations(zone, stopping, owner)
+        found = {}
+        for each in stopping:
+            taking = [op for op in by_name.get(each.provider_id, ()) if op.operation_type == PREEMPTED]
+            began_at = seconds(taking[0].insert_time) if taking else None
+            preempt_at = each.preempt_at if began_at is None else began_at + PREEMPT_NOTICE_S
+            found[each.provider_id] = replace(each, preempt_at=preempt_at)
+        return found
+
+    def told(self, listed: Mapping[str, CloudInstance], owner: str, now: float) -> tuple[CloudInstance, ...]:
+        """Take a complete listing; return the machines of earlier ones that are known to have ended, with their end."""
+        gone = [each for key, each in self._last.items() if key not in listed][:MOST_ASKED]
+        for zone in sorted({each.zone for each in gone}):
+            self._ask(zone, [each for each in gone if each.zone == zone], owner, now)
+        self._last = dict(listed)
+        self._gone = {
+            key: each
+            for key, each in self._gone.items()
+            if key not in listed and now - (each.terminated_at or now) < TOLD_FOR_S
+        }
+        return tuple(self._gone.values())
+
+    def _ask(self, zone: str, gone: Sequence[CloudInstance], owner: str, now: float) -> None:
+        by_name = self._operations(zone, gone, owner)
+        for each in gone:
+            end = end_of(by_name.get(each.provider_id, ()))
+            if end is not None:
+                self._gone[each.provider_id] = ended(self._stopping.get(each.provider_id, each), end, now)
+
+    def _operations(
+        self, zone: str, machines: Sequence[CloudInstance], owner: str
+    ) -> dict[str, list[compute.Operation]]:
+        """Operations by machine id; none where they cannot be read: the listing says enough without them."""
+        names = [parsed[1] for each in machines if (parsed := parse_provider_id(each.provider_id, owner)) is not None]
+        found: dict[str, list[compute.Operation]] = {}
+        with suppress(ProviderError):
+            for each in self._api.operations_on(zone, names):
+                found.setdefault(provider_id(zone, last_part(each.target_link)), []).append(each)
+        return found
+
+
+def ended(machine: CloudInstance, end: End, now: float) -> CloudInstance:
+    """Return the machine as ended; one that was taken back says so by ``preempt_at``."""
+    at = max(machine.launched_at, min(end.at, now))
+    taken = at if end.kind == PREEMPTED else machine.preempt_at
+    return replace(machine, state=CloudState.TERMINATED, terminated_at=at, preempt_at=taken, detail=end.kind)

@@ -1,0 +1,153 @@
+"""A launch, made single by three keys at once, none of which is remembered here.
+
+A name that follows from the token (Compute Engine makes no second machine of a name), a request id that does so too
+(it answers a repeated one with the first operation), and the operations it keeps for about two weeks, which are asked
+before anything is inserted. So a killed daemon loses nothing, and a token is not used up by a stockout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from google.cloud import compute_v1 as compute
+
+from hcloud.clock import Clock
+from hcloud.errors import LaunchRejected, OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
+from hcloud.model import Market
+from hcloud.provider import CloudInstance, CloudState, LaunchRequest
+from providers.gce.api import Api, failure_of, is_done
+from providers.gce.catalogue import Catalogue
+from providers.gce.departures import End, end_of, ended
+from providers.gce.machine import PriceOf, body_of, seconds, told
+from providers.gce.names import name_of, provider_id, request_id
+from providers.gce.settings import GceSettings
+
+SLOWEST_POLL_S = 5.0
+
+
+class Launcher:
+    """Launches machines. ``undecided``: ids of machines whose insert was last seen under way."""
+
+    def __init__(self, api: Api, settings: GceSettings, clock: Clock, catalogue: Catalogue, price_of: PriceOf) -> None:
+        self._api, self._settings, self._clock = api, settings, clock
+        self._catalogue, self._price_of = catalogue, price_of
+        self._failed: dict[str, set[str]] = {}
+        self.undecided: set[str] = set()
+
+    def launch(self, request: LaunchRequest) -> CloudInstance:
+        """See the port."""
+        zone, name = request.offer.zone, name_of(request)
+        known = self._api.operations_on(zone, [name])
+        operation = self._underway(request, known) or self._inserted(request, zone, name)
+        if operation is None:
+            return self._existing(request, zone, name)
+        operation = self._finished(request, zone, name, operation)
+        failure = failure_of(operation)
+        if failure is not None:
+            self._failed.setdefault(request.token, set()).add(operation.name)
+            raise failure.as_error(f"{request.offer.instance_type.name} in {zone} ({request.offer.market})")
+        self._failed.pop(request.token, None)
+        return self._launched(request, zone, name, operation)
+
+    def _underway(self, request: LaunchRequest, known: Sequence[compute.Operation]) -> compute.Operation | None:
+        """The insert that has succeeded or may yet; failed ones are remembered, should the next list lag behind."""
+        for each in known:
+            if each.operation_type == "insert":
+                if not is_done(each) or failure_of(each) is None:
+                    return each
+                self._failed.setdefault(request.token, set()).add(each.name)
+        return None
+
+    def _inserted(self, request: LaunchRequest, zone: str, name: str) -> compute.Operation | None:
+        """Ask for the machine; None where one of its name is there already."""
+        if request.expires_at <= self._clock.now():
+            raise LaunchRejected(f"{request.instance_id} would expire before it is launched")
+        named = self._reservations(request) if request.offer.market is Market.RESERVED else ()
+        body = body_of(request, self._settings, named)
+        failures = len(self._failed.get(request.token, ()))
+        try:
+            return self._api.insert(zone, body, request_id(self._settings.project, request, failures))
+        except LaunchRejected as rejected:
+            # A repeated request id with another body is refused too; then the machine is there.
+            machine = self._api_instance(zone, name)
+            if machine is None:
+                raise rejected
+            return None
+
+    def _reservations(self, request: LaunchRequest) -> tuple[str, ...]:
+        return self._catalogue.reservations_for(request.offer.zone, request.offer.instance_type.name)
+
+    def _finished(
+        self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation
+    ) -> compute.Operation:
+        """Ask for the operation until it is done.
+
+        Raises:
+            OutcomeUnknown: it takes longer than ``operation_wait_s``, or does not answer; the token finds it again.
+        """
+        machine_id, pause_s = provider_id(zone, name), self._settings.operation_poll_s
+        give_up_at = self._clock.now() + self._settings.operation_wait_s
+        while not is_done(operation):
+            self.undecided.add(machine_id)
+            if self._clock.now() >= give_up_at:
+                raise OutcomeUnknown(f"{operation.name} for {request.instance_id} in {zone} is still under way")
+            self._api.pause(pause_s)
+            pause_s = min(SLOWEST_POLL_S, 1.5 * pause_s)
+            try:
+                operation = self._api.operation(zone, operation.name)
+            except (ProviderUnavailable, Throttled) as trouble:
+                raise OutcomeUnknown(f"{request.instance_id} in {zone} was asked for, but: {trouble}") from trouble
+        self.undecided.discard(machine_id)
+        return operation
+
+    def _launched(self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation) -> CloudInstance:
+        machine = self._api_instance(zone, name)
+        if machine is not None:
+            return self._told(request, machine)
+        return self._over(request, zone, name, operation)
+
+    def _existing(self, request: LaunchRequest, zone: str, name: str) -> CloudInstance:
+        machine = self._api_instance(zone, name)
+        if machine is None:
+            raise OutcomeUnknown(f"{name} in {zone} exists and does not; ask again")
+        return self._told(request, machine)
+
+    def _told(self, request: LaunchRequest, machine: compute.Instance) -> CloudInstance:
+        found = told(machine, self._price_of, self._clock.now())
+        if found is None or (found.token, found.owner) != (request.token, request.owner):
+            raise LaunchRejected(f"{machine.name} in {request.offer.zone} is not ours; it lacks our labels")
+        return _priced(found, request)
+
+    def _over(self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation) -> CloudInstance:
+        """The machine this token launched and that has ended since, as its operations tell it."""
+        now = self._clock.now()
+        launched_at = seconds(operation.insert_time) or now
+        machine = CloudInstance(
+            provider_id=provider_id(zone, name),
+            instance_id=request.instance_id,
+            token=request.token,
+            owner=request.owner,
+            state=CloudState.TERMINATED,
+            zone=zone,
+            launched_at=launched_at,
+            price_usd_per_h=self._price_of(zone, request.offer.instance_type.name, request.offer.market),
+            expires_at=request.expires_at,
+        )
+        try:
+            end = end_of(self._api.operations_on(zone, [name]))
+        except ProviderError as trouble:
+            raise OutcomeUnknown(f"{name} in {zone} has ended, but when is not known: {trouble}") from trouble
+        return ended(_priced(machine, request), end or End("ended", now), now)
+
+    def _api_instance(self, zone: str, name: str) -> compute.Instance | None:
+        """Read the machine after something may have been written: then a failed read is an unknown outcome."""
+        try:
+            return self._api.instance(zone, name)
+        except (ProviderUnavailable, Throttled) as trouble:
+            raise OutcomeUnknown(f"{name} in {zone} may be there: {trouble}") from trouble
+
+
+def _priced(machine: CloudInstance, request: LaunchRequest) -> CloudInstance:
+    """The machine at its offer's price where no price is known any more."""
+    return machine if machine.price_usd_per_h else replace(machine, price_usd_per_h=request.offer.price_usd_per_h)

@@ -1,0 +1,52 @@
+"""What machines cost, from the file the catalogue writes: ``{region: {type: {"on_demand": usd, "spot": usd}}}``.
+
+A price that is missing, zero, negative or not a number is no price: such a machine is never offered, and never free.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hcloud.errors import ProviderUnavailable
+from hcloud.model import Market
+
+
+class PriceBook:
+    """The prices as of the file's last change; read again when it changes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._read_of: tuple[int, int] | None = None
+        self._plain: dict[str, Any] = {}
+        self.priced_at = 0.0
+
+    def refresh(self) -> None:
+        """Read the file if it has changed.
+
+        Raises:
+            ProviderUnavailable: it cannot be read; the caller's earlier offers stay.
+        """
+        try:
+            stat = self._file.stat()
+            if (stat.st_mtime_ns, stat.st_size) == self._read_of:
+                return
+            plain = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ProviderUnavailable(f"the prices in {self._file} cannot be read: {error}") from error
+        if not isinstance(plain, dict):
+            raise ProviderUnavailable(f"the prices in {self._file} are not a mapping of regions")
+        self._plain, self._read_of, self.priced_at = plain, (stat.st_mtime_ns, stat.st_size), stat.st_mtime
+
+    def usd_per_h(self, region: str, type_name: str, market: Market) -> float | None:
+        """Return the price of a type; a reserved machine costs what it costs on demand. None: not known."""
+        kind = "spot" if market is Market.SPOT else "on_demand"
+        try:
+            price = self._plain[region][type_name][kind]
+        except (KeyError, TypeError):
+            return None
+        if isinstance(price, bool) or not isinstance(price, int | float) or not math.isfinite(price) or price <= 0:
+            return None
+        return float(price)

@@ -1,0 +1,47 @@
+"""What makes a new machine a worker: metadata that cloud-init reads, and a start script for images that lack it."""
+
+from __future__ import annotations
+
+from hcloud.provider import LaunchRequest
+from providers.cloud_init import WorkerSetup, read_credential, render_user_data
+from providers.gce.settings import GceSettings
+
+WITHOUT_CLOUD_INIT = """#!/bin/sh
+# cloud-init makes this machine a worker of HCloud. Where the image lacks it, nothing ever would: then switch off.
+command -v cloud-init >/dev/null && exit 0
+echo "hcloud: this image has no cloud-init, so it cannot become a worker; switching off"
+systemctl poweroff || poweroff -f
+"""
+
+# The machine asks with the identity of its service account, whose token only the machine itself can get.
+FETCH_SECRET = """set -euo pipefail
+token=$(curl -sf -m 10 -H 'Metadata-Flavor: Google' \
+"${{METADATA_URL:-http://169.254.169.254}}/computeMetadata/v1/instance/service-accounts/default/token" |
+python3 -c 'import json, sys; print(json.load(sys.stdin)["access_token"])')
+curl -sf -m 30 -H "Authorization: Bearer $token" \
+"${{SECRETS_URL:-https://secretmanager.googleapis.com}}/v1/{secret}:access" |
+python3 -c 'import base64, json, sys; print(base64.b64decode(json.load(sys.stdin)["payload"]["data"]).decode())'
+"""
+
+
+def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, str]:
+    """Return the metadata items of a machine that is to be a worker; nothing where the request names no engine.
+
+    Raises LaunchRejected (the engine's address cannot be dialled from there), ConfigError (keys are missing here).
+    """
+    if request.bootstrap is None:
+        return {}
+    worker = settings.worker
+    setup = WorkerSetup(
+        request=request,
+        capacity=request.offer.instance_type.capacity,
+        scheduler_address=worker.scheduler_address,
+        package=worker.package,
+        package_index=worker.package_index,
+        system_packages=worker.system_packages,
+        credential_command=FETCH_SECRET.format(secret=worker.tls_secret) if worker.tls_secret else "",
+        credential=read_credential(request.bootstrap.tls_dir) if worker.tls_in_metadata else {},
+        notice="gce",
+        boot_timeout_s=worker.boot_timeout_s,
+    )
+    return {"user-data": render_user_data(setup), "startup-script": WITHOUT_CLOUD_INIT}

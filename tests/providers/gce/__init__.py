@@ -1,0 +1,1 @@
+"""Tests of the GCE provider, on a fake Compute Engine over real HTTP."""
