@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from hcloud.cli.bootstrap import bootstrap
+from hcloud.cli.library import diff, export, import_profiles, list_profiles, show
+from hcloud.cli.measuring import progress
 from hcloud.cli.output import console, format_option, table, write_csv, write_json, write_rows
 from hcloud.engine.host import EngineHost
 from hcloud.profiler.picture import document, row, sentences, write_files
@@ -22,6 +22,10 @@ COLUMNS = ("no.", "name", "resource", "tuned by", "runs on", "stress-ng")
 @click.group()
 def profile() -> None:
     """Measure programs and sources of interference."""
+
+
+for _command in (list_profiles, show, export, import_profiles, diff, bootstrap):
+    profile.add_command(_command)
 
 
 @profile.command()
@@ -43,7 +47,7 @@ def sources(names: tuple[str, ...], measured: bool, seconds: float, repeats: int
         write_rows(form, [_described(source) for source in chosen], COLUMNS, lambda each: list(each.values()))
         return
     stress_ng()
-    with _progress(steps(chosen, repeats)) as advance:
+    with progress(steps(chosen, repeats)) as advance:
         validation = validate(chosen, seconds=seconds, repeats=repeats, host=EngineHost(), advance=advance)
     _write(validation, form)
     if out is not None:
@@ -60,19 +64,6 @@ def _described(source: Source) -> dict[str, Any]:
         "runs_on": "the same core" if source.same_core else "any core",
         "arguments": source.arguments,
     }
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show how far a measurement is, on a terminal only. Drawn from this thread: a load dies with its thread."""
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total, completed=-1)
-
-        def advance(name: str) -> None:
-            bar.update(task, advance=1, description=name, refresh=True)
-
-        yield advance
 
 
 def _write(validation: Validation, form: str) -> None:

@@ -1,0 +1,246 @@
+"""Measure reference programs on this machine, one file each: the dense rows that classification starts from.
+
+Every program runs on throw-away views of its prepared work directory, at several amounts of the machine, then at one
+vCPU beside every source of interference (tolerated) and with each source's probe beside it (caused).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hcloud import __version__
+from hcloud.classifier.profiles import SOURCES as COLUMNS
+from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
+from hcloud.errors import Unmeasurable
+from hcloud.known import Measure, Reading
+from hcloud.model import ProgressHook
+from hcloud.profiler import loop
+from hcloud.profiler.host import Host
+from hcloud.profiler.measure import Bench, Rate, Subject
+from hcloud.profiler.recipes import Recipe, package_versions, prepared
+from hcloud.profiler.sources import Source, source_named, stress_ng
+from hcloud.quantity import utc_text
+
+LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
+                                    "local.xlarge": 4.0, "local.2xlarge": 8.0}  # fmt: skip
+"""The slices that the local provider offers unless it is told otherwise, and their vCPUs."""
+STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
+BESIDE_VCPUS = 1.0
+"""The size at which interference is measured: one core, as the sources press from one."""
+TOTAL = 1e9
+"""So much work counts as all of it: the loop never ends."""
+LOOK_SHARE, RATE_SHARE = 0.035, 0.03
+THROTTLED_RATE_SHARE = 0.05
+"""Amounts that are not of whole CPUs are measured in longer windows."""
+SPARE_S = 30.0
+STARTS_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure of every program. ``types``: vCPUs by instance type; ``steps``: vCPUs; both fit this machine.
+
+    ``seconds``: about how long one program takes.
+    """
+
+    provider: str
+    types: Mapping[str, float]
+    steps: tuple[float, ...]
+    sources: tuple[Source, ...]
+    seconds: float
+
+    @property
+    def questions(self) -> int:
+        """How many answers a program needs: sizes, tolerated and caused."""
+        return len(self.sizes) + 2 * len(self.sources)
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """All amounts of vCPUs, the largest first; that at which interference is measured last, as it stays at work."""
+        wanted = {*self.steps, *self.types.values(), BESIDE_VCPUS}
+        return tuple(sorted(wanted, key=lambda vcpus: (vcpus == BESIDE_VCPUS, -vcpus)))
+
+    def rate_s(self, vcpus: float) -> float:
+        """Return the seconds for performance at one size."""
+        return self.seconds * (RATE_SHARE if vcpus == round(vcpus) else THROTTLED_RATE_SHARE)
+
+    @property
+    def source_s(self) -> float:
+        """Seconds for one question about one source."""
+        rates_s = sum(map(self.rate_s, self.sizes))
+        left_s = self.seconds - self.seconds * LOOK_SHARE - rates_s - STARTS_S
+        return max(0.1, left_s / max(1, 2 * len(self.sources)))
+
+
+def plan_for(
+    provider: str, whole_type: str | None, seconds: float, sources: Iterable[str] = COLUMNS, cpus: int | None = None
+) -> Plan:
+    """Return what can be measured on this machine of ``cpus`` (default: those this process may use).
+
+    ``whole_type``: the instance type that the whole machine is; None: slices, as the local provider cuts them.
+    """
+    most = float(cpus if cpus is not None else len(os.sched_getaffinity(0)))
+    types = LOCAL_TYPES if whole_type is None else {whole_type: most}
+    return Plan(
+        provider=provider,
+        types={name: vcpus for name, vcpus in types.items() if vcpus <= most},
+        steps=tuple(step for step in STEPS if step <= most),
+        sources=tuple(source_named(name) for name in sources),
+        seconds=seconds,
+    )
+
+
+def measure_recipe(
+    name: str, recipe: Recipe, plan: Plan, host: Host, *, now: float, advance: Callable[[str], None] = lambda _: None
+) -> Profile:
+    """Prepare and measure one program; ``advance`` is told each question begun.
+
+    Raises:
+        Unmeasurable: it could not be run, or tells nothing.
+        UnitRefused: its files cannot be made, or packages are missing.
+    """
+    load, began = os.getloadavg()[0], time.monotonic()
+    stress_ng()
+    with prepared(recipe) as folder, _bench(name, recipe, plan, host, folder) as bench:
+        rates = _rates(bench, plan, advance)
+        readings = [*_performance(plan, rates), *_interference(bench, plan, advance)]
+        notes = tuple(bench.notes)
+    return Profile(
+        profile=name,
+        format=1,
+        group=recipe.group,
+        program=recipe.program or name,
+        measure=Measure.PROGRESS,
+        units=Units(performance=f"{recipe.unit}/s"),
+        provenance=_provenance(recipe, plan, load=load, now=now, took_s=time.monotonic() - began),
+        cells=cells_of_readings(readings),
+        use={
+            f"{plan.provider}/{kind}": tuple(float(f"{each:.4g}") for each in rates[vcpus].use)
+            for kind, vcpus in plan.types.items()
+            if vcpus in rates and rates[vcpus].use
+        },
+        notes=notes,
+    )
+
+
+def _bench(name: str, recipe: Recipe, plan: Plan, host: Host, folder: Path) -> Bench:
+    return Bench(subject(name, recipe, folder), host, run_s=plan.seconds * LOOK_SHARE,
+                 deadline_s=3 * plan.seconds + SPARE_S)  # fmt: skip
+
+
+def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
+    """Return a recipe as the profiler runs it, its work directory prepared."""
+    return Subject(
+        name=name,
+        command=recipe.loop_command,
+        workdir=folder,
+        progress=ProgressHook(file=loop.PROGRESS, total=TOTAL),
+        memory_mib=round(recipe.memory_mib),
+    )
+
+
+def _rates(bench: Bench, plan: Plan, advance: Callable[[str], None]) -> dict[float, Rate]:
+    """Measure performance at every size."""
+    found = {}
+    for vcpus in plan.sizes:
+        advance(f"{vcpus:g} vCPU")
+        bench.look(vcpus)
+        rate = bench.rate(vcpus, within_s=plan.rate_s(vcpus))
+        if rate.measure is not Measure.PROGRESS:
+            raise Unmeasurable(f"its loop told of too little progress at {vcpus:g} vCPU")
+        found[vcpus] = rate
+    return found
+
+
+def _performance(plan: Plan, rates: Mapping[float, Rate]) -> list[Reading]:
+    """Return the cells of types and steps. A slice is an amount of this machine, so one measurement serves both."""
+    columns = [("type", f"{plan.provider}/{kind}", vcpus) for kind, vcpus in plan.types.items()]
+    columns += [("step", f"{vcpus:g} vCPU", vcpus) for vcpus in plan.steps]
+    return [
+        Reading(
+            question=question,
+            column=column,
+            value=rates[vcpus].value * TOTAL,
+            low=rates[vcpus].low * TOTAL,
+            high=rates[vcpus].high * TOTAL,
+            runs=rates[vcpus].runs,
+        )
+        for question, column, vcpus in columns
+    ]
+
+
+def _interference(bench: Bench, plan: Plan, advance: Callable[[str], None]) -> list[Reading]:
+    """Measure every source both ways; what cannot be had is noted and left out."""
+    found = []
+    for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):
+        for source in plan.sources:
+            advance(f"{word} {source.name}")
+            try:
+                found.append(_within_scale(ask(source, BESIDE_VCPUS, within_s=plan.source_s)))
+            except Unmeasurable as error:
+                bench.note(f"{word} {source.name} was not measured: {error}")
+    return found
+
+
+def _within_scale(reading: Reading) -> Reading:
+    low, value, high = (min(100.0, max(0.0, each)) for each in (reading.low, reading.value, reading.high))
+    return Reading(question=reading.question, column=reading.column, value=value, low=low, high=high, runs=reading.runs)
+
+
+# --------------------------------------------------------------------------------------------------------- provenance
+def _provenance(recipe: Recipe, plan: Plan, *, load: float, now: float, took_s: float) -> Provenance:
+    return Provenance(
+        measured_at=utc_text(now),
+        provider=plan.provider,
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        hcloud=__version__,
+        stress_ng=_stress_ng_version(),
+        packages=dict(package_versions(recipe.packages)),
+        load_average=round(load, 2),
+        took_s=round(took_s, 1),
+        command=_shown_command(recipe),
+    )
+
+
+def _shown_command(recipe: Recipe) -> str:
+    return " ".join(recipe.command) or recipe.loop
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return found[1].strip() if found else platform.machine()
+
+
+def _stress_ng_version() -> str:
+    said = subprocess.run([stress_ng(), "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+?),? ", said)
+    return found[1] if found else "unknown"
+
+
+def confidence(profile: Profile) -> Mapping[str, float]:
+    """Return how sure a profile is: the median half width of the 95 % limits, by performance (%) and pressure (points).
+
+    Questions without a cell are left out.
+    """
+    performance = [*profile.cells.step.values(), *profile.cells.type.values()]
+    halves = {
+        "performance_percent": [50 * (cell.high - cell.low) / cell.value for cell in performance],
+        "tolerated_points": [(cell.high - cell.low) / 2 for cell in profile.cells.tolerated.values()],
+        "caused_points": [(cell.high - cell.low) / 2 for cell in profile.cells.caused.values()],
+    }
+    return {name: _median(values) for name, values in halves.items() if values}
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
