@@ -7,35 +7,27 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import entry_points
-from pathlib import Path
 from types import FrameType
 
-import numpy as np
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from hcloud import __version__, sd_notify
 from hcloud.api.desk import DaemonStatus, Desk
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
-from hcloud.apply import Applier, Outcome
+from hcloud.apply import Outcome
+from hcloud.assembly import build_controller, build_providers, build_runner
 from hcloud.clock import Clock, SystemClock
-from hcloud.config import Config, PolicyWatch, ProviderSettings
-from hcloud.controller import Controller, CycleReport
-from hcloud.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
-from hcloud.logs import LogArchive
+from hcloud.config import Config, PolicyWatch
+from hcloud.controller import CycleReport
+from hcloud.errors import HCloudError, Refused, StaleWrite, StoreError
 from hcloud.model import EventKind, JobSpec
-from hcloud.observe import Observer
-from hcloud.policy import Policy
 from hcloud.preview import describe_preview
-from hcloud.provider import MachineSource, Provider, Runner, WorkerBootstrap
-from hcloud.sentences import nearest
 from hcloud.store import Store
 
 _log = logging.getLogger("hcloud")
@@ -49,100 +41,6 @@ FIRST_HOUSEKEEPING_AFTER_S = 60.0
 """Soon after the start too, so that a daemon that is restarted often also clears up."""
 STALLED_AFTER_S = 60.0
 """A cycle that has not ended for so long makes the watchdog fall silent, and systemd restarts us."""
-
-
-def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
-    """Build every configured provider from its entry point.
-
-    Raises:
-        ConfigError: an unknown type, or settings that the provider refuses.
-    """
-    known = {point.name: point for point in entry_points(group="hcloud.providers")}
-    built: dict[str, Provider] = {}
-    for wanted in config.providers:
-        point = known.get(wanted.type)
-        if point is None:
-            hint = nearest(wanted.type, known)
-            where = f"providers.{wanted.name}.type"
-            raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
-        state_dir = config.state_dir / "providers" / wanted.name
-        state_dir.mkdir(parents=True, exist_ok=True)
-        built[wanted.name] = _build(point.load(), wanted, clock, config.owner, state_dir)
-    return built
-
-
-def _build(
-    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, owner: str, state_dir: Path
-) -> Provider:
-    return factory(wanted.name, wanted.settings, clock, owner, str(state_dir))
-
-
-def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work on mock machines."""
-    if config.engine.runner == "fake":
-        return _fake_runner(providers, clock)
-    from hcloud.engine.runner import DaskRunner
-
-    return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
-
-
-def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    from hcloud.engine.fake import FakeRunner
-
-    sources = [p for p in providers.values() if isinstance(p, MachineSource)]
-    if len(sources) < len(providers):
-        real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
-        raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
-    return FakeRunner(sources, clock)
-
-
-def build_controller(
-    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, policy: Policy
-) -> Controller:
-    """Put the cycle together on the given ports."""
-    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
-    logs.folder.mkdir(parents=True, exist_ok=True)
-    poll_s = {p.name: p.poll_s for p in config.providers}
-    bootstrap = WorkerBootstrap(
-        scheduler_address=config.engine.listen,
-        tls_dir=str(config.engine.tls_dir),
-        isolation=config.engine.isolation,
-        settings={
-            "max_log_mib": str(config.engine.max_log_mib),
-            "max_workdir_mib": str(config.engine.max_workdir_mib),
-            "unit_uid_base": str(config.engine.unit_user_base),
-            "worker_ports": config.engine.worker_ports,
-        },
-    )
-    return Controller(
-        store=store,
-        providers=providers,
-        runner=runner,
-        clock=clock,
-        policy=policy,
-        observer=Observer(
-            store=store,
-            providers=providers,
-            runner=runner,
-            clock=clock,
-            owner=config.owner,
-            logs=logs,
-            poll_s=poll_s,
-        ),
-        applier=Applier(
-            store,
-            providers,
-            runner,
-            clock,
-            owner=config.owner,
-            bootstrap=bootstrap,
-            uploads_dir=config.state_dir / "uploads",
-        ),
-        rng=np.random.default_rng(),
-        # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
-        # successor leads at once instead of waiting for the lease to run out.
-        holder=f"{socket.gethostname()}:{config.state_dir}",
-    )
 
 
 class Daemon:

@@ -27,7 +27,7 @@ import yaml
 
 from hcloud.clock import SystemClock
 from hcloud.config import load_config
-from hcloud.daemon import build_providers
+from hcloud.assembly import build_providers
 from hcloud.provider import Provider
 from tests.house import tree
 from tests.waiting import wait_until

@@ -1,0 +1,116 @@
+"""Putting a deployment together from its configuration; daemon and simulator differ only in what they hand in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+
+from hcloud.apply import Applier
+from hcloud.clock import Clock
+from hcloud.config import Config, ProviderSettings
+from hcloud.controller import Controller
+from hcloud.errors import ConfigError
+from hcloud.logs import LogArchive
+from hcloud.observe import Observer
+from hcloud.policy import Policy
+from hcloud.provider import MachineSource, Provider, Runner, WorkerBootstrap
+from hcloud.sentences import nearest
+from hcloud.store import Store
+
+
+def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
+    """Build every configured provider from its entry point.
+
+    Raises:
+        ConfigError: an unknown type, or settings that the provider refuses.
+    """
+    known = {point.name: point for point in entry_points(group="hcloud.providers")}
+    built: dict[str, Provider] = {}
+    for wanted in config.providers:
+        point = known.get(wanted.type)
+        if point is None:
+            hint = nearest(wanted.type, known)
+            where = f"providers.{wanted.name}.type"
+            raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
+        state_dir = config.state_dir / "providers" / wanted.name
+        state_dir.mkdir(parents=True, exist_ok=True)
+        built[wanted.name] = _build(point.load(), wanted, clock, config.owner, state_dir)
+    return built
+
+
+def _build(
+    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, owner: str, state_dir: Path
+) -> Provider:
+    return factory(wanted.name, wanted.settings, clock, owner, str(state_dir))
+
+
+def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
+    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work on mock machines."""
+    if config.engine.runner == "fake":
+        return _fake_runner(providers, clock)
+    from hcloud.engine.runner import DaskRunner
+
+    return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
+
+
+def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
+    from hcloud.engine.fake import FakeRunner
+
+    sources = [p for p in providers.values() if isinstance(p, MachineSource)]
+    if len(sources) < len(providers):
+        real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
+        raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
+    return FakeRunner(sources, clock)
+
+
+def build_controller(
+    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, policy: Policy
+) -> Controller:
+    """Put the cycle together on the given ports."""
+    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
+    logs.folder.mkdir(parents=True, exist_ok=True)
+    poll_s = {p.name: p.poll_s for p in config.providers}
+    bootstrap = WorkerBootstrap(
+        scheduler_address=config.engine.listen,
+        tls_dir=str(config.engine.tls_dir),
+        isolation=config.engine.isolation,
+        settings={
+            "max_log_mib": str(config.engine.max_log_mib),
+            "max_workdir_mib": str(config.engine.max_workdir_mib),
+            "unit_uid_base": str(config.engine.unit_user_base),
+            "worker_ports": config.engine.worker_ports,
+        },
+    )
+    return Controller(
+        store=store,
+        providers=providers,
+        runner=runner,
+        clock=clock,
+        policy=policy,
+        observer=Observer(
+            store=store,
+            providers=providers,
+            runner=runner,
+            clock=clock,
+            owner=config.owner,
+            logs=logs,
+            poll_s=poll_s,
+        ),
+        applier=Applier(
+            store,
+            providers,
+            runner,
+            clock,
+            owner=config.owner,
+            bootstrap=bootstrap,
+            uploads_dir=config.state_dir / "uploads",
+        ),
+        rng=np.random.default_rng(),
+        # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
+        # successor leads at once instead of waiting for the lease to run out.
+        holder=f"{socket.gethostname()}:{config.state_dir}",
+    )
