@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": ("hcloud.cli.job", "job", "Check job files; print their schema."),
     "instances": ("hcloud.cli.fleet", "instances", "Show machines."),
     "offers": ("hcloud.cli.fleet", "offers", "Show what can be rented, at what price."),
+    "catalog": ("hcloud.cli.catalog", "catalog", "Show what machines cost; read prices anew; compare."),
     "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
     "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),

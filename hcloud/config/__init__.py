@@ -2,9 +2,11 @@
 
 from hcloud.config.document import read_documents, to_yaml
 from hcloud.config.files import find_config, load_config, load_job, load_policy, read_env_file
+from hcloud.config.secrets import resolve_secret
 from hcloud.config.settings import (
     SOCKET_NAME,
     ApiSettings,
+    CatalogSettings,
     Config,
     EngineSettings,
     ProviderSettings,
@@ -17,6 +19,7 @@ from hcloud.config.watch import PolicyStatus, PolicyWatch
 __all__ = [
     "SOCKET_NAME",
     "ApiSettings",
+    "CatalogSettings",
     "Config",
     "EngineSettings",
     "PolicyStatus",
@@ -31,5 +34,6 @@ __all__ = [
     "load_policy",
     "read_documents",
     "read_env_file",
+    "resolve_secret",
     "to_yaml",
 ]

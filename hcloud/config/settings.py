@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
-from hcloud.quantity import NonEmptyText, PositiveCount, PositiveMib, PositiveSeconds, shown
+from hcloud.config.secrets import check_secret
+from hcloud.quantity import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.sentences import AtKey, nearest
 
 _STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 SOCKET_NAME: Final = "hcloud.sock"
 _SOCKET_PATH_BYTES_MAX = 107
+_PRICED_TYPES: Final = ("ec2", "gce")
+"""Types of providers that take their prices from the catalogue: its clouds, by name."""
 _OWNER = r"^[a-z][a-z0-9-]{2,39}$"
 
 
@@ -87,6 +90,12 @@ def _check_provider_type(text: str, info: ValidationInfo) -> str:
     return text
 
 
+def _check_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", text):
+        raise ValueError(f"must be an address such as https://prices.example.com, not {shown(text)}")
+    return text
+
+
 def _missing(value: object) -> bool:
     return value is None
 
@@ -96,6 +105,8 @@ def _port_of(listen: str) -> int:
 
 
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute, json_schema_input_type=str)]
+Url = Annotated[NonEmptyText, AfterValidator(_check_url)]
+Factor = Annotated[Number, Field(gt=1, le=1000)]
 Listen = Annotated[NonEmptyText, AfterValidator(_check_listen)]
 if TYPE_CHECKING:
     # What may be left out (or null) in the file is derived in __post_init__, so that readers always see a value.
@@ -200,6 +211,58 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class AwsPriceSettings:
+    """Prices of EC2."""
+
+    regions: tuple[NonEmptyText, ...] = ()
+    """Regions whose prices are read; empty: none."""
+    price_list: Literal["bulk", "query"] = "bulk"
+    """bulk: files of some hundred MB per region, no credentials; query: a few MB, needs pricing:GetProducts."""
+    endpoint: Url | None = None
+    """Where the price list is; null: AWS's own."""
+    spot: bool = True
+    """Also read spot prices; needs ec2:DescribeSpotPriceHistory and the extra `aws`."""
+    ec2_endpoint: Url | None = None
+    """Where spot prices are asked for; null: AWS's own."""
+    profile: NonEmptyText | None = None
+    """Profile of the AWS configuration files; null: the usual chain (environment, role of this machine...)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class GcpPriceSettings:
+    """Prices of Compute Engine."""
+
+    api_key: Annotated[NonEmptyText, AfterValidator(check_secret)] | None = None
+    """Where the key of the Cloud Billing API is: env:NAME or file:PATH, never the key itself; null: nothing is read."""
+    regions: tuple[NonEmptyText, ...] = ()
+    """Regions whose prices are kept; empty: all."""
+    endpoint: Url = "https://cloudbilling.googleapis.com"
+    """Where the catalogue of prices is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class CatalogSettings:
+    """Where prices come from. Without any of this, they are those of the shipped snapshot, with its date."""
+
+    refresh_every_s: Annotated[Seconds, Field(ge=600)] | None = None
+    """The daemon reads new prices this often; null: only `hcloud catalog refresh` does."""
+    price_factor_max: Factor = 3.0
+    """A price that moved by more than this factor, up or down, is held back until `hcloud catalog refresh --accept`."""
+    spot_factor_max: Factor = 10.0
+    """The same for spot prices."""
+    spot_history_days: PositiveCount = 90
+    """How long spot prices are kept."""
+    aws: AwsPriceSettings = AwsPriceSettings()
+    """Prices of EC2."""
+    gcp: GcpPriceSettings = GcpPriceSettings()
+    """Prices of Compute Engine."""
+
+    def __post_init__(self) -> None:
+        if self.refresh_every_s is not None and not self.aws.regions and self.gcp.api_key is None:
+            raise AtKey("refresh_every_s", "has nothing to read: name aws.regions or gcp.api_key, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Config:
     """One deployment of HCloud."""
 
@@ -221,6 +284,8 @@ class Config:
     """How programs are run."""
     providers: tuple[ProviderSettings, ...] = (ProviderSettings(name="local", type="local"),)
     """Where machines come from."""
+    catalog: CatalogSettings = CatalogSettings()
+    """Where prices come from."""
     retention: RetentionSettings = RetentionSettings()
     """How long the past is kept."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -249,6 +314,17 @@ class Config:
             raise AtKey("run_dir", f"is too long for a socket ({_SOCKET_PATH_BYTES_MAX} bytes): {self.socket_path}")
         if self.api.tcp is not None and _port_of(self.api.tcp.listen) == _port_of(self.engine.listen):
             raise AtKey("api", f"tcp.listen has the port of engine.listen ({self.engine.listen})")
+
+    @property
+    def catalog_dir(self) -> Path:
+        """Where the catalogue of prices is kept."""
+        return self.state_dir / "catalog"
+
+    def settings_of(self, provider: ProviderSettings) -> Mapping[str, Any]:
+        """A provider's own settings; one that takes prices gets the catalogue's where it names none."""
+        if provider.type not in _PRICED_TYPES or {"prices", "prices_file"} & set(provider.settings):
+            return provider.settings
+        return {**provider.settings, "prices_file": str(self.catalog_dir / f"{provider.type}.json")}
 
     @property
     def socket_path(self) -> Path:

@@ -1,0 +1,44 @@
+"""Instance types and prices: a dated snapshot that is always there, refreshed from the clouds' own price lists.
+
+A price is a :class:`Quote` with its day and its source; what is not known is absent, never zero. What providers read is
+a plain file per cloud (:func:`price_file`).
+"""
+
+from hcloud.catalog.candidates import Candidate, Wanted, candidates
+from hcloud.catalog.changes import Change, Limits, Merge, compare, merge
+from hcloud.catalog.files import CatalogFiles, price_file, read_catalogue
+from hcloud.catalog.prices import CLOUDS, Catalogue, Key, Plan, Quote, Size, overlay
+from hcloud.catalog.reading import Reading, SpotPrice
+from hcloud.catalog.refresh import Refreshed, refresh
+from hcloud.catalog.snapshot import shipped_catalogue
+from hcloud.catalog.sources import AwsPrices, GcpPrices, Source, sources
+
+__all__ = [
+    "CLOUDS",
+    "AwsPrices",
+    "Candidate",
+    "CatalogFiles",
+    "Catalogue",
+    "Change",
+    "GcpPrices",
+    "Key",
+    "Limits",
+    "Merge",
+    "Plan",
+    "Quote",
+    "Reading",
+    "Refreshed",
+    "Size",
+    "Source",
+    "SpotPrice",
+    "Wanted",
+    "candidates",
+    "compare",
+    "merge",
+    "overlay",
+    "price_file",
+    "read_catalogue",
+    "refresh",
+    "shipped_catalogue",
+    "sources",
+]

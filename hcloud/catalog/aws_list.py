@@ -1,0 +1,171 @@
+"""AWS price lists of EC2, in both forms that AWS gives them: the bulk CSV file of a region, and GetProducts.
+
+Taken are shared instances with plain Linux: on demand, and the standard reservations without upfront payment, which are
+also how much a commitment costs per hour. Forms: AWS Billing User Guide, "Reading the price list files"; AWS Price List
+API Reference, "GetProducts".
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from hcloud.catalog.prices import Key, Plan, is_price
+from hcloud.catalog.reading import Reading, text_of
+from hcloud.catalog.snapshot import ec2_size
+from hcloud.errors import ProviderUnavailable
+
+SOURCE: Final = "AWS price list"
+PLANS: Final = (Plan.ON_DEMAND, Plan.COMMIT_1Y, Plan.COMMIT_3Y)
+_TERMS: Final = {"1yr": Plan.COMMIT_1Y, "3yr": Plan.COMMIT_3Y}
+# Column of the CSV file, and attribute of a product.
+_COLUMNS: Final = {
+    "Instance Type": "instanceType",
+    "vCPU": "vcpu",
+    "Memory": "memory",
+    "Physical Processor": "physicalProcessor",
+    "Tenancy": "tenancy",
+    "Operating System": "operatingSystem",
+    "Pre Installed S/W": "preInstalledSw",
+    "CapacityStatus": "capacitystatus",
+}
+_OPTIONAL: Final = {"GPU": "gpu", "MarketOption": "marketoption", "License Model": "licenseModel"}
+_WANTED: Final = {
+    "tenancy": ("Shared",),
+    "operatingSystem": ("Linux",),
+    "preInstalledSw": ("NA",),
+    "capacitystatus": ("Used",),
+    "marketoption": ("OnDemand", ""),
+    "licenseModel": ("No License required", "NA", ""),
+}
+FILTERS: Final = (
+    ("tenancy", "Shared"),
+    ("operatingSystem", "Linux"),
+    ("preInstalledSw", "NA"),
+    ("capacitystatus", "Used"),
+)
+"""What GetProducts is asked for, besides the region."""
+_CSV_NEEDS: Final = ("TermType", "Unit", "PricePerUnit", "Currency", *_COLUMNS)
+_MEMORY: Final = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?) (GiB|MiB)", re.IGNORECASE)
+
+
+def csv_version(lines: Iterator[str]) -> tuple[str, list[str]]:
+    """Read the file's head; return its version and the names of its columns, and leave ``lines`` at the first row.
+
+    Raises:
+        ProviderUnavailable: it is no price list.
+    """
+    version = ""
+    for line in lines:
+        row = next(csv.reader([line]), [])
+        if row[:1] == ["Version"] and len(row) > 1:
+            version = row[1]
+        if row[:1] == ["SKU"]:
+            missing = [name for name in _CSV_NEEDS if name not in row]
+            if missing:
+                raise ProviderUnavailable(f"the {SOURCE} has no column {missing[0]!r}; its form has changed")
+            return version, row
+    raise ProviderUnavailable(f"the {SOURCE} ended before its table began; nothing was taken from it")
+
+
+def read_csv(lines: Iterable[str], region: str, reading: Reading) -> None:
+    """Take the prices of one region's CSV file, line by line: a whole file has hundreds of megabytes.
+
+    Raises:
+        ProviderUnavailable: it is no price list, or holds no price of a plain Linux machine.
+    """
+    rest = iter(lines)
+    version, columns = csv_version(rest)
+    places = {name: columns.index(name) for name in columns}
+    before = len(reading.quotes)
+    for row in csv.reader(line for line in rest if '"Shared"' in line and '"Linux"' in line):
+        if len(row) != len(columns):
+            raise ProviderUnavailable(f"the {SOURCE} of {region} breaks off in the middle of a line")
+        _take_row({name: row[at] for name, at in places.items()}, region, reading)
+    _finish(region, version, reading, before)
+
+
+def read_products(products: Iterable[str], region: str, reading: Reading) -> None:
+    """Take the prices of GetProducts' answers (``PriceList``: one JSON text per product).
+
+    Raises:
+        ProviderUnavailable: an answer is not of the known form, or there is no price of a plain Linux machine.
+    """
+    before, version = len(reading.quotes), ""
+    for text in products:
+        try:
+            product = json.loads(text)
+            attributes = product["product"]["attributes"]
+            terms = list(_terms(product["terms"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProviderUnavailable(f"the {SOURCE} is not of the known form ({type(error).__name__})") from error
+        version = max(version, text_of(product, "version"))
+        for plan, usd in terms:
+            _take(attributes, plan, usd, region, reading)
+    _finish(region, version, reading, before)
+
+
+def _finish(region: str, version: str, reading: Reading, before: int) -> None:
+    if len(reading.quotes) == before:
+        raise ProviderUnavailable(f"the {SOURCE} of {region} holds no price of a plain Linux machine; it was not taken")
+    reading.whole |= {("ec2", region, plan) for plan in PLANS}
+    if version:
+        reading.versions[version_key(region)] = version
+
+
+def version_key(region: str) -> str:
+    """Return the name under which the edition of a region's list is remembered."""
+    return f"ec2 {region}"
+
+
+def _take_row(row: Mapping[str, str], region: str, reading: Reading) -> None:
+    attributes = {name: row[column] for column, name in _COLUMNS.items()}
+    attributes |= {name: row.get(column, "") for column, name in _OPTIONAL.items()}
+    plan = _plan(row["TermType"], row)
+    if plan is None or row["Unit"] not in ("Hrs", "Hours"):
+        return
+    if row["Currency"] != "USD":
+        reading.left_out[f"in {row['Currency']}, not USD"] += 1
+        return
+    _take(attributes, plan, _number(row["PricePerUnit"]), region, reading)
+
+
+def _plan(term: str, attributes: Mapping[str, str]) -> Plan | None:
+    if term == "OnDemand":
+        return Plan.ON_DEMAND
+    plain = attributes.get("OfferingClass") == "standard" and attributes.get("PurchaseOption") == "No Upfront"
+    return _TERMS.get(attributes.get("LeaseContractLength", "").replace(" ", "")) if plain else None
+
+
+def _terms(terms: Mapping[str, Any]) -> Iterator[tuple[Plan, float]]:
+    for term, found in terms.items():
+        for each in found.values():
+            plan = _plan(term, each.get("termAttributes", {}))
+            for dimension in each["priceDimensions"].values():
+                if plan is not None and dimension["unit"] in ("Hrs", "Hours") and "USD" in dimension["pricePerUnit"]:
+                    yield plan, _number(dimension["pricePerUnit"]["USD"])
+
+
+def _take(attributes: Mapping[str, str], plan: Plan, usd: float, region: str, reading: Reading) -> None:
+    if any(attributes.get(name, "") not in values for name, values in _WANTED.items()):
+        return
+    kind = attributes["instanceType"]
+    if "." not in kind or (plan is not Plan.ON_DEMAND and not is_price(usd)):
+        return  # a dedicated host; or a reservation whose hours are all paid upfront
+    reading.take(Key("ec2", region, kind, plan), usd)
+    memory = _MEMORY.fullmatch(attributes["memory"].strip())
+    vcpus = _number(attributes["vcpu"])
+    if memory is not None and vcpus > 0:
+        mib = _number(memory[1].replace(",", "")) * (1024 if memory[2].lower() == "gib" else 1)
+        size = ec2_size(kind, vcpus, round(mib), attributes.get("physicalProcessor", ""), attributes.get("gpu", ""))
+        reading.sizes["ec2", kind] = size
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,57 @@
+"""What the catalogue has for a size: every type and place that is large enough, cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from hcloud.catalog.prices import Catalogue, Plan, Quote, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One type in one region, paid for in one way, that is large enough."""
+
+    cloud: str
+    region: str
+    type: str
+    plan: Plan
+    size: Size
+    quote: Quote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is looked for. Empty collections: any. ``types`` are patterns (``*`` and ``?``)."""
+
+    vcpus: float
+    memory_mib: int
+    clouds: Collection[str] = ()
+    regions: Collection[str] = ()
+    types: Sequence[str] = ()
+    plans: Collection[Plan] = (Plan.ON_DEMAND, Plan.SPOT)
+    burstable: bool = False
+    arm: bool = False
+
+    def fits(self, name: str, size: Size) -> bool:
+        """Tell whether a type will do. Burstable and ARM machines only when asked for, or named."""
+        if size.vcpus + 1e-9 < self.vcpus or size.memory_mib < self.memory_mib:
+            return False
+        if self.types:
+            return any(fnmatchcase(name, pattern) for pattern in self.types)
+        return (self.burstable or not size.burstable) and (self.arm or size.arch == "x86_64")
+
+
+def candidates(catalogue: Catalogue, wanted: Wanted) -> list[Candidate]:
+    """Return what will do, cheapest first; types whose size is not known are not among them."""
+    fitting = {at: size for at, size in catalogue.sizes.items() if wanted.fits(at[1], size)}
+    found = [
+        Candidate(cloud=key.cloud, region=key.region, type=key.type, plan=key.plan, size=size, quote=quote)
+        for key, quote in catalogue.quotes.items()
+        if (size := fitting.get((key.cloud, key.type))) is not None
+        and key.plan in wanted.plans
+        and (not wanted.clouds or key.cloud in wanted.clouds)
+        and (not wanted.regions or key.region in wanted.regions)
+    ]
+    return sorted(found, key=lambda each: (each.quote.usd_per_h, each.cloud, each.region, each.type, each.plan))

@@ -1,0 +1,211 @@
+"""The catalogue on disk: what was read of the clouds, over the shipped snapshot; written whole or not at all.
+
+Below ``<state_dir>/catalog``: ``catalog.json`` (what was read), ``previous.json`` (the same before the last refresh),
+``spot.csv`` (history of spot prices), and ``ec2.json``, ``gce.json``: prices as providers read them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from hcloud.catalog.prices import CLOUDS, Catalogue, Key, Plan, Quote, Size, overlay
+from hcloud.catalog.reading import SpotPrice
+from hcloud.catalog.snapshot import shipped_catalogue
+from hcloud.catalog.spot_history import lines, read_history, with_news
+from hcloud.errors import ConfigError, Refused
+
+FORM: Final = "hcloud-catalogue-1"
+
+
+class CatalogFiles:
+    """The directory of one deployment's catalogue."""
+
+    def __init__(self, directory: Path) -> None:
+        """Nothing is read or written yet."""
+        self.directory = directory
+
+    @property
+    def stored_path(self) -> Path:
+        """Where what was read of the clouds is kept."""
+        return self.directory / "catalog.json"
+
+    @property
+    def previous_path(self) -> Path:
+        """Where the same is kept as it was before the last refresh."""
+        return self.directory / "previous.json"
+
+    @property
+    def history_path(self) -> Path:
+        """Where spot prices are recorded."""
+        return self.directory / "spot.csv"
+
+    def stored(self) -> Catalogue:
+        """Return what was read of the clouds; empty where nothing was read yet.
+
+        Raises:
+            ConfigError: the file cannot be read or is not whole.
+        """
+        return read_catalogue(self.stored_path) if self.stored_path.exists() else Catalogue()
+
+    def current(self) -> Catalogue:
+        """Return the catalogue in force: the snapshot, and over it what was read of the clouds.
+
+        Raises:
+            ConfigError: as ``stored``.
+        """
+        return overlay(shipped_catalogue(), self.stored())
+
+    def previous(self) -> Catalogue:
+        """Return the catalogue as it was in force before the last refresh.
+
+        Raises:
+            ConfigError: as ``stored``.
+        """
+        stored = read_catalogue(self.previous_path) if self.previous_path.exists() else Catalogue()
+        return overlay(shipped_catalogue(), stored)
+
+    def history(self) -> Iterator[SpotPrice]:
+        """Yield recorded spot prices, oldest first.
+
+        Raises:
+            ConfigError: the file cannot be read or is broken.
+        """
+        return read_history(self.history_path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other refreshes out meanwhile.
+
+        Raises:
+            Refused: another refresh is under way.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Refused(f"another refresh of the prices in {self.directory} is under way") from None
+            yield
+
+    def store(self, stored: Catalogue) -> None:
+        """Make ``stored`` what was read of the clouds, and write the files that providers read. Call while locked."""
+        before = self.stored()
+        _write(self.previous_path, _document(before))
+        _write(self.stored_path, _document(stored))
+        self.write_price_files()
+
+    def write_price_files(self) -> None:
+        """Write, for each cloud, the prices in force as providers read them."""
+        current = self.current()
+        for cloud in CLOUDS:
+            newest_at = max((quote.at for key, quote in current.quotes.items() if key.cloud == cloud), default=0.0)
+            # Providers take the file's own date for the date of its prices.
+            _write(price_file(self.directory, cloud), provider_prices(current, cloud), dated_at=newest_at)
+
+    def record_spot(self, news: Iterable[SpotPrice], since: float) -> None:
+        """Add spot prices to the history, which keeps what was in force at ``since`` or later. Call while locked."""
+        _write_text(self.history_path, lines(with_news(self.history(), news, since)))
+
+
+def price_file(directory: Path, cloud: str) -> Path:
+    """Return where the prices of a cloud are, as its provider reads them (its setting ``prices_file``)."""
+    return directory / f"{cloud}.json"
+
+
+def provider_prices(catalogue: Catalogue, cloud: str) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ``{region: {type: {"on_demand": USD/h, "spot": USD/h, "at": Unix seconds}}}``.
+
+    A price that is not known is absent. ``at`` is the age of the older of the two.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for key, quote in sorted(catalogue.quotes.items()):
+        if key.cloud == cloud and key.plan in (Plan.ON_DEMAND, Plan.SPOT):
+            cell = found[key.region][key.type]
+            cell[key.plan.value] = quote.usd_per_h
+            cell["at"] = min(quote.at, cell.get("at", quote.at))
+    return found
+
+
+def read_catalogue(path: Path) -> Catalogue:
+    """Return a catalogue written by :meth:`CatalogFiles.store`.
+
+    Raises:
+        ConfigError: it cannot be read, or is not of that form.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["form"] != FORM:
+            raise ConfigError(f"has the form {document['form']!r}; this version reads {FORM}", where=str(path))
+        return _catalogue(document)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        message = (
+            f"is no catalogue of prices ({type(error).__name__}); delete it, and `hcloud catalog refresh` makes one"
+        )
+        raise ConfigError(message, where=str(path)) from error
+
+
+def _document(catalogue: Catalogue) -> dict[str, Any]:
+    """Return a catalogue as JSON: each price is ``[USD/h, number of its origin]``, an origin ``[source, at]``."""
+    origins: dict[tuple[str, float], int] = {}
+    prices: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
+    for key, quote in sorted(catalogue.quotes.items()):
+        origin = origins.setdefault((quote.source, quote.at), len(origins))
+        place = prices.setdefault(key.cloud, {}).setdefault(key.region, {})
+        place.setdefault(key.type, {})[key.plan.value] = [quote.usd_per_h, origin]
+    sizes: dict[str, dict[str, Any]] = {}
+    for (cloud, name), size in sorted(catalogue.sizes.items()):
+        sizes.setdefault(cloud, {})[name] = asdict(size)
+    return {
+        "form": FORM,
+        "versions": dict(sorted(catalogue.versions.items())),
+        "origins": [list(origin) for origin in origins],
+        "sizes": sizes,
+        "prices": prices,
+    }
+
+
+def _catalogue(document: Mapping[str, Any]) -> Catalogue:
+    origins = [(str(source), float(at)) for source, at in document["origins"]]
+    quotes = {
+        Key(cloud, region, kind, Plan(plan)): Quote(float(usd), origins[origin][1], origins[origin][0])
+        for cloud, regions in document["prices"].items()
+        for region, kinds in regions.items()
+        for kind, plans in kinds.items()
+        for plan, (usd, origin) in plans.items()
+    }
+    sizes = {(cloud, name): Size(**size) for cloud, kinds in document["sizes"].items() for name, size in kinds.items()}
+    return Catalogue(sizes=sizes, quotes=quotes, versions=dict(document["versions"]))
+
+
+def _write(path: Path, document: object, dated_at: float | None = None) -> None:
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    _write_text(path, iter((text, "\n")), dated_at)
+
+
+def _write_text(path: Path, pieces: Iterator[str], dated_at: float | None = None) -> None:
+    """Replace a file whole: a reader, and a machine that loses power, sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), 0o644)  # prices are no secret
+            stream.writelines(pieces)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if dated_at is not None:
+            os.utime(name, (dated_at, dated_at))
+        os.replace(name, path)
+    except BaseException:  # also when interrupted: leave no half file behind
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,131 @@
+"""Google's Cloud Billing Catalog: SKUs of Compute Engine, put together to prices of machine types.
+
+A SKU is the price of one vCPU or one GiB of a family in some regions; which, only its description says in words (Cloud
+Billing API Reference, "services.skus.list"). Descriptions that are not understood are left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from hcloud.catalog.gce_sizes import shapes, whole_price
+from hcloud.catalog.prices import Key, Plan
+from hcloud.catalog.reading import Reading, text_of
+from hcloud.errors import ProviderUnavailable
+
+SOURCE: Final = "Cloud Billing Catalog"
+COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
+"""The id of Compute Engine in the catalogue."""
+_PLANS: Final = {
+    "OnDemand": Plan.ON_DEMAND,
+    "Preemptible": Plan.SPOT,
+    "Commit1Yr": Plan.COMMIT_1Y,
+    "Commit3Yr": Plan.COMMIT_3Y,
+}
+_USAGE: Final = r"(?:Spot Preemptible |Preemptible |Commitment v1: )?"
+_WHERE: Final = r" (?:running )?in .+"
+_FAMILY: Final = re.compile(rf"{_USAGE}(?P<family>.*?) ?(?P<part>Core|Cpu|Ram){_WHERE}")
+_FAMILY_NAMES: Final = (
+    (re.compile(r"N1 Predefined Instance|", re.ASCII), "n1"),  # a commitment for N1 names no family
+    (re.compile(r"Compute optimized"), "c2"),
+    (re.compile(r"Memory-optimized(?: Instance)?"), "m1"),
+    (re.compile(r"([A-Z][0-9][A-Z]?)(?: AMD| Arm)?(?: Instance)?"), ""),
+)
+_WHOLE: Final = (
+    (re.compile(rf"{_USAGE}Micro Instance with burstable CPU{_WHERE}"), "f1"),
+    (re.compile(rf"{_USAGE}Small Instance with 1 VCPU{_WHERE}"), "g1"),
+)
+Part = Literal["cpu", "ram"]
+
+
+def part_of(description: str) -> tuple[str, Part] | None:
+    """Return the family and part a SKU's description names, or None where it names something else.
+
+    "Spot Preemptible N2D AMD Instance Ram running in Tokyo" is the memory of n2d. Custom machines, sole tenancy,
+    premiums and accelerators are something else.
+    """
+    for pattern, family in _WHOLE:
+        if pattern.fullmatch(description):
+            return family, "cpu"
+    found = _FAMILY.fullmatch(description)
+    if found is None:
+        return None
+    part: Part = "ram" if found["part"] == "Ram" else "cpu"
+    for pattern, family in _FAMILY_NAMES:
+        named = pattern.fullmatch(found["family"])
+        if named is not None:
+            return family or named[1].lower(), part
+    return None
+
+
+def read_skus(skus: Iterable[Mapping[str, Any]], regions: Collection[str], reading: Reading) -> None:
+    """Take the prices of all machine types from Compute Engine's SKUs; ``regions`` empty: of every region.
+
+    Raises:
+        ProviderUnavailable: a SKU is not of the known form, or there is no price of a machine.
+    """
+    parts: dict[tuple[str, str, Plan, Part], float] = {}
+    for sku in skus:
+        try:
+            _note(sku, parts, reading)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ProviderUnavailable(f"the {SOURCE} is not of the known form ({type(error).__name__})") from error
+    before = len(reading.quotes)
+    _assemble(parts, regions, reading)
+    if len(reading.quotes) == before:
+        raise ProviderUnavailable(f"the {SOURCE} holds no price of a machine; it was not taken")
+
+
+def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, Plan, Part], float], reading: Reading) -> None:
+    category = sku["category"]
+    plan = _PLANS.get(text_of(category, "usageType"))
+    if category["resourceFamily"] != "Compute" or plan is None:
+        return
+    named = part_of(sku["description"])
+    if named is None:
+        return
+    usd = _usd_per_h(sku, reading)
+    if usd is None:
+        return
+    for region in sku["serviceRegions"]:
+        key = (named[0], region, plan, named[1])
+        if key in parts and parts[key] != usd:
+            reading.left_out["told twice with different prices; the higher one was taken"] += 1
+        parts[key] = max(usd, parts.get(key, 0.0))
+
+
+def _usd_per_h(sku: Mapping[str, Any], reading: Reading) -> float | None:
+    """Return a SKU's price per hour: that of the last tier, since the first may be a free allowance."""
+    expression = sku["pricingInfo"][-1]["pricingExpression"]
+    price = expression["tieredRates"][-1]["unitPrice"]
+    if not expression["usageUnit"].endswith("h"):  # "h", "GiBy.h"
+        reading.left_out[f"per {expression['usageUnit']}, not per hour"] += 1
+        return None
+    if price.get("currencyCode", "USD") != "USD":
+        reading.left_out[f"in {price['currencyCode']}, not USD"] += 1
+        return None
+    usd = int(price.get("units", 0) or 0) + int(price.get("nanos", 0) or 0) / 1e9
+    if usd <= 0:
+        reading.left_out["no price (zero, negative or absurd)"] += 1
+        return None
+    return usd
+
+
+def _assemble(parts: Mapping[tuple[str, str, Plan, Part], float], regions: Collection[str], reading: Reading) -> None:
+    places: dict[str, set[tuple[str, Plan]]] = defaultdict(set)
+    for family, region, plan, _ in parts:
+        if not regions or region in regions:
+            places[family].add((region, plan))
+            reading.whole.add(("gce", region, plan))
+    for kind, shape in shapes().items():
+        for region, plan in sorted(places.get(shape.family, ())):
+            vcpu, gib = (parts.get((shape.family, region, plan, part)) for part in ("cpu", "ram"))
+            usd = whole_price(shape, vcpu, gib)
+            if usd is None:
+                reading.left_out["a family's vCPU without its memory, or the other way round"] += 1
+            else:
+                reading.take(Key("gce", region, kind, plan), round(usd, 9))
+                reading.sizes["gce", kind] = shape.size

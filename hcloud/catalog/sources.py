@@ -1,0 +1,169 @@
+"""Where prices come from: which lists a deployment reads, and how each is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from hcloud.catalog import aws_list, gcp_skus
+from hcloud.catalog.aws_client import aws_client, aws_errors
+from hcloud.catalog.aws_spot import SpotSource
+from hcloud.catalog.fetch import PriceServer
+from hcloud.catalog.prices import Plan
+from hcloud.catalog.reading import Reading, SpotPrice, join
+from hcloud.clock import Clock
+from hcloud.errors import ProviderUnavailable
+
+REGION_INDEX: Final = "/offers/v1.0/aws/AmazonEC2/current/region_index.json"
+BULK_ENDPOINT: Final = "https://pricing.us-east-1.amazonaws.com"
+PAGE_SIZE: Final = "5000"
+PAGES_MAX: Final = 1000
+_QUERY_REGION: Final = "us-east-1"
+"""GetProducts is answered in few regions only, there for all of them."""
+
+
+class Source(Protocol):
+    """One price list. ``read`` may take minutes; it changes nothing."""
+
+    name: str
+
+    def read(self, versions: Mapping[str, str]) -> Reading:
+        """Return what the list tells now; ``versions`` are the editions that were read before.
+
+        Raises:
+            ProviderUnavailable: it could not be read whole; nothing may be concluded about prices.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsPrices:
+    """What of AWS's prices is read. ``endpoint`` None: AWS's own for the kind of ``price_list``."""
+
+    regions: Sequence[str]
+    price_list: Literal["bulk", "query"] = "bulk"
+    endpoint: str | None = None
+    spot: bool = True
+    ec2_endpoint: str | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpPrices:
+    """What of Google's prices is read. ``api_key`` is a reference to the key; None: prices are not read."""
+
+    regions: Sequence[str]
+    endpoint: str = "https://cloudbilling.googleapis.com"
+    api_key: str | None = None
+
+
+def sources(aws: AwsPrices, gcp: GcpPrices, secret: Callable[[str], str], clock: Clock) -> tuple[Source, ...]:
+    """Return the price lists to be read. ``secret`` resolves a reference, at the moment it is needed and not before."""
+    wanted: list[Source] = []
+    if aws.regions:
+        wanted.append(_BulkList(aws, clock) if aws.price_list == "bulk" else _QueriedList(aws, clock))
+        if aws.spot:
+            wanted.append(SpotSource(aws.regions, aws.ec2_endpoint, aws.profile, clock))
+    if gcp.api_key is not None:
+        wanted.append(_SkuList(gcp, secret, clock))
+    return tuple(wanted)
+
+
+class _BulkList:
+    """AWS's bulk files: no credentials needed; a region's file is read only when its edition is a new one."""
+
+    def __init__(self, settings: AwsPrices, clock: Clock) -> None:
+        self.name = aws_list.SOURCE
+        self._regions, self._clock = settings.regions, clock
+        self._endpoint = settings.endpoint or BULK_ENDPOINT
+
+    def read(self, versions: Mapping[str, str]) -> Reading:
+        reading = Reading(source=self.name, at=self._clock.now())
+        with closing(PriceServer(self._endpoint, self._clock)) as server:
+            index = server.json(REGION_INDEX).get("regions", {})
+            for region in self._regions:
+                path = _path_of(index, region)
+                if versions.get(aws_list.version_key(region)) == _edition(path):
+                    reading.unchanged |= {("ec2", region, plan) for plan in aws_list.PLANS}
+                else:
+                    join(reading, server.lines(path, lambda lines, region=region: self._region(lines, region)))  # type: ignore[misc]
+        return reading
+
+    def _region(self, lines: Iterator[str], region: str) -> Reading:
+        reading = Reading(source=self.name, at=self._clock.now())
+        aws_list.read_csv(lines, region, reading)
+        return reading
+
+
+def _path_of(index: Any, region: str) -> str:
+    """Return where a region's CSV file is: beside the JSON file that the index names."""
+    try:
+        path = index[region]["currentVersionUrl"]
+    except (KeyError, TypeError):
+        known = ", ".join(sorted(index)[:12]) if isinstance(index, Mapping) else "nothing"
+        raise ProviderUnavailable(f"AWS has no price list for region {region!r}; it has {known}, ...") from None
+    if not isinstance(path, str) or not path.startswith("/") or not path.endswith(".json"):
+        raise ProviderUnavailable(f"the index of the {aws_list.SOURCE} is not of the known form")
+    return path.removesuffix(".json") + ".csv"
+
+
+def _edition(path: str) -> str:
+    """Return the edition that is part of a file's path: ``/offers/v1.0/aws/AmazonEC2/<edition>/<region>/index.csv``."""
+    return path.split("/")[-3] if path.count("/") >= 3 else ""
+
+
+class _QueriedList:
+    """AWS's query API: a few megabytes per region, with credentials that may call ``pricing:GetProducts``."""
+
+    def __init__(self, settings: AwsPrices, clock: Clock) -> None:
+        self.name = aws_list.SOURCE
+        self._settings, self._clock = settings, clock
+
+    def read(self, versions: Mapping[str, str]) -> Reading:
+        reading = Reading(source=self.name, at=self._clock.now())
+        client = aws_client("pricing", _QUERY_REGION, self._settings.endpoint, self._settings.profile)
+        for region in self._settings.regions:
+            filters = [
+                {"Type": "TERM_MATCH", "Field": field, "Value": value}
+                for field, value in (*aws_list.FILTERS, ("regionCode", region))
+            ]
+            with aws_errors(f"{self.name} of {region}"):
+                pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
+                aws_list.read_products((each for page in pages for each in page["PriceList"]), region, reading)
+        return reading
+
+
+class _SkuList:
+    """Google's Cloud Billing Catalog, with an API key that travels in a header (addresses end up in logs)."""
+
+    def __init__(self, settings: GcpPrices, secret: Callable[[str], str], clock: Clock) -> None:
+        self.name = gcp_skus.SOURCE
+        self._settings, self._secret, self._clock = settings, secret, clock
+
+    def read(self, versions: Mapping[str, str]) -> Reading:
+        reading = Reading(source=self.name, at=self._clock.now())
+        headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
+        with closing(PriceServer(self._settings.endpoint, self._clock, headers)) as server:
+            gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
+        for key, quote in reading.quotes.items():
+            if key.plan is Plan.SPOT:  # the same in every zone of a region
+                at = reading.at
+                price = SpotPrice(
+                    cloud="gce", region=key.region, zone="", type=key.type, usd_per_h=quote.usd_per_h, at=at
+                )
+                reading.spot_prices.append(price)
+        return reading
+
+
+def _pages(server: PriceServer) -> Iterator[Mapping[str, Any]]:
+    token = ""
+    for _ in range(PAGES_MAX):
+        asked = {"pageSize": PAGE_SIZE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
+        page = server.json(f"/v1/{gcp_skus.COMPUTE_ENGINE}/skus", asked)
+        yield from page.get("skus", ())
+        token = page.get("nextPageToken", "")
+        if not token:
+            return
+    raise ProviderUnavailable(f"the {gcp_skus.SOURCE} does not end after {PAGES_MAX} pages")

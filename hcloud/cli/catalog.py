@@ -1,0 +1,325 @@
+"""``hcloud catalog``: what machines cost, how old that knowledge is, and reading it anew."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.catalog import (
+    CLOUDS,
+    AwsPrices,
+    CatalogFiles,
+    Catalogue,
+    Change,
+    GcpPrices,
+    Limits,
+    Plan,
+    Quote,
+    Refreshed,
+    compare,
+    read_catalogue,
+    shipped_catalogue,
+    sources,
+)
+from hcloud.catalog import refresh as refresh_catalogue
+from hcloud.cli.output import console, format_option, span, table, write_csv, write_json, write_rows
+from hcloud.clock import SystemClock
+from hcloud.config import Config, find_config, load_config, read_documents, resolve_secret
+from hcloud.errors import ConfigError, NotFound
+from hcloud.sentences import nearest, parse
+
+PLANS = tuple(Plan)
+PRICE_COLUMNS = ("cloud", "region", "type", ">vcpus", ">memory_mib", *(f">{plan.value}" for plan in PLANS), ">age",
+                 "source")  # fmt: skip
+SUMMARY_COLUMNS = ("cloud", "plan", ">regions", ">types", ">prices", "newest", "oldest", "sources")
+CHANGE_COLUMNS = ("cloud", "region", "type", "plan", "verdict", ">before", ">after", ">factor")
+HISTORY_COLUMNS = ("at", "cloud", "region", "zone", "type", ">usd_per_h")
+CHANGES_SHOWN = 20
+EDITIONS = ("shipped", "previous", "current")
+
+
+@click.group()
+def catalog() -> None:
+    """Show what machines cost; read prices anew; compare."""
+
+
+# ------------------------------------------------------------------------------------------------------------- show
+@catalog.command()
+@click.argument("types", nargs=-1)
+@click.option("--cloud", type=click.Choice(CLOUDS), help="Only of this cloud.")
+@click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
+@click.option("--shipped", "only_shipped", is_flag=True, help="The snapshot HCloud came with, nothing newer.")
+@format_option
+def show(types: tuple[str, ...], cloud: str | None, regions: tuple[str, ...], only_shipped: bool, form: str) -> None:
+    """Show the prices of TYPES (* and ? allowed) in USD per hour; without TYPES, how many there are and how old.
+
+    commit_1y and commit_3y are prices per hour of a commitment for one or three years, nothing paid upfront.
+    """
+    known = shipped_catalogue() if only_shipped else _current()
+    now = SystemClock().now()
+    if not types:
+        write_rows(form, list(_summary(known, cloud, regions)), SUMMARY_COLUMNS, lambda each: list(each.values()))
+        _say_age(known, now)
+        return
+    rows = [_row(known, place) for place in known.places() if _chosen(place, cloud, regions, types)]
+    if not rows:
+        raise NotFound(_nothing(known, types))
+    write_rows(form, rows, PRICE_COLUMNS, lambda each: _price_cells(each, now))
+
+
+def _chosen(
+    place: tuple[str, str, str], cloud: str | None, regions: tuple[str, ...], types: tuple[str, ...] = ("*",)
+) -> bool:
+    if cloud not in (None, place[0]) or not any(fnmatchcase(place[2], pattern) for pattern in types):
+        return False
+    return not regions or any(fnmatchcase(place[1], pattern) for pattern in regions)
+
+
+def _nothing(known: Catalogue, types: tuple[str, ...]) -> str:
+    return f"no price is known of {' '.join(types)} there; {nearest(types[0], {key.type for key in known.quotes})}"
+
+
+def _row(known: Catalogue, place: tuple[str, str, str]) -> dict[str, Any]:
+    size = known.sizes.get((place[0], place[2]))
+    quotes = {plan.value: known.price(*place, plan) for plan in PLANS}
+    return {
+        "cloud": place[0],
+        "region": place[1],
+        "type": place[2],
+        "size": asdict(size) if size is not None else None,
+        "prices": {name: asdict(quote) for name, quote in quotes.items() if quote is not None},
+    }
+
+
+def _price_cells(row: Mapping[str, Any], now: float) -> list[Any]:
+    prices, size = row["prices"], row["size"] or {}
+    oldest = min(prices.values(), key=lambda price: price["at"])
+    return [
+        *(row[name] for name in ("cloud", "region", "type")),
+        size.get("vcpus"),
+        size.get("memory_mib"),
+        *(f"{prices[plan.value]['usd_per_h']:.6g}" if plan.value in prices else None for plan in PLANS),
+        span(now - oldest["at"]),
+        oldest["source"],
+    ]
+
+
+def _summary(known: Catalogue, cloud: str | None, regions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    found: dict[tuple[str, Plan], list[tuple[str, str, Quote]]] = defaultdict(list)
+    for key, quote in known.quotes.items():
+        if _chosen((key.cloud, key.region, key.type), cloud, regions):
+            found[key.cloud, key.plan].append((key.region, key.type, quote))
+    for (name, plan), cells in sorted(found.items(), key=lambda each: (each[0][0], PLANS.index(each[0][1]))):
+        dates = [quote.at for _, _, quote in cells]
+        yield {
+            "cloud": name,
+            "plan": plan.value,
+            "regions": len({region for region, _, _ in cells}),
+            "types": len({kind for _, kind, _ in cells}),
+            "prices": len(cells),
+            "newest": day(max(dates)),
+            "oldest": day(min(dates)),
+            "sources": "; ".join(name for name, _ in Counter(quote.source for _, _, quote in cells).most_common()),
+        }
+
+
+def day(at: float) -> str:
+    """Return the UTC date of a Unix time."""
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d")
+
+
+def _say_age(known: Catalogue, now: float) -> None:
+    oldest_at = known.oldest_at()
+    if oldest_at is not None:
+        click.echo(
+            f"the oldest price is {span(now - oldest_at)} old; `hcloud catalog refresh` reads them anew", err=True
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- refresh
+@catalog.command()
+@click.option("--accept", is_flag=True, help="Take also prices that moved further than the configuration believes.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Read and compare; write nothing.")
+@format_option
+def refresh(accept: bool, dry_run: bool, form: str) -> int:
+    """Read prices anew from the price lists that the configuration names (section catalog).
+
+    Ends with 1 when a list could not be read whole; its prices then stay as they were.
+    """
+    config = load_config(find_config())
+    settings, clock, files = config.catalog, SystemClock(), CatalogFiles(config.catalog_dir)
+    wanted = sources(AwsPrices(**asdict(settings.aws)), GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
+    if not wanted:
+        return _write_shipped(files, dry_run)
+    done = refresh_catalogue(
+        files,
+        wanted,
+        clock,
+        limits=Limits(price_factor=settings.price_factor_max, spot_factor=settings.spot_factor_max),
+        history_days=settings.spot_history_days,
+        accept=accept,
+        dry_run=dry_run,
+    )
+    _tell(done, form)
+    return 1 if done.troubles or done.refused else 0
+
+
+def _write_shipped(files: CatalogFiles, dry_run: bool) -> int:
+    """Give providers the prices that are known, where there is no list to read."""
+    if not dry_run:
+        with files.locked():
+            files.write_price_files()
+    oldest = shipped_catalogue().oldest_at()
+    click.echo(
+        f"the configuration names no price list (catalog.aws.regions, catalog.gcp.api_key); prices stay those of the "
+        f"shipped snapshot of {day(oldest or 0.0)}",
+        err=True,
+    )
+    return 0
+
+
+def _tell(done: Refreshed, form: str) -> None:
+    changes = [change for merged in done.merges.values() for change in merged.changes]
+    if form == "json":
+        write_json(
+            {
+                "at": done.at,
+                "written": done.written,
+                "changes": [_change(each) for each in changes],
+                "troubles": done.troubles,
+                "refused": list(done.refused),
+                "notes": done.notes,
+            }
+        )
+        return
+    if form == "csv":
+        write_csv([name.removeprefix(">") for name in CHANGE_COLUMNS], [_cells(each) for each in changes])
+    else:
+        _show_changes([each for each in changes if each.verdict != "new"])
+    for line in done.sentences():
+        click.echo(line, err=bool(done.troubles) or form == "csv")
+    if done.held:
+        click.echo(
+            f"{done.held} prices moved too far to be believed; `hcloud catalog refresh --accept` takes them", err=True
+        )
+
+
+def _show_changes(changes: list[Change]) -> None:
+    """Show what moved, the farthest first."""
+    ranked = sorted(changes, key=lambda each: (each.verdict != "held", -max(each.factor or 1, 1 / (each.factor or 1))))
+    if ranked:
+        console().print(table(CHANGE_COLUMNS, [_cells(each) for each in ranked[:CHANGES_SHOWN]]))
+    if len(ranked) > CHANGES_SHOWN:
+        click.echo(f"... and {len(ranked) - CHANGES_SHOWN} more")
+
+
+def _change(each: Change) -> dict[str, Any]:
+    return {
+        "cloud": each.key.cloud,
+        "region": each.key.region,
+        "type": each.key.type,
+        "plan": each.key.plan.value,
+        "verdict": each.verdict,
+        "before_usd_per_h": each.before_usd_per_h,
+        "after_usd_per_h": each.after_usd_per_h,
+        "factor": each.factor,
+    }
+
+
+def _cells(each: Change) -> list[Any]:
+    before = f"{each.before_usd_per_h:.6g}" if each.before_usd_per_h is not None else None
+    factor = f"{each.factor:.3g}" if each.factor is not None else None
+    return [*each.key[:3], each.key.plan.value, each.verdict, before, f"{each.after_usd_per_h:.6g}", factor]
+
+
+# ------------------------------------------------------------------------------------------------------------- diff
+@catalog.command()
+@click.argument("before", default="previous")
+@click.argument("after", default="current")
+@format_option
+def diff(before: str, after: str, form: str) -> None:
+    """Show how prices changed from BEFORE to AFTER: shipped, previous, current, or a file.
+
+    Without arguments: what the last refresh changed.
+    """
+    changes, gone = compare(_edition(before), _edition(after))
+    rows = [_change(each) for each in changes]
+    rows += [{**dict(zip(("cloud", "region", "type", "plan"), key, strict=True)), "verdict": "gone"} for key in gone]
+    if form == "json":
+        write_json(rows)
+    elif form == "csv":
+        write_csv([name.removeprefix(">") for name in CHANGE_COLUMNS], [_cells(each) for each in changes])
+    else:
+        _show_changes([each for each in changes if each.verdict == "changed"])
+        counts = Counter(each.verdict for each in changes)
+        click.echo(f"{counts['changed']} prices changed, {counts['new']} are new, {len(gone)} are gone")
+
+
+def _edition(name: str) -> Catalogue:
+    if name == "shipped":
+        return shipped_catalogue()
+    if name in EDITIONS:
+        files = _files()
+        return shipped_catalogue() if files is None else files.current() if name == "current" else files.previous()
+    if not Path(name).exists():
+        raise NotFound(f"there is no edition or file {name!r}; {nearest(name, EDITIONS)}")
+    return read_catalogue(Path(name))
+
+
+# ---------------------------------------------------------------------------------------------------------- history
+@catalog.command()
+@click.argument("types", nargs=-1)
+@click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
+@format_option
+def history(types: tuple[str, ...], regions: tuple[str, ...], form: str) -> None:
+    """Show recorded spot prices of TYPES (* and ? allowed; none: all), oldest first; a line where one changed."""
+    files = _files()
+    found = [
+        asdict(price)
+        for price in (files.history() if files is not None else ())
+        if _chosen((price.cloud, price.region, price.type), None, regions, types or ("*",))
+    ]
+    empty = "no spot prices are recorded; `hcloud catalog refresh` records them"
+    write_rows(form, found, HISTORY_COLUMNS, _history_cells, empty=empty)
+
+
+def _history_cells(each: Mapping[str, Any]) -> list[Any]:
+    at = datetime.fromtimestamp(each["at"], tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [at, *(each[name] for name in ("cloud", "region", "zone", "type", "usd_per_h"))]
+
+
+# -------------------------------------------------------------------------------------------------- the deployment's
+def deployment() -> Config | None:
+    """Return the configuration as far as it concerns prices, or None where there is none that we may read."""
+    try:
+        found = find_config()
+    except ConfigError:
+        return None
+    if found.exists() and not os.access(found, os.R_OK):
+        return None
+    document = read_documents(found)[0]
+    # The database may be named by a variable that only the daemon has; nobody needs it here.
+    value = document.value
+    known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value
+    return parse(Config, known, document.where, context={"base": found.expanduser().absolute().parent})
+
+
+def _files() -> CatalogFiles | None:
+    config = deployment()
+    if config is None:
+        click.echo("there is no configuration here; these are the prices HCloud came with", err=True)
+        return None
+    return CatalogFiles(config.catalog_dir)
+
+
+def _current() -> Catalogue:
+    files = _files()
+    return shipped_catalogue() if files is None else files.current()

@@ -1,0 +1,76 @@
+"""A server of price lists, a clock that stands, a catalogue directory, and no cloud to fall through to."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, Source, sources
+from hcloud.clock import ManualClock
+from tests.catalog.server import PriceLists, serving
+
+NOW = 1_795_000_000.0
+KEY = "the-key-itself"
+
+
+@pytest.fixture
+def lists() -> Iterator[PriceLists]:
+    """Price lists on a server of their own."""
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when somebody waits."""
+    return ManualClock(NOW)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CatalogFiles:
+    """An empty catalogue directory."""
+    return CatalogFiles(tmp_path / "catalog")
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials of nobody, and no account of whoever runs the tests."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy",
+                 "https_proxy", "ALL_PROXY", "all_proxy"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+
+
+Sources = Callable[..., tuple[Source, ...]]
+
+
+@pytest.fixture
+def aws(lists: PriceLists, clock: ManualClock) -> Sources:
+    """Sources of AWS prices that ask the local server."""
+
+    def build(*regions: str, spot: bool = False, query: bool = False) -> tuple[Source, ...]:
+        settings = AwsPrices(
+            regions=regions,
+            spot=spot,
+            price_list="query" if query else "bulk",
+            endpoint=lists.address,
+            ec2_endpoint=lists.address,
+        )
+        return sources(settings, GcpPrices(regions=()), str, clock)
+
+    return build
+
+
+@pytest.fixture
+def gcp(lists: PriceLists, clock: ManualClock) -> Sources:
+    """Sources of Google's prices that ask the local server."""
+
+    def build(*regions: str) -> tuple[Source, ...]:
+        settings = GcpPrices(regions=regions, endpoint=lists.address, api_key="env:SOME_KEY")
+        return sources(AwsPrices(regions=()), settings, lambda reference: KEY, clock)
+
+    return build
