@@ -13,8 +13,7 @@ import click
 from hcloud import shipped
 from hcloud.cli.checked import check_files, form_option
 from hcloud.cli.output import write_json
-from hcloud.config import Config, find_config, load_config, load_policy
-from hcloud.config.settings import ProviderSettings
+from hcloud.config import Config, ProviderSettings, find_config, load_config, load_policy
 from hcloud.sentences import json_schema
 
 
