@@ -2,6 +2,11 @@
 
 Nobody blocks anybody: a job that cannot be served lets those behind it pass. Best-effort jobs come last because they
 run in what is left over; otherwise one of them could take the very room it was evicted from.
+
+With queues by quality (ARQ, Dissertation ch. 6) the more demanding class goes first, so that it has its pick of good
+machines, and everybody takes the lowest pool that suits: an easy job then finds what is left, and as it can use nearly
+anything it is never blocked behind a demanding one. Inside a class the policy's order holds. A job whose slack is used
+up comes before all that, so nobody starves.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from operator import attrgetter
 
 from hcloud.model import Job, JobState, Reason
 from hcloud.planner.draft import Draft
+from hcloud.planner.suitability import Suitability, open_suitability
 from hcloud.planner.wording import number_of, seconds
 
 
@@ -23,7 +29,9 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 def admit(draft: Draft) -> None:
     """Fill ``draft.queue`` from ``draft.waiting``; the others are told why they wait."""
     paused, now = draft.snapshot.paused, draft.now
-    for job in _in_order(draft.waiting):
+    draft.suit = open_suitability(draft.snapshot, draft.policy, draft.fleet, draft.stopping)
+    by_quality = draft.suit is not None and draft.policy.admission.queues == "by_quality"
+    for job in _by_quality(draft, draft.suit) if by_quality and draft.suit else _in_order(draft.waiting):
         if paused:
             draft.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
         elif job.not_before_at > now:
@@ -44,6 +52,21 @@ def _in_order(waiting: list[Job]) -> Iterator[Job]:
         ranked.setdefault((job.spec.target.kind == "best_effort", -job.spec.priority), []).append(job)
     for rank in sorted(ranked):
         yield from ranked[rank]
+
+
+def _by_quality(draft: Draft, suit: Suitability) -> list[Job]:
+    """Return waiting jobs: with a promise first; of these those out of patience, then class by class."""
+    shortest = draft.policy.admission.order == "shortest"
+    by_number = sorted(draft.waiting, key=attrgetter("submitted_at"))
+
+    def key(job: Job) -> tuple[bool, bool, float, float]:
+        left_s, best_effort = draft.slack_left_s(job), job.spec.target.kind == "best_effort"
+        if left_s <= 0.0:
+            return (best_effort, False, left_s, 0.0)
+        inner = suit.run_s(job) if shortest else -float(job.spec.priority)
+        return (best_effort, True, -float(suit.level(job.application)), inner)
+
+    return sorted(by_number, key=key)
 
 
 def _backing_off(job: Job, now: float) -> Reason:

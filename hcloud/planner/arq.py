@@ -10,12 +10,12 @@ what may be spent queueing is ``tau CT - P``, and past that a job takes what the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hcloud import quality
 from hcloud.forecast.wait import BusyTimes, Floats
 from hcloud.known import Classification, Measure
 from hcloud.model import BatchTarget, Job
@@ -39,13 +39,12 @@ def run_s(known: Classification | None, nodes: int = 1) -> float | None:
     return 1.0 / rate if rate > 0 else None
 
 
-def slack_s(job: Job, expected_s: float | None, admission: Admission) -> float:
-    """Return for how long ``job`` may hold out for a suitable server, counted from when it was queued.
+def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Admission) -> float:
+    """Return for how long ``job`` may hold out for a suitable server, counted from ``queued_at``.
 
     ``tau CT - P`` where its run time is known, ``P`` being what profiling took; else the patience of the policy. Never
     beyond the latest start that keeps its deadline, nor beyond the policy's cap; never negative.
     """
-    queued_at = job.submitted_at if job.queued_at is None else job.queued_at
     slack = admission.patience_s
     if expected_s is not None:
         overhead_s = queued_at - job.submitted_at if job.profile_runs else 0.0
@@ -53,22 +52,6 @@ def slack_s(job: Job, expected_s: float | None, admission: Admission) -> float:
     if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
         slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))
     return max(0.0, min(slack, admission.patience_cap_s))
-
-
-def waited_s(job: Job, now: float) -> float:
-    """Return for how long ``job`` has been in the queue; one that is only now queued: not at all."""
-    return max(0.0, now - job.queued_at) if job.queued_at is not None else 0.0
-
-
-def pool_of(tolerated: Floats, classes: int) -> Floats:
-    """Return the pool 0..``classes``-1 of servers that still tolerate ``tolerated`` (shape ``(K, N)``, 0..100).
-
-    As a job's class is taken of the mean it causes (eq. 6.1), a server's is of the mean it tolerates; a server that
-    suits a job is therefore never in a pool below the job's class.
-    """
-    level = np.clip(tolerated.mean(axis=0) / quality.PRESSURE_MAX, 0.0, 1.0) if len(tolerated) else 1.0
-    pools: Floats = np.minimum(classes - 1, np.floor(classes * np.asarray(level, dtype=np.float64)))
-    return pools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +62,26 @@ class Switch:
     chance: float
 
 
-def switch_point(busy: BusyTimes, ages_s: Sequence[float], *, own: float, below: float, slack: float) -> Switch:
+def switch_point(
+    busy: BusyTimes,
+    ages_s: Sequence[float] | Floats,
+    *,
+    own: float,
+    below: float,
+    slack: float,
+    fresh_s: float = math.inf,
+) -> Switch:
     """Return when a job with ``slack`` seconds should take a server of quality ``below`` and not wait for ``own``.
 
-    ``ages_s``: for how long the servers that would suit the job have been busy. With ``R`` of the slack left it goes
+    ``ages_s``: for how long the servers that would suit the job, once free, have been busy; ``fresh_s``: when a new one
+    could be there, should it be launched now. With ``R`` of the slack left it goes
     down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
     ``R``; at 0 it goes down in any case. Both qualities 0..1.
     """
-    if slack <= 0.0 or not len(ages_s):
+    if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
         return Switch(within_s=max(0.0, slack), chance=0.0)
-    left = np.linspace(0.0, slack, _GRID)
-    chance = busy.some_free(ages_s, left)
+    left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
+    chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
     worth = np.maximum(left[:, None] - left[None, :], 0.0) * own * chance[None, :]
     downward = np.flatnonzero(left * below >= worth.max(axis=1) - 1e-12)
     at = int(downward[-1]) if downward.size else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Enqueue, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
+from hcloud.planner.suitability import Suitability
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
 
@@ -35,7 +37,9 @@ class Group:
     on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
     offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
     ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
-    them any more, because nothing can be rented for them.
+    them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
+    uses what is known of it; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``:
+    how much slack may be left when they make do with less (None: not worked out yet).
     """
 
     resources: Resources
@@ -53,6 +57,9 @@ class Group:
     exclusive: bool = False
     leaning: Leaning = PLAIN
     lifted: bool = False
+    application: str = ""
+    fits_well: bool = True
+    down_within_s: float | None = None
 
     def taken_of(self, capacity: Amounts) -> Amounts:
         """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
@@ -61,12 +68,13 @@ class Group:
         return self.demand if capacity.ndim == 1 else self.demand[:, None]
 
 
-Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning]
+Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str]
 
 
 @dataclass(slots=True)
 class Draft:
-    """Everything a stage needs. ``rng`` is for policies that draw lots; none of the present ones does.
+    """Everything a stage needs. ``rng`` is for policies that draw lots. ``suit``: how well machines suit
+    jobs, from admission on, where the order of placement asks.
 
     ``running``: jobs whose attempt is not over. ``queue``: what admission lets through, in order, with (True) and
     without a promise. ``awaiting``: who of them awaits machines: which queue, which place. ``unplaced``: what
@@ -83,6 +91,7 @@ class Draft:
     fleet: Fleet
     ledger: Ledger
     strategy: Strategy
+    suit: Suitability | None = None
     actions: list[Action] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
     queue: dict[bool, list[tuple[Job, Group]]] = field(default_factory=lambda: {True: [], False: []})
@@ -130,6 +139,16 @@ class Draft:
             self.stopping.add(job.id)
             self.add(StopAttempt(job_id=job.id, cause=cause, reason=reason))
 
+    def mark(self) -> tuple[Amounts, int]:
+        """Return what is claimed now, for :meth:`back_to`."""
+        return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0
+
+    def back_to(self, marked: tuple[Amounts, int]) -> None:
+        """Forget all claims made since :meth:`mark`."""
+        self.fleet.room[:] = marked[0]
+        if self.suit is not None:
+            self.suit.back_to(marked[1])
+
     def amount_on(self, group: Group, at: int) -> Amounts:
         """Return what one rank of ``group`` takes of machine ``at``."""
         return group.taken_of(self.fleet.capacity[:, at])
@@ -173,6 +192,11 @@ class Draft:
         text = f"{user} has {limit} job(s) on machines already, the most at one time"
         return Reason(code="cap_jobs_per_user", text=text, numbers={"limit": limit, "whose": user})
 
+    def slack_left_s(self, job: Job) -> float:
+        """Return for how long ``job`` may still hold out for a machine that suits it; without end where none asks."""
+        queued_at = self.now if job.id in self.enqueued or job.queued_at is None else job.queued_at
+        return self.suit.slack_left_s(job, queued_at) if self.suit is not None else inf
+
     def count_active(self, job: Job, by: int = 1) -> None:
         """Count a job as holding machines (or, with -1, no longer)."""
         self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
@@ -184,10 +208,12 @@ class Draft:
         size = (need.vcpus, need.memory_mib, need.disk_gib)
         asks = (spec.target.kind, spec.interruptible, user, spec.instance_types, spec.exclusive)
         leaning = self.strategy.leaning(job)
-        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning)
+        application = self.suit.application(job) if self.suit is not None else ""
+        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning, application)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, leaning)
+            group.application = application
         return group
 
     def _new_group(self, spec: JobSpec, leaning: Leaning) -> Group:

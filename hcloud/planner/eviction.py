@@ -80,13 +80,25 @@ def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
 
 
 def _needed(draft: Draft, victims: Victims, at: int, group: Group) -> list[Job]:
-    room, chosen, taken = draft.fleet.room[:, at].copy(), [], draft.amount_on(group, at)
+    room, chosen, taken = draft.fleet.room[:, at].copy(), list[Job](), draft.amount_on(group, at)
+
+    def enough() -> bool:
+        return bool((room >= taken - 1e-9).all()) and _suits_without(draft, at, group, chosen)
+
     for job in victims.by_machine[at]:
-        if (room >= taken - 1e-9).all():
+        if enough():
             break
         room += _amount(draft, job, at)
         chosen.append(job)
-    return chosen if (room >= taken - 1e-9).all() else []
+    return chosen if enough() else []
+
+
+def _suits_without(draft: Draft, at: int, group: Group, gone: list[Job]) -> bool:
+    """Return whether machine ``at`` would suit ``group`` without the units of ``gone``."""
+    if draft.suit is None or not group.application:
+        return True
+    units = [job.application for job in gone for holder, _ in draft.fleet.holdings[at] if holder.id == job.id]
+    return draft.suit.suits_without(at, group.application, units)
 
 
 def _choose(draft: Draft, victims: Victims, job: Job) -> None:
@@ -97,10 +109,13 @@ def _choose(draft: Draft, victims: Victims, job: Job) -> None:
         victims.by_machine[at].remove(job)
         victims.amounts[:, at] -= freed
         draft.fleet.room[:, at] += freed
+        if draft.suit is not None:
+            for _ in (True for holder, _ in draft.fleet.holdings[at] if holder.id == job.id):
+                draft.suit.leave(at, job.application)
 
 
 def put_back(draft: Draft, victims: Victims) -> None:
-    """Forget the chosen ones (``fleet.room`` has been restored by the caller)."""
+    """Forget the chosen ones (``fleet.room`` and ``suit`` have been restored by the caller)."""
     for job in victims.chosen:
         for at in _machines(draft, job):
             victims.amounts[:, at] += _amount(draft, job, at)

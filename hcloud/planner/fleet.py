@@ -36,6 +36,7 @@ class Fleet:
     end will give back, less what is kept for somebody. A unit starts where both suffice. ``staying``: machines not
     asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
     that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
+    ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say).
     """
 
     def __init__(self, instances: Sequence[Instance], jobs: Sequence[Job]) -> None:
@@ -57,6 +58,10 @@ class Fleet:
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.array([_TIE * (i.offer.market is not Market.RESERVED) for i in self.instances])
         self._of_types: dict[tuple[str, ...], Mask] = {}
+        columns = [f"{i.offer.provider}/{i.offer.instance_type.name}" for i in self.instances]
+        self.type_columns = sorted(set(columns))
+        places = {column: at for at, column in enumerate(self.type_columns)}
+        self.type_at = np.array([places[column] for column in columns], dtype=np.intp)
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""
@@ -96,11 +101,15 @@ class Fleet:
         fits: Mask = among & (self.room[0] >= cpu) & (self.room[1] >= memory) & (self.room[2] >= disk)
         return fits
 
+    def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
+        """Return which machines of ``among`` have room for ``demand`` that nothing holds now."""
+        cpu, memory, disk = demand - SLACK
+        free: Mask = (self.free[0] >= cpu) & (self.free[1] >= memory) & (self.free[2] >= disk)
+        return free & self.fitting(demand, among)
+
     def least_loaded(self, demand: Amounts, among: Mask) -> int:
         """Return the fitting machine with the least share of its vCPUs in use (then: reserved, number), or -1."""
-        cpu, memory, disk = demand - SLACK
-        free = (self.free[0] >= cpu) & (self.free[1] >= memory) & (self.free[2] >= disk)
-        fits = free & self.fitting(demand, among)
+        fits = self.fitting_now(demand, among)
         if not fits.any():
             return -1
         return int(np.where(fits, self.load + self._tie, np.inf).argmin())

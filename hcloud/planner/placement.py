@@ -1,10 +1,15 @@
-"""Who starts where, now: each job in queue order on the least loaded machine with room (all ranks of a gang, or none).
+"""Who starts where, now: each job in queue order on the machine that the policy's order prefers of those with room (all
+ranks of a gang, or none).
+
+Where the order uses what is known of a job, it goes where nobody is disturbed: it does not disturb residents, nor they
+it. While no such machine has room it holds out (``arq``), and at last takes the one where the least is disturbed.
 
 Machines that a job awaits are held for it (``draft.holds``) until it can start; nobody else is placed into that room.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +20,7 @@ from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Mask
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
-from hcloud.planner.wording import amount, deadline_numbers
+from hcloud.planner.wording import amount, deadline_numbers, seconds
 
 
 def place(draft: Draft, promise: bool) -> None:
@@ -24,11 +29,58 @@ def place(draft: Draft, promise: bool) -> None:
     draft.unplaced = []
     for job, group in draft.queue[promise]:
         # A job with room held for it may start where its group does not fit.
-        hopeful = group.stuck is None and (group.fits_now or job.id in draft.holds)
+        hopeful = group.stuck is None and (_may_fit(draft, job, group) or job.id in draft.holds)
         if hopeful and draft.user_cap(job) is None and place_now(draft, job, group):
             group.pending -= 1
         else:
             draft.unplaced.append((job, group))
+
+
+def _may_fit(draft: Draft, job: Job, group: Group) -> bool:
+    return group.fits_now and (group.fits_well or _goes_down(draft, job, group))
+
+
+def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
+    """Return whether ``job`` now takes what room there is, whether or not that suits it (ARQ, Dissertation eq. 6.2).
+
+    One that awaits machines does not: those that come for it suit it.
+    """
+    if draft.suit is None or not group.application or job.state is not JobState.QUEUED:
+        return False
+    if group.down_within_s is None:
+        among = usable(draft, group, draft.fleet.placeable)
+        fresh_s = _fresh_s(draft, group)
+        group.down_within_s = draft.suit.down_within_s(group.application, group.demand, among, fresh_s)
+    return draft.slack_left_s(job) <= group.down_within_s
+
+
+def _fresh_s(draft: Draft, group: Group) -> float:
+    """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
+    delays = [
+        offer.instance_type.boot_delay_s
+        for offer in draft.snapshot.offers
+        if group.resources.fits(offer.instance_type.capacity)
+        and offer.available != 0
+        and draft.policy.allow.refusal(offer) is None
+        and not any(b.until_at > draft.now and b.covers(offer) for b in draft.snapshot.backoffs)
+    ]
+    return min(delays, default=math.inf)
+
+
+def holding_out(draft: Draft, job: Job, group: Group, refusal: Reason | None) -> Reason | None:
+    """Return why ``job`` waits: for a machine that suits it, where others have room; else ``refusal``."""
+    if refusal is None or not group.application or not group.fits_now or group.fits_well:
+        return refusal
+    left_s, down_s = max(0.0, draft.slack_left_s(job)), group.down_within_s or 0.0
+    numbers: dict[str, Number] = {
+        "slack_left_s": round(left_s, 3),
+        "goes_down_in_s": round(max(0.0, left_s - down_s), 3),
+        "refused": refusal.code,
+        **refusal.numbers,
+    }
+    text = "every machine with room has neighbours that would disturb it, or be disturbed; it takes one of them in"
+    text += f" {seconds(left_s - down_s)} at the latest; no new one: {refusal.text}"
+    return Reason(code="holds_out", text=text, numbers=numbers)
 
 
 def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
@@ -130,16 +182,37 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int) -> list[int]:
     """Take room for up to ``count`` ranks of ``group`` on machines of ``mask``, lowest numbers first; return where."""
     allowed = usable(draft, group, mask)
     claimed: list[int] = []
-    while len(claimed) < count and (at := draft.fleet.first(group.demand, allowed)) >= 0:
-        draft.fleet.room[:, at] -= draft.amount_on(group, at)
+    while len(claimed) < count and (at := draft.fleet.first(group.demand, _suited(draft, group, allowed))) >= 0:
+        pledge(draft, group, at)
         claimed.append(at)
     return claimed
+
+
+def _suited(draft: Draft, group: Group, mask: Mask) -> Mask:
+    known = draft.suit is not None and group.application
+    return draft.suit.suited(group.application, mask) if draft.suit is not None and known else mask
+
+
+def pledge(draft: Draft, group: Group, at: int) -> None:
+    """Take room for one rank of ``group`` on machine ``at``."""
+    draft.fleet.room[:, at] -= draft.amount_on(group, at)
+    if draft.suit is not None:
+        draft.suit.arrive(at, group.application)
+
+
+def suits_company(draft: Draft, group: Group, company: Sequence[Job]) -> bool:
+    """Return whether ``group`` and the jobs of ``company`` (one entry per rank) suit each other on an empty machine."""
+    if draft.suit is None or not company or not group.application:
+        return True
+    return draft.suit.together(group.application, [job.application for job in company])
 
 
 def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
     """Give back what :func:`claim` took."""
     for at in claimed:
         draft.fleet.room[:, at] += draft.amount_on(group, at)
+        if draft.suit is not None:
+            draft.suit.leave(at, group.application)
 
 
 # -------------------------------------------------------------------------------------------------------------- placing
@@ -148,7 +221,8 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
     held = draft.holds.pop(job.id, [])
     unclaim(draft, group, held)
     awaited = draft.ledger.forget_awaited(job)
-    places = _find_places(draft, job, group, group.needed, group.wanted, held)
+    wanted = draft.suit.ranks_wanted(job, group.needed, group.wanted) if draft.suit is not None else group.wanted
+    places = _find_places(draft, job, group, group.needed, wanted, held)
     if places:
         _add_place(draft, job, group, range(len(places)), places)
         if job.state is not JobState.AWAITING_INSTANCE:
@@ -157,11 +231,13 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
     if awaited is not None:
         draft.ledger.remember_awaited(job, awaited)
     for at in held:
-        draft.fleet.room[:, at] -= draft.amount_on(group, at)
+        pledge(draft, group, at)
     if held:
         draft.holds[job.id] = held
-    else:
+    elif not group.application or _goes_down(draft, job, group):
         group.fits_now = False
+    else:
+        group.fits_well = False
     return False
 
 
@@ -169,28 +245,64 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
     """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
     while True:
         places = _search(draft, group, wanted, held)
+        if len(places) < needed and _goes_down(draft, job, group):
+            _search_down(draft, group, needed, places)
         if len(places) >= needed and _pay(draft, job, group, places):
             return places
         for at in places:
-            draft.fleet.unuse(at, draft.amount_on(group, at))
+            _unuse(draft, group, at)
         if len(places) < needed or group.stuck is not None:
             return []
 
 
 def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> list[int]:
-    """Return the least loaded machines for up to ``wanted`` ranks: those that were held first, so that no room is held
+    """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
     in vain from jobs that had their turn before."""
     fleet, places = draft.fleet, list[int]()
+    if draft.suit is not None:
+        draft.suit.chosen.clear()
     own = np.zeros(len(fleet.instances), dtype=np.bool_)
     own[list(held)] = True
     for mask in (fleet.placeable & own, *_open_now(draft, group)) if held else _open_now(draft, group):
         allowed = usable(draft, group, mask)
         if group.exclusive:
             allowed = allowed & fleet.unshared(fleet.free)
-        while len(places) < wanted and (at := fleet.least_loaded(group.demand, allowed)) >= 0:
-            fleet.use(at, draft.amount_on(group, at))
+        while len(places) < wanted and (at := _preferred(draft, group, allowed)) >= 0:
+            _use(draft, group, at)
             places.append(at)
     return places
+
+
+def _search_down(draft: Draft, group: Group, needed: int, places: list[int]) -> None:
+    """Make ``places`` up to ``needed`` with machines where the least is disturbed; best effort disturbs itself only."""
+    allowed = usable(draft, group, draft.fleet.placeable)
+    while len(places) < needed and (at := _preferred(draft, group, allowed, neighbours_too=group.promise)) >= 0:
+        _use(draft, group, at)
+        places.append(at)
+
+
+def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None = None) -> int:
+    """Return the machine of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
+    fleet, order = draft.fleet, draft.policy.placement.order
+    if draft.suit is not None and group.application:
+        fits = fleet.fitting_now(group.demand, allowed)
+        return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
+    if order in ("first_fit", "random"):
+        places = np.flatnonzero(fleet.fitting_now(group.demand, allowed))
+        return -1 if not places.size else int(places[0] if order == "first_fit" else draft.rng.choice(places))
+    return fleet.least_loaded(group.demand, allowed)
+
+
+def _use(draft: Draft, group: Group, at: int) -> None:
+    draft.fleet.use(at, draft.amount_on(group, at))
+    if draft.suit is not None:
+        draft.suit.arrive(at, group.application)
+
+
+def _unuse(draft: Draft, group: Group, at: int) -> None:
+    draft.fleet.unuse(at, draft.amount_on(group, at))
+    if draft.suit is not None:
+        draft.suit.leave(at, group.application)
 
 
 def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
@@ -259,11 +371,26 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
         "waited_s": round(waited_s, 3),
         **deadline_numbers(job, draft.now),
     }
-    text = f"{first.id} is the least loaded with room for {amount(group.resources)}"
-    if group.exclusive:
-        text = f"{first.id} is all its own, with room for {amount(group.resources)}"
+    code, why = _preference_words(draft, group)
+    if draft.suit is not None and group.application:
+        decided = draft.suit.numbers(group.application)
+        numbers.update(decided)
+        if "relaxed" in decided:
+            code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
+    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {amount(group.resources)}"
     text += f": {load:.0%} of its vCPUs in use then{more}"
-    return Reason(code="least_loaded", text=text, numbers=numbers)
+    return Reason(code=code, text=text, numbers=numbers)
+
+
+def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:
+    """Return the code and the words of why a machine was taken, where nothing had to be relaxed."""
+    order = draft.policy.placement.order
+    if draft.suit is not None and group.application:
+        if draft.suit.who(group.application) is None:
+            return "best_type", "is of the best type for it and the least loaded of these"
+        return "suits", "suits it: nobody is disturbed there, its type is the best of these and the fit is the tightest"
+    found = {"first_fit": "is the first", "random": "was drawn by lot"}.get(order)
+    return (order, found) if found is not None else ("least_loaded", "is the least loaded")
 
 
 # -------------------------------------------------------------------------------------------------------------- growing

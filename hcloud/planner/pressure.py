@@ -103,6 +103,7 @@ class Pressure:
     ending: Mask
     residents: list[list[Sensitivity]]
     changes: list[int] = field(default_factory=list)
+    journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
 
     def of(self, application: str) -> Sensitivity:
@@ -112,20 +113,46 @@ class Pressure:
     def add(self, at: int, resident: Sensitivity) -> None:
         """Count one more unit of an application on machine ``at``."""
         self.residents[at].append(resident)
+        self.journal.append((at, resident, True))
         self._recount(at)
 
     def remove(self, at: int, resident: Sensitivity) -> None:
-        """Take :meth:`add` back."""
+        """Count one unit less."""
         self.residents[at].remove(resident)
+        self.journal.append((at, resident, False))
         self._recount(at)
+
+    def back_to(self, moment: int) -> None:
+        """Undo what was added and removed since the journal was ``moment`` long."""
+        while len(self.journal) > moment:
+            at, resident, added = self.journal.pop()
+            if added:
+                self.residents[at].remove(resident)
+            else:
+                self.residents[at].append(resident)
+            self._recount(at)
 
     def _recount(self, at: int) -> None:
         caused, headroom = _together(self.residents[at], len(self.sources))
         self.caused[:, at], self.headroom[:, at] = caused, headroom
         self.spare[at] = headroom.sum() - caused.sum()
-        mean = min(1.0, max(0.0, float(headroom.mean()) / quality.PRESSURE_MAX)) if len(headroom) else 1.0
-        self.level[at] = quality.quality_class(mean, self.classes)
+        self.level[at] = self._pool(headroom)
         self.changes.append(at)
+
+    def _pool(self, headroom: Floats) -> int:
+        mean = min(1.0, max(0.0, float(headroom.mean()) / quality.PRESSURE_MAX)) if len(headroom) else 1.0
+        return quality.quality_class(mean, self.classes)
+
+    def pool_without(self, at: int, resident: Sensitivity) -> int:
+        """Return the pool machine ``at`` was in before one unit of ``resident``, which counts there now, came.
+
+        As a job's class is taken of the mean it causes (eq. 6.1), a machine's is of the mean it tolerates: one that
+        suits a job is never in a pool below the job's class.
+        """
+        others = list(self.residents[at])
+        if resident in others:
+            others.remove(resident)
+        return self._pool(_together(others, len(self.sources))[1])
 
     def suits(self, who: Sensitivity) -> Mask:
         """Return the machines where ``who`` disturbs nobody and nobody disturbs it (``D1 >= 0``, ``D2 >= 0``).
@@ -150,7 +177,11 @@ class Pressure:
         for each in leaving:
             if each in left:
                 left.remove(each)
-        caused, headroom = _together(left, len(self.sources))
+        return self.suits_company(who, left)
+
+    def suits_company(self, who: Sensitivity, company: Sequence[Sensitivity]) -> bool:
+        """Return whether ``who`` and the units of ``company`` suit each other on one machine."""
+        caused, headroom = _together(company, len(self.sources))
         return bool((headroom + _SLACK >= who.caused).all() and (who.tolerated + _SLACK >= caused).all())
 
 

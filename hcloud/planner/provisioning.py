@@ -25,9 +25,12 @@ from hcloud.planner.placement import (
     awaited_places,
     claim,
     closed,
+    holding_out,
     permitted,
     place_now,
+    pledge,
     queue_again,
+    suits_company,
     unclaim,
 )
 from hcloud.planner.plan import Finish, Launch
@@ -115,7 +118,7 @@ def provision(desk: Desk) -> None:
             _give_reason(draft, job, capped)
             continue
         if group.stuck is None:
-            group.stuck = _closed(desk, group) or _serve(desk, job, group)
+            group.stuck = holding_out(draft, job, group, _closed(desk, group) or _serve(desk, job, group))
         if group.stuck is not None:
             _give_reason(draft, job, group.stuck)
 
@@ -151,7 +154,7 @@ def _give_reason(draft: Draft, job: Job, reason: Reason) -> None:
 def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
     """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
     draft, needed = desk.draft, group.needed
-    room, ledger = draft.fleet.room.copy(), draft.ledger
+    before, ledger = draft.mark(), draft.ledger
     running = claim(draft, group, _claimable(desk, group), needed)
     coming = claim(draft, group, draft.fleet.coming, needed - len(running))
     if len(running) + len(coming) < needed:
@@ -166,7 +169,8 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
             if refusal is None:
                 draft.used.update(running)
                 return None
-            draft.fleet.room[:], draft.ledger = room, ledger
+            draft.back_to(before)
+            draft.ledger = ledger
             if _lift(desk, job, group, refusal):
                 return None
             return _make_room(desk, job, needed - served, refusal)
@@ -208,16 +212,16 @@ def _still_served(desk: Desk, job: Job, group: Group) -> bool:
 
 def _evict(desk: Desk, group: Group, count: int) -> bool:
     """Choose victims for ``count`` ranks and claim their room, or choose none."""
-    room = desk.draft.fleet.room.copy()
+    before = desk.draft.mark()
     for _ in range(count):
         if claim(desk.draft, group, _claimable(desk, group), 1):
             continue
         at = evict_for(desk.draft, desk.victims, group)
         if at < 0:
-            desk.draft.fleet.room[:] = room
+            desk.draft.back_to(before)
             put_back(desk.draft, desk.victims)
             return False
-        desk.draft.fleet.room[:, at] -= desk.draft.amount_on(group, at)
+        pledge(desk.draft, group, at)
     return True
 
 
@@ -269,7 +273,7 @@ def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
     for machine in desk.machines:
         taken = group.taken_of(desk.counter.capacity[machine.at])
         fits = desk.counter.fitting(group)[machine.at] and bool((machine.room + SLACK >= taken).all())
-        if fits and _shares_cost(desk, machine, job):
+        if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):
             return machine
     return None
 

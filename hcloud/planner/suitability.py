@@ -1,0 +1,262 @@
+"""What a plan knows of how well machines suit jobs: pressure and types by machine, and how long a job may hold out.
+
+Built from the classifications of a snapshot where the policy's order of placement uses them; jobs of which nothing is
+known are placed as if it did not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.forecast.wait import BusyTimes
+from hcloud.known import Classification
+from hcloud.model import Job, JobId, Number
+from hcloud.planner.arq import run_s, slack_s, switch_point
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
+from hcloud.planner.paragon import Selection, select, select_relaxed
+from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure
+from hcloud.planner.sizing import expected, wanted_performance
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+
+KNOWS_PRESSURE = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
+KNOWS_TYPES = frozenset({"paragon", "quasar", "interference_oblivious"})
+NAMED = 8
+"""So many relaxed constraints are named, the worst first."""
+
+
+@dataclass(slots=True, eq=False)
+class Suitability:
+    """The state and its answers for one plan. ``chosen``: what the search under way has selected."""
+
+    snapshot: Snapshot
+    policy: Policy
+    fleet: Fleet
+    pressure: Pressure | None
+    ages_s: Amounts
+    busy: BusyTimes
+    chosen: list[Selection] = field(default_factory=list)
+    preferences: dict[str, Amounts] = field(default_factory=dict)
+    run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
+
+    @property
+    def work_cells(self) -> int:
+        """The comparisons one search may take."""
+        return self.policy.placement.work_cells
+
+    def known(self, application: str) -> Classification | None:
+        """Return what is believed of an application; None: nothing is known."""
+        return self.snapshot.applications.get(application)
+
+    def application(self, job: Job) -> str:
+        """Return what ``job`` is taken for, if anything is known of that; else nothing."""
+        return job.application if job.application in self.snapshot.applications else ""
+
+    def who(self, application: str) -> Sensitivity | None:
+        """Return what an application causes and tolerates, where that is known and the policy wants it used."""
+        return self.pressure.known.get(application) if self.pressure is not None else None
+
+    # -------------------------------------------------------------------------------------------------------- residents
+    def arrive(self, at: int, application: str) -> None:
+        """Count a unit as placed on, or promised room of, machine ``at``."""
+        if self.pressure is not None:
+            self.pressure.add(at, self.pressure.of(application))
+
+    def leave(self, at: int, application: str) -> None:
+        """Take :meth:`arrive` back."""
+        if self.pressure is not None:
+            self.pressure.remove(at, self.pressure.of(application))
+
+    @property
+    def moment(self) -> int:
+        """Now, for :meth:`back_to`."""
+        return len(self.pressure.journal) if self.pressure is not None else 0
+
+    def back_to(self, moment: int) -> None:
+        """Undo all arrivals and leavings since ``moment``."""
+        if self.pressure is not None:
+            self.pressure.back_to(moment)
+
+    # -------------------------------------------------------------------------------------------------------- selecting
+    def suited(self, application: str, among: Mask) -> Mask:
+        """Return the machines of ``among`` where nobody would be disturbed."""
+        who = self.who(application)
+        return among if who is None or self.pressure is None else among & self.pressure.suits(who)
+
+    def suits_without(self, at: int, application: str, gone: Sequence[str]) -> bool:
+        """Return whether machine ``at`` would suit an application if units of the applications ``gone`` had left."""
+        who = self.who(application)
+        if who is None or self.pressure is None:
+            return True
+        return self.pressure.suits_without(at, who, [self.pressure.of(name) for name in gone])
+
+    def together(self, application: str, company: Sequence[str]) -> bool:
+        """Return whether a unit of ``application`` and those of ``company`` suit each other on an empty machine."""
+        who, pressure = self.who(application), self.pressure
+        return who is None or pressure is None or pressure.suits_company(who, [pressure.of(each) for each in company])
+
+    def preference(self, application: str) -> Amounts | None:
+        """Return by machine how slow its type is for an application, as a logarithm; a type not known of is average."""
+        known = self.known(application)
+        if self.policy.placement.order not in KNOWS_TYPES or known is None or not known.by_type:
+            return None
+        found = self.preferences.get(application)
+        if found is None:
+            speeds = {column: -math.log(each.value) for column, each in known.by_type.items() if each.value > 0}
+            average = float(np.median(list(speeds.values()))) if speeds else 0.0
+            of_types = np.array([speeds.get(column, average) for column in self.fleet.type_columns])
+            found = of_types[self.fleet.type_at] if of_types.size else np.zeros(0)
+            self.preferences[application] = found
+        return found
+
+    def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
+        """Return the best machine of ``fits`` for a rank, or -1.
+
+        ``neighbours_too`` None: nobody may be disturbed; False: the job itself may be; True: residents as well.
+        """
+        preference, who, pressure = self.preference(application), self.who(application), self.pressure
+        if who is None or pressure is None:
+            return self._best_type(fits, preference)
+        now = fits & ~pressure.ending
+        found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
+        if found is None and neighbours_too is not None:
+            found = select_relaxed(
+                pressure, who, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
+            )
+        if found is None:
+            return -1
+        self.chosen.append(found)
+        return found.at
+
+    def _best_type(self, fits: Mask, preference: Amounts | None) -> int:
+        candidates = np.flatnonzero(fits)
+        if not candidates.size:
+            return -1
+        if preference is not None:
+            ranks = preference[candidates]
+            candidates = candidates[ranks <= ranks.min() + SLACK]
+        return int(candidates[self.fleet.load[candidates].argmin()])
+
+    # ------------------------------------------------------------------------------------------------------ holding out
+    def slack_left_s(self, job: Job, queued_at: float) -> float:
+        """Return for how long ``job`` may still hold out for a machine that suits it; 0 or less: not any more."""
+        slack = slack_s(job, queued_at, self._expected_s(job), self.policy.admission)
+        return slack - (self.snapshot.now - queued_at)
+
+    def _expected_s(self, job: Job) -> float | None:
+        key = (job.application, job.spec.nodes.count)
+        if key not in self.run_times:
+            self.run_times[key] = run_s(self.known(job.application), job.spec.nodes.count)
+        return self.run_times[key]
+
+    def run_s(self, job: Job) -> float:
+        """Return the expected run time of ``job``; of one that is not known, longer than any."""
+        expected_s = self._expected_s(job)
+        return math.inf if expected_s is None else expected_s
+
+    def level(self, application: str) -> int:
+        """Return the class of an application; of one nothing is known of, the usual one."""
+        return self.pressure.of(application).level if self.pressure is not None else 0
+
+    def down_within_s(self, application: str, demand: Amounts, among: Mask, fresh_s: float) -> float:
+        """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
+
+        ``among``: the machines it may run on; ``fresh_s``: how long a new one takes. A machine that is short of what is
+        needed by so many of 100 on one resource counts with that much less quality.
+        """
+        who, pressure = self.who(application), self.pressure
+        if who is None or pressure is None:
+            return math.inf
+        roomy = self.fleet.fitting_now(demand, among) & ~pressure.ending
+        best = select_relaxed(pressure, who, roomy, None, neighbours_too=True, work_cells=self.work_cells)
+        if best is None:
+            return 0.0
+        large = np.logical_and.reduce(self.fleet.capacity >= demand[:, None] - SLACK, axis=0) & among
+        below, cap_s = max(0.0, 1.0 + best.margin / FULL), self.policy.admission.patience_cap_s
+        return switch_point(
+            self.busy, self.ages_s[large], own=1.0, below=min(1.0, below), slack=cap_s, fresh_s=fresh_s
+        ).within_s
+
+    # ----------------------------------------------------------------------------------------------------------- sizing
+    def ranks_wanted(self, job: Job, needed: int, wanted: int) -> int:
+        """Return the fewest ranks, from ``needed`` to ``wanted``, that meet the target of ``job`` (Quasar §4.3.3).
+
+        All of them where too little is known, or where even they do not meet it.
+        """
+        known = self.known(job.application)
+        if self.policy.placement.order != "quasar" or known is None or needed >= wanted:
+            return wanted
+        tolerance, confidence = self.policy.placement.tolerance, self.policy.placement.confidence
+        target = wanted_performance(job, known, self.snapshot.now, tolerance)
+        column = max(known.by_type, key=lambda each: (known.by_type[each].value, each), default="")
+        vcpus = job.spec.resources.vcpus
+        for count in range(needed, wanted) if target is not None else ():
+            would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=count)
+            if would is not None and target is not None and would.reaches(target) >= confidence:
+                return count
+        return wanted
+
+    # ------------------------------------------------------------------------------------------------------ in numbers
+    def numbers(self, application: str) -> dict[str, Number]:
+        """Return the numbers that decided the selections of the search just made, whose units are counted already.
+
+        Class and pool, the least of D1 and D2, what was relaxed and by how much; of several ranks the worst.
+        """
+        who, pressure, chosen = self.who(application), self.pressure, self.chosen
+        if who is None or pressure is None or not chosen:
+            return {}
+        pool = pressure.pool_without(chosen[0].at, who)
+        numbers: dict[str, Number] = {
+            "quality": round(who.quality, 4),
+            "quality_class": who.level,
+            "pool": pool,
+            "diverted": "no" if pool == who.level else "up" if pool > who.level else "down",
+            "suited": min(selection.among for selection in chosen),
+            "margin": round(min(selection.margin for selection in chosen), 2),
+        }
+        return {**numbers, **_relaxed(chosen)}
+
+
+def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
+    found = {strain for selection in chosen for strain in selection.relaxed}
+    strains = sorted(found, key=lambda strain: (-strain.by, strain.source, strain.neighbours))
+    numbers: dict[str, Number] = {}
+    if strains:
+        numbers["relaxed"] = "; ".join(str(strain) for strain in strains[:NAMED])
+        numbers["relaxed_constraints"] = len(strains)
+    if any(selection.cut_short for selection in chosen):
+        numbers["search_cut_short"] = True
+    return numbers
+
+
+def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping: Set[JobId]) -> Suitability | None:
+    """Return what ``snapshot`` knows of applications, as far as the policy's order uses it; None where it does not."""
+    order = policy.placement.order
+    if not snapshot.applications or order not in KNOWS_PRESSURE | KNOWS_TYPES:
+        return None
+    pressure = None
+    if order in KNOWS_PRESSURE:
+        pressure = open_pressure(
+            snapshot.applications,
+            [[job.application for job, _ in held if job.id not in stopping] for held in fleet.holdings],
+            [any(job.id in stopping for job, _ in held) for held in fleet.holdings],
+            confidence=policy.placement.confidence,
+            classes=policy.admission.classes,
+        )
+    oldest = [min((_placed_at(job) for job, _ in held), default=snapshot.now) for held in fleet.holdings]
+    return Suitability(
+        snapshot=snapshot,
+        policy=policy,
+        fleet=fleet,
+        pressure=pressure,
+        ages_s=snapshot.now - np.array(oldest, dtype=np.float64),
+        busy=BusyTimes.of(snapshot.busy_s),
+    )
+
+
+def _placed_at(job: Job) -> float:
+    return job.attempt.placed_at if job.attempt is not None else math.inf
