@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from hcloud.known import Findings
+
+if TYPE_CHECKING:
+    from hcloud.engine.host import EngineHost
+    from hcloud.provider import UnitSpec
 
 
 @click.command()
@@ -30,4 +38,27 @@ def worker(bootstrap: Path, end: bool) -> None:
     if end:
         engine_worker.end_units(bootstrap)
         return
-    raise SystemExit(engine_worker.serve(bootstrap))
+    raise SystemExit(engine_worker.serve(bootstrap, profile=profile_unit))
+
+
+def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable[[Findings], None]) -> Findings:
+    """Measure what a unit would run: the bridge between the engine and the profiler, which do not know each other."""
+    from hcloud.profiler.measure import Subject, measure
+
+    assert spec.profile is not None
+    if spec.image is not None:
+        return Findings(notes=(f"it runs in a container image ({spec.image}), and such jobs are not profiled",))
+    subject = Subject(
+        name=spec.id,
+        command=spec.command,
+        workdir=workdir,
+        env=spec.env,
+        network=spec.network == "host",
+        progress=spec.progress,
+        metrics=spec.metrics,
+        memory_mib=spec.resources.memory_mib,
+        disk_mib=max(1, int(spec.resources.disk_gib * 1024)),
+        stateful=spec.profile.warm_up_s > 0,
+        warm_up_s=spec.profile.warm_up_s,
+    )
+    return measure(spec.profile, subject, host, told=tell)

@@ -11,15 +11,17 @@ import os
 import select
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hcloud.clock import Clock, SystemClock
-from hcloud.engine import launch
+from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Launch
 from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process, warm_up
+from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
 from hcloud.engine.unit import STOP_SIGNAL, Unit, sync_directory
@@ -44,13 +46,16 @@ class Keeper:
         uid: int,
         bootstrap: Bootstrap,
         isolation: Isolation,
+        profile: Profile | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._unit, self._spec, self._uid = unit, spec, uid
+        self._unit, self._spec, self._uid, self._profile = unit, spec, uid, profile
         self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
         self._group = group_for(isolation.cgroup, unit.id)
-        self._sampler = Sampler(unit, spec, self._group, self._clock)
-        self._launch: Launch | None = None
+        # The hooks of a unit that is measured are those of its copies.
+        sampled = replace(spec, metrics=None, progress=None) if spec.profile is not None else spec
+        self._sampler = Sampler(unit, sampled, self._group, self._clock)
+        self._launch: Launch | Measurement | None = None
         self._started_at = self._clock.now()
         self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
         self._kill_at: float | None = None
@@ -73,7 +78,9 @@ class Keeper:
             self._decide(cause, f"the worker could not keep it: {error}")
         if not self._kill_everything():
             self._detail += "; some of its processes could not be killed"
-        if self._spec.image:
+        if self._spec.profile is not None:
+            profiling.clear(self._unit)
+        if self._spec.image and self._spec.profile is None:
             unmount_image(self._isolation, self._unit.id)
         if self._group is not None:
             self._group.remove()
@@ -86,7 +93,7 @@ class Keeper:
             self._group.make(self._bounds())
         spec = self._spec
         image_root = None
-        if spec.image is not None:
+        if spec.image is not None and spec.profile is None:  # a job in an image is not profiled, which is told fast
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
         (self._unit.path / "log").mkdir(mode=0o700, exist_ok=True)
@@ -139,7 +146,8 @@ class Keeper:
     def _run_all(self, cell: Cell) -> int | None:
         """Run the setup, then the command; return the exit code of what ran last."""
         sync_directory(self._unit.path.parent)  # nothing of the job runs before its fence is on the disk
-        if self._spec.setup is not None and not self._stop_asked():
+        in_vain = self._spec.image is not None and self._spec.profile is not None
+        if self._spec.setup is not None and not self._stop_asked() and not in_vain:
             code = self._run(cell, ("/bin/sh", "-c", self._spec.setup))
             if code != 0 or self._cause is not None or self._stopping:
                 self._detail = self._detail or f"the setup ended with code {code}"
@@ -148,6 +156,8 @@ class Keeper:
             return None
         self._started_at = self._clock.now()
         self._unit.write("started.json", {"at": self._started_at})
+        if self._spec.profile is not None:
+            return self._measure(cell)
         code = self._run(cell, self._spec.command)
         if self._launch is not None and self._launch.missing:
             self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
@@ -158,7 +168,28 @@ class Keeper:
         environment = cell.environment({**self._image_environment, **self._job_environment()})
         self._launch = Launch(cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes)
         self._watch(self._launch)
-        code = os.waitstatus_to_exitcode(self._launch.status or 0)
+        return self._exit_code(self._launch)
+
+    def _measure(self, cell: Cell) -> int:
+        """Have the unit measured instead of run; that went well whatever its command did."""
+        if self._profile is None:
+            raise UnitRefused("this worker was started without a profiler")
+        self._launch = Measurement(
+            self._unit,
+            replace(self._spec, env=self._job_environment()),
+            self._profile,
+            isolation=self._isolation,
+            bounds=self._bounds(),
+            readonly=cell.readonly,
+        )
+        self._watch(self._launch)
+        findings = profiling.findings_of(self._unit)
+        if findings is not None:
+            profiling.write_log(self._unit, findings, self._bootstrap.number("max_log_mib", 64) * MIB)
+        return self._exit_code(self._launch)
+
+    def _exit_code(self, ended: Launch | Measurement) -> int:
+        code = os.waitstatus_to_exitcode(ended.status or 0)
         return code if code >= 0 else 128 - code
 
     def _take_bounds(self) -> None:
@@ -189,7 +220,7 @@ class Keeper:
         return ours | dict(self._spec.env)
 
     # ---------------------------------------------------------------------------------------------------------- watch
-    def _watch(self, running: Launch) -> None:
+    def _watch(self, running: Launch | Measurement) -> None:
         """Copy output and hold bounds until the command has ended, then end what it left behind."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -228,7 +259,7 @@ class Keeper:
             if self._launch is not None and pid == self._launch.pid:
                 self._launch.status = status
 
-    def _hold_bounds(self, running: Launch) -> None:
+    def _hold_bounds(self, running: Launch | Measurement) -> None:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline and not self._stopping:
             self._decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
@@ -248,10 +279,13 @@ class Keeper:
     def _stop_asked(self) -> bool:
         return (self._unit.path / "stop.json").exists()
 
-    def _ask_to_end(self, running: Launch) -> None:
+    def _ask_to_end(self, running: Launch | Measurement) -> None:
         """Send TERM to the command and all its children, but not to the sandbox's own two processes."""
         self._stopping = True
         self._kill_at = time.monotonic() + self._spec.stop_grace_s
+        if isinstance(running, Measurement):  # it ends what it started, and tells what it found by then
+            _send(running.pid, signal.SIGTERM)
+            return
         own = descendants(os.getpid())
         if self._isolation.bwrap:
             own -= {running.pid} | descendants(running.pid, depth=1)
@@ -291,6 +325,7 @@ class Keeper:
             detail=detail,
             cpu_s=self._sampler.cpu_s,
             memory_mib_max=self._sampler.memory_mib_max,
+            findings=profiling.findings_of(self._unit) if self._spec.profile is not None else None,
         )
 
     def _judge(self, exit_code: int) -> tuple[FailureCause, str]:
@@ -309,7 +344,15 @@ class Keeper:
         return room.f_bavail * room.f_frsize < FULL_DISK_BYTES
 
 
-def keep(unit: Unit, lock: int, spec: UnitSpec, uid: int, bootstrap: Bootstrap, isolation: Isolation) -> None:
+def keep(
+    unit: Unit,
+    lock: int,
+    spec: UnitSpec,
+    uid: int,
+    bootstrap: Bootstrap,
+    isolation: Isolation,
+    profile: Profile | None = None,
+) -> None:
     """Be the unit's keeper: called in a child of the supervisor, ends the process."""
     code = 1
     try:
@@ -317,7 +360,7 @@ def keep(unit: Unit, lock: int, spec: UnitSpec, uid: int, bootstrap: Bootstrap, 
         if os.fork() == 0:
             launch.close_inherited(lock)
             _settle(unit)
-            Keeper(unit, spec, uid, bootstrap, isolation).run()
+            Keeper(unit, spec, uid, bootstrap, isolation, profile).run()
         else:
             warm_up(isolation.cgroup)
         code = 0

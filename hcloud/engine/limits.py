@@ -214,6 +214,11 @@ def group_for(cgroup: Mapping[str, Any] | None, name: str) -> GroupV1 | GroupV2 
     return GroupV1(paths, name)
 
 
+def groups_inside(cgroup: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return, in the form of an instance's, the groups ``name`` of that instance: others can be made inside them."""
+    return {**cgroup, "paths": {controller: f"{path}/{name}" for controller, path in cgroup["paths"].items()}}
+
+
 def find_instance_cgroup(name: str, cpus: tuple[int, ...] | None) -> dict[str, Any] | None:
     """Make groups ``hcloud.<name>`` for an instance whose provider made none; None where this process may not."""
     mounts = _cgroup_mounts()

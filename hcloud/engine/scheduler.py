@@ -21,8 +21,8 @@ import dask
 from distributed import Scheduler, Security
 from distributed.metrics import time as dask_time
 
+from hcloud import sd_notify
 from hcloud.engine import quiet
-from hcloud.engine.notify import notify
 from hcloud.engine.tls import context_files, peer_role
 from hcloud.errors import ConfigError
 
@@ -172,11 +172,11 @@ async def _serve(host: str, port: int, files: Mapping[str, str]) -> None:
         why = (error.__cause__ or error).args[-1]
         raise ConfigError(f"the engine cannot listen on {host}:{port}: {why}", where="engine.listen") from error
     print(f"hcloud engine: listening on {switchboard.address}", file=sys.stderr)
-    notify("READY=1")
+    sd_notify.ready()
     while not ended.is_set():
-        notify("WATCHDOG=1")
+        sd_notify.watchdog()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
-    notify("STOPPING=1")
+    sd_notify.stopping()
     # Not closed but left: closing would tell the workers to end instead of to come back.
     os._exit(0)

@@ -7,6 +7,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
     keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears
     keeper.json    the keeper's process id
     started.json   when the command itself started
+    findings.json  what the measurement of a unit that is profiled has found so far
     sample.json    the last sample
     stop.json      why the unit is to end; the first one counts
     exit.json      how it ended: written once, durably
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hcloud.engine.wire import exit_to_wire
+from hcloud.known import Findings
 from hcloud.model import FailureCause
 from hcloud.provider import ExitRecord
 
@@ -237,7 +239,7 @@ class Units:
         unit.path.rename(self.path / f".old-{unit_id}")
         return True
 
-    def bury(self, unit: Unit, at: float) -> None:
+    def bury(self, unit: Unit, at: float, findings: Findings | None = None) -> None:
         """Write the exit record of a unit whose keeper is gone without one.
 
         After a reboot, and when the keeper was killed while the command ran, that is INSTANCE_LOST: the fault is this
@@ -252,4 +254,7 @@ class Units:
         if stop is not None:
             cause = FailureCause(stop["cause"]) if stop["cause"] else None
         started_at = started["at"] if started else at
-        unit.end(ExitRecord(exit_code=None, cause=cause, started_at=started_at, ended_at=at, detail=detail))
+        record = ExitRecord(
+            exit_code=None, cause=cause, started_at=started_at, ended_at=at, detail=detail, findings=findings
+        )
+        unit.end(record)

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from hcloud.errors import UnitRefused
-from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
+from hcloud.known import Findings, Measure, Reading
+from hcloud.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
 
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,7 +30,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         raise UnitRefused(f"{plain['id']!r} cannot be a unit id: letters, digits, '.', '_' and '-' only")
     if not plain["command"]:
         raise UnitRefused("the command is empty")
-    metrics, progress = plain["metrics"], plain["progress"]
+    metrics, progress, profile = plain["metrics"], plain["progress"], plain.get("profile")
     if metrics is not None:
         probe = metrics["probe"]
         metrics = MetricsHook(**{**metrics, "probe": tuple(probe) if probe else None})
@@ -39,8 +40,28 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
         "metrics": metrics,
+        "profile": _request_from_wire(profile) if profile is not None else None,
     }
     return UnitSpec(**{**plain, **changes})
+
+
+def _request_from_wire(plain: Mapping[str, Any]) -> ProfileRequest:
+    changes = {"steps_vcpus": tuple(plain["steps_vcpus"]), "sources": tuple(plain["sources"])}
+    if not changes["steps_vcpus"]:
+        raise UnitRefused("a profiling run needs at least one size to measure at (steps_vcpus)")
+    return ProfileRequest(**{**plain, **changes})
+
+
+def findings_from_wire(plain: Mapping[str, Any]) -> Findings:
+    """Return findings again. Raises KeyError, TypeError or ValueError where they are no findings."""
+    measure = plain["measure"]
+    changes = {
+        "measure": Measure(measure) if measure is not None else None,
+        "readings": tuple(Reading(**each) for each in plain["readings"]),
+        "use": tuple(float(each) for each in plain["use"]),
+        "notes": tuple(plain["notes"]),
+    }
+    return Findings(**{**plain, **changes})
 
 
 def exit_to_wire(record: ExitRecord) -> dict[str, Any]:
@@ -50,8 +71,12 @@ def exit_to_wire(record: ExitRecord) -> dict[str, Any]:
 
 def exit_from_wire(plain: Mapping[str, Any]) -> ExitRecord:
     """Return the exit record again."""
-    cause = plain["cause"]
-    return ExitRecord(**{**plain, "cause": FailureCause(cause) if cause else None})
+    cause, findings = plain["cause"], plain.get("findings")
+    changes = {
+        "cause": FailureCause(cause) if cause else None,
+        "findings": findings_from_wire(findings) if findings is not None else None,
+    }
+    return ExitRecord(**{**plain, **changes})
 
 
 def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hcloud import sd_notify
 from hcloud.clock import Clock, SystemClock
-from hcloud.engine import keeper
+from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup
-from hcloud.engine.notify import notify
+from hcloud.engine.profiling import Profile
 from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
 from hcloud.engine.unit import Unit, Units, boot_id, read_json, write_json
 from hcloud.engine.wire import unit_from_wire
@@ -39,8 +40,10 @@ OPEN_FILES = 4096
 ARCHIVE_CACHE_BYTES = 256 << 20
 
 
-def serve(bootstrap_file: Path, clock: Clock | None = None) -> int:
+def serve(bootstrap_file: Path, clock: Clock | None = None, *, profile: Profile | None = None) -> int:
     """Be the worker until SIGTERM (units go on) or until the machine is switched off; return the exit code.
+
+    ``profile`` measures the units that ask for that; without it they are refused.
 
     Raises:
         ConfigError: the bootstrap file is not right.
@@ -55,7 +58,7 @@ def serve(bootstrap_file: Path, clock: Clock | None = None) -> int:
     except BlockingIOError:
         print(f"hcloud worker: another worker runs in {bootstrap.state_dir}; this one ends", file=sys.stderr)
         return 1
-    return Supervisor(bootstrap, bootstrap_file, detect(bootstrap), clock or SystemClock()).run()
+    return Supervisor(bootstrap, bootstrap_file, detect(bootstrap), clock or SystemClock(), profile).run()
 
 
 def end_units(bootstrap_file: Path) -> None:
@@ -83,8 +86,16 @@ def kill_unit(unit: Unit, isolation: Isolation) -> None:
 class Supervisor:
     """The loop. Single-threaded, so that it may fork keepers without care."""
 
-    def __init__(self, bootstrap: Bootstrap, bootstrap_file: Path, isolation: Isolation, clock: Clock) -> None:
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        bootstrap_file: Path,
+        isolation: Isolation,
+        clock: Clock,
+        profile: Profile | None = None,
+    ) -> None:
         self._bootstrap, self._file, self._isolation, self._clock = bootstrap, bootstrap_file, isolation, clock
+        self._profile = profile
         self._units = Units(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
@@ -117,7 +128,7 @@ class Supervisor:
         self._units.sweep()
         gc.freeze()  # keepers share this memory; a collection would copy it into each of them
         try:
-            notify("READY=1")
+            sd_notify.ready()
             while not self._ended:
                 self._look_after()
                 if (reason := self._why_off()) is not None:
@@ -126,7 +137,7 @@ class Supervisor:
             return 0
         finally:
             self._drop_link()
-            notify("STOPPING=1")
+            sd_notify.stopping()
 
     def _remembered_renewal(self) -> tuple[float, float]:
         """Return the expiry, and the end of the lease on the monotonic clock (which nobody can step)."""
@@ -142,7 +153,7 @@ class Supervisor:
         self._ended = True
 
     def _look_after(self) -> None:
-        notify("WATCHDOG=1")
+        sd_notify.watchdog()
         if self._link is None and time.monotonic() >= self._link_started + self._link_pause_s:
             self._start_link()
         elif self._link is not None and self._link.poll() is not None:
@@ -159,7 +170,8 @@ class Supervisor:
             return
         if unit.path.exists() and not unit.ended:
             kill_unit(unit, self._isolation)
-            self._units.bury(unit, self._clock.now())
+            profiling.clear(unit)
+            self._units.bury(unit, self._clock.now(), profiling.findings_of(unit))
         self._live.discard(unit.id)
 
     def _wait(self, wake: int) -> None:
@@ -229,6 +241,8 @@ class Supervisor:
         if self._units.get(spec.id) is not None:
             return {"started": "before"}
         refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
+        if spec.profile is not None and self._profile is None:
+            raise UnitRefused("this worker was started without a profiler")
         archive = None
         if (name := request["archive"]) is not None:
             archive = self._archives / name
@@ -242,7 +256,7 @@ class Supervisor:
         unit, lock = created
         pid = os.fork()
         if pid == 0:
-            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation)
+            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile)
         os.close(lock)
         self._live.add(spec.id)
         self._units.sync()  # while the keeper prepares
