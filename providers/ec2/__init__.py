@@ -1,0 +1,46 @@
+"""Machines of Amazon EC2 (extra ``aws``). The AWS library is loaded only when such a provider is built."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import cast
+
+from hcloud.clock import Clock
+from hcloud.errors import ConfigError
+from hcloud.provider import Provider
+from providers.ec2.settings import parse_settings
+
+__all__ = ["factory"]
+
+
+class Ec2Factory:
+    """Builds EC2 providers; what an entry point names."""
+
+    def __call__(
+        self, name: str, settings: Mapping[str, object], clock: object, owner: str, state_dir: str
+    ) -> Provider:
+        """Build the provider. Raises ConfigError: wrong settings, or the AWS library is not installed."""
+        self.check_settings(name, settings)
+        from providers.ec2.provider import Ec2Provider
+
+        return Ec2Provider(name, parse_settings(name, settings), cast(Clock, clock), owner, state_dir)
+
+    def check_settings(self, name: str, settings: Mapping[str, object]) -> None:
+        """Say what is wrong, without asking Amazon or writing anything. Raises ConfigError."""
+        parse_settings(name, settings)
+        if not _installed("boto3"):
+            raise ConfigError(
+                "type ec2 needs the AWS library boto3, which is not installed here: pip install 'hcloud-daemon[aws]'",
+                where=f"providers.{name}.type",
+            )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a broken or forbidden installation is none
+        return False
+
+
+factory = Ec2Factory()

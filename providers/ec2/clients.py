@@ -1,0 +1,70 @@
+"""Connections to the services of one region: reads are retried by the library, launches and ends never.
+
+A launch that is out of capacity is HTTP 500, which the library would repeat blindly; and a write whose reply was lost
+must be repeated with its token by those who wrote the intent down. So writes get exactly one try here.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader, create_loader
+
+from hcloud.errors import ConfigError
+from providers.ec2.settings import Ec2Settings
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+@cache
+def _descriptions() -> Loader:
+    """Return the descriptions of services, one for all providers of the process: EC2's alone is several megabytes."""
+    return create_loader()
+
+
+class Clients:
+    """Clients by service, made when first needed; usable from several threads."""
+
+    def __init__(self, provider: str, settings: Ec2Settings) -> None:
+        """Raises ConfigError: the named profile does not exist."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, bool], Any] = {}
+        try:
+            core = botocore.session.Session(profile=settings.profile)
+            core.register_component("data_loader", _descriptions())
+            self._session = boto3.Session(botocore_session=core, region_name=settings.region)
+            core.get_scoped_config()  # a profile that does not exist is noticed here
+        except BotoCoreError as error:
+            raise ConfigError(f"{error}", where=f"providers.{provider}.settings.profile") from error
+
+    def reading(self, service: str = "ec2") -> Any:
+        """Return a client whose calls are tried ``read_attempts`` times."""
+        return self._client(service, retrying=True)
+
+    def writing(self, service: str = "ec2") -> Any:
+        """Return a client whose calls are tried once."""
+        return self._client(service, retrying=False)
+
+    def _client(self, service: str, *, retrying: bool) -> Any:
+        with self._lock:
+            key = (service, retrying)
+            if key not in self._made:
+                attempts = self._settings.read_attempts if retrying else 1
+                config = Config(
+                    connect_timeout=min(CONNECT_TIMEOUT_S, self._settings.timeout_s),
+                    read_timeout=self._settings.timeout_s,
+                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    max_pool_connections=32,
+                    user_agent_extra="hcloud",
+                )
+                # Typed by name of the service only, so not typed at all here.
+                make: Any = self._session.client
+                self._made[key] = make(service, endpoint_url=self._settings.endpoint_url, config=config)
+            return self._made[key]

@@ -1,0 +1,141 @@
+"""What AWS says when it does not do what was asked, translated into the reaction it calls for (``hcloud.errors``).
+
+The tables hold EC2's documented error codes. A code that is in none of them counts as a wrong request when its HTTP
+status is 4xx; with 5xx, or without any answer, the outcome of a write is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ProxyConnectionError,
+    SSLError,
+    TokenRetrievalError,
+)
+
+from hcloud.errors import (
+    InsufficientCapacity,
+    LaunchRejected,
+    OutcomeUnknown,
+    ProviderError,
+    ProviderUnavailable,
+    QuotaExceeded,
+    Throttled,
+)
+
+RETRY_AFTER_S = 2.0
+
+
+class Call(StrEnum):
+    """What a call does; the same trouble means different things."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled",
+        "RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown",
+        "PriorRequestNotComplete", "BandwidthLimitExceeded", "TransactionInProgressException",
+    }
+)  # fmt: skip
+OUT_OF_CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity", "InsufficientCapacityOnHost", "InsufficientVolumeCapacity",
+        "InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity", "UnfulfillableCapacity",
+        "ReservationCapacityExceeded", "SpotMaxPriceTooLow", "InstanceCapacityExceeded",
+    }
+)  # fmt: skip
+OVER_QUOTA = frozenset(
+    {
+        "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "SpotInstanceCountExceeded",
+        "VolumeLimitExceeded", "MaxIOPSLimitExceeded", "AddressLimitExceeded", "NetworkInterfaceLimitExceeded",
+        "PrivateIpAddressLimitExceeded", "PendingVerification", "MaxScheduledInstanceCapacityExceeded",
+    }
+)  # fmt: skip
+# Nothing was done, and nothing is wrong with the request: credentials or clock must be mended, then it will work.
+NOT_LET_IN = frozenset(
+    {
+        "AuthFailure", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
+        "SignatureDoesNotMatch", "UnrecognizedClientException", "IncompleteSignature", "MissingAuthenticationToken",
+        "Blocked", "OptInRequired", "InvalidAccessKeyId",
+    }
+)  # fmt: skip
+NOT_ALLOWED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"})
+TOKEN_REUSED = "IdempotentParameterMismatch"
+TOKEN_ENDED = "IdempotentInstanceTerminated"
+NO_SUCH_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed", "InvalidInstanceId"})
+# Certainly not sent: there was no connection, or nothing to sign with.
+_NOT_SENT = (
+    EndpointConnectionError,
+    ConnectTimeoutError,
+    ProxyConnectionError,
+    SSLError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+
+
+def error_code(error: Exception) -> str:
+    """Return AWS's code of an error, or ""."""
+    response: Mapping[str, Any] = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def translated(error: ClientError | BotoCoreError, call: Call, what: str) -> ProviderError:
+    """Return the error to raise; ``what`` says who wanted what, e.g. ``"ec2: launch of m7i.large in us-east-1a"``."""
+    if isinstance(error, ClientError):
+        return _answered(error, call, what)
+    if call is Call.READ or isinstance(error, _NOT_SENT):
+        return ProviderUnavailable(f"{what}: {error}")
+    return OutcomeUnknown(f"{what}: {error}")
+
+
+def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
+    code = error_code(error)
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    text = f"{what}: {code}: {_told(error)}"
+    if code in THROTTLED or status == 429:
+        return Throttled(text, retry_after_s=RETRY_AFTER_S)
+    if code in NOT_LET_IN:
+        return ProviderUnavailable(text)
+    if call is Call.READ:
+        return ProviderUnavailable(text)
+    if code in OUT_OF_CAPACITY:
+        return InsufficientCapacity(text)
+    if code in OVER_QUOTA:
+        return QuotaExceeded(text)
+    # 5xx, or a status and a body that do not fit each other (a proxy's error page).
+    if status >= 500 or status < 400:
+        return OutcomeUnknown(text)
+    return LaunchRejected(text)
+
+
+def _told(error: ClientError) -> str:
+    message = str(error.response.get("Error", {}).get("Message", ""))
+    # An encoded copy of the policy decision, of no use to readers.
+    return message.split(" Encoded authorization failure message:")[0][:500]
+
+
+@contextmanager
+def calling(call: Call, what: str) -> Iterator[None]:
+    """Translate what goes wrong inside."""
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        raise translated(error, call, what) from error

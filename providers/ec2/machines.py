@@ -1,0 +1,116 @@
+"""Machines as EC2 tells them, read as the port's vocabulary; and what we write on them to know them again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hcloud.model import Market
+from hcloud.provider import CloudInstance, CloudState, LaunchRequest
+from providers.ec2.settings import Ec2Settings
+
+OWNER, INSTANCE, TOKEN, EXPIRES_AT, MARKET, PRICE = (
+    f"hcloud:{name}" for name in ("owner", "instance", "token", "expires-at", "market", "usd-per-h")
+)
+_STATES = {
+    "pending": CloudState.PENDING,
+    "running": CloudState.RUNNING,
+    "shutting-down": CloudState.STOPPING,
+    "terminated": CloudState.TERMINATED,
+    # Ours never stop by themselves, so somebody stopped them. They still cost their disks: a machine to be ended.
+    "stopping": CloudState.RUNNING,
+    "stopped": CloudState.RUNNING,
+}
+_TAKEN_BACK = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+_REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+def tags_of(request: LaunchRequest, settings: Ec2Settings) -> list[dict[str, str]]:
+    """Return the tags of a machine and all that comes with it, as RunInstances takes them."""
+    own = {
+        "Name": f"{request.owner}/{request.instance_id}",
+        OWNER: request.owner,
+        INSTANCE: request.instance_id,
+        TOKEN: request.token,
+        EXPIRES_AT: f"{request.expires_at:.3f}",
+        MARKET: request.offer.market.value,
+        PRICE: f"{request.offer.price_usd_per_h:.6f}",
+    }
+    told = {key: value for key, value in request.tags.items() if not key.startswith(("aws:", "hcloud:"))}
+    return [{"Key": key, "Value": value[:256]} for key, value in ({**told, **settings.tags, **own}).items()]
+
+
+def tag_values(machine: Mapping[str, Any]) -> dict[str, str]:
+    """Return a described machine's tags as a mapping."""
+    return {str(each["Key"]): str(each["Value"]) for each in machine.get("Tags", ())}
+
+
+def type_zone_market(machine: Mapping[str, Any]) -> tuple[str, str, Market]:
+    """Return what a described machine is, by our tag of the market, else by its life cycle."""
+    told = tag_values(machine).get(MARKET, "")
+    spot = machine.get("InstanceLifecycle") == "spot"
+    market = Market(told) if told in set(Market) else Market.SPOT if spot else Market.ON_DEMAND
+    return str(machine["InstanceType"]), str(machine["Placement"]["AvailabilityZone"]), market
+
+
+def told(
+    machine: Mapping[str, Any], *, price_usd_per_h: float | None, ended_at: float | None, preempt_at: float | None
+) -> CloudInstance:
+    """Return a described machine in the port's words.
+
+    ``price_usd_per_h`` is the present one (None: the one at launch); ``ended_at`` when it was first seen ended, for
+    where EC2 does not say.
+    """
+    tags = tag_values(machine)
+    state = _STATES.get(str(machine["State"]["Name"]), CloudState.PENDING)
+    launched_at = _seconds(machine["LaunchTime"])
+    terminated_at = None
+    if state is CloudState.TERMINATED:
+        terminated_at = max(launched_at, _ended_at(machine) or ended_at or launched_at)
+        if was_taken_back(machine):
+            preempt_at = preempt_at or terminated_at
+    return CloudInstance(
+        provider_id=str(machine["InstanceId"]),
+        instance_id=tags.get(INSTANCE, ""),
+        token=tags.get(TOKEN, ""),
+        owner=tags.get(OWNER, ""),
+        state=state,
+        zone=str(machine["Placement"]["AvailabilityZone"]),
+        launched_at=launched_at,
+        price_usd_per_h=price_usd_per_h if price_usd_per_h is not None else _number(tags.get(PRICE)) or 0.0,
+        terminated_at=terminated_at,
+        preempt_at=preempt_at,
+        expires_at=_number(tags.get(EXPIRES_AT)),
+        detail=_detail(machine),
+    )
+
+
+def was_taken_back(machine: Mapping[str, Any]) -> bool:
+    """Whether EC2 says that it ended this spot machine itself."""
+    return machine.get("StateReason", {}).get("Code") in _TAKEN_BACK
+
+
+def _detail(machine: Mapping[str, Any]) -> str:
+    reason = machine.get("StateReason", {}).get("Message") or machine.get("StateTransitionReason") or ""
+    stopped = str(machine["State"]["Name"]) in ("stopping", "stopped")
+    return f"stopped, but not ended: {reason}" if stopped else str(reason)
+
+
+def _ended_at(machine: Mapping[str, Any]) -> float | None:
+    found = _REASON_TIME.search(str(machine.get("StateTransitionReason", "")))
+    if found is None:
+        return None
+    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _seconds(moment: datetime) -> float:
+    return moment.timestamp()
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,201 @@
+"""Settings of an EC2 provider: one region of one account. No key or password ever stands here."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hcloud.errors import ConfigError
+from hcloud.model import Market
+
+DEFAULT_TYPES = ("c7i.*", "m7i.*", "r7i.*", "c6i.*", "m6i.*", "r6i.*")
+DEFAULT_IMAGES = {
+    "x86_64": "ssm:/aws/service/debian/release/12/latest/amd64",
+    "arm64": "ssm:/aws/service/debian/release/12/latest/arm64",
+}
+_REGION = r"[a-z]{2}(-[a-z]+)+-\d"
+_SECRET_KEYS = {
+    "access_key",
+    "secret_key",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "password",
+}
+
+
+def _matching(pattern: str, example: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must be like {example}, not {text!r}")
+        return text
+
+    return AfterValidator(check)
+
+
+Region = Annotated[str, _matching(_REGION, "us-east-1")]
+Zone = Annotated[str, _matching(_REGION + r"[a-z]|[a-z0-9-]+-\d-[a-z]+-\d[a-z]", "us-east-1a")]
+Subnet = Annotated[str, _matching(r"subnet-[0-9a-f]{8,17}", "subnet-0a1b2c3d")]
+SecurityGroup = Annotated[str, _matching(r"sg-[0-9a-f]{8,17}", "sg-0a1b2c3d")]
+Image = Annotated[str, _matching(r"ami-[0-9a-f]{8,17}|ssm:/\S+", "ami-0a1b2c3d or ssm:/aws/service/...")]
+TypePattern = Annotated[str, _matching(r"[a-z0-9*?-]+(\.[a-z0-9*?-]+)?", "m7i.large or m7i.*")]
+Tag = Annotated[str, Field(max_length=256)]
+Url = Annotated[str, _matching(r"https?://[^\s/]+.*", "https://ec2.us-east-1.amazonaws.com")]
+ParameterPath = Annotated[str, _matching(r"(/[A-Za-z0-9_.-]+)+", "/hcloud")]
+UsdPerH = Annotated[float, Field(gt=0, le=10_000)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PriceSettings(_Section):
+    """Prices of one type, in USD per hour."""
+
+    on_demand: UsdPerH | None = None
+    spot: UsdPerH | None = None
+
+
+class Ec2Settings(_Section):
+    """Every setting under ``providers: [{type: ec2, settings: ...}]``."""
+
+    region: Region
+    """One region; for a second one, add a second provider."""
+    prices_file: Path | None = None
+    """Prices written by `hcloud catalog refresh`: {region: {type: {"on_demand": usd, "spot": usd}}}."""
+    prices: dict[str, PriceSettings] = Field(default_factory=dict)
+    """Prices by type; they go before those of the file. A type without a price is not offered."""
+    instance_types: Annotated[tuple[TypePattern, ...], Field(min_length=1)] = DEFAULT_TYPES
+    """Types on offer, * and ? allowed; those that cannot run the image are left out."""
+    max_vcpus: Annotated[int, Field(gt=0)] = 64
+    """Larger types are not offered."""
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    """Processor architecture of types and image."""
+    zones: tuple[Zone, ...] = ()
+    """Zones to use; none given: all of the region."""
+    markets: Annotated[tuple[Market, ...], Field(min_length=1)] = (Market.RESERVED, Market.ON_DEMAND, Market.SPOT)
+    """Markets to use; reserved: Reserved Instances and capacity reservations of the account."""
+    image: Image | None = None
+    """Machine image, or the public parameter that names the newest one; none given: Debian 12."""
+    subnets: tuple[Subnet, ...] = ()
+    """One per zone; none given: the default subnets."""
+    security_groups: tuple[SecurityGroup, ...] = ()
+    """None given: the default group of the network. No inbound rule is needed."""
+    public_ip: bool = False
+    """Give machines a public address; without it the subnets need another way out (NAT or VPC endpoints)."""
+    instance_profile: str | None = None
+    """Name of the role machines act under; needed for credential: ssm (deploy/iam/ec2-worker.json)."""
+    key_name: str | None = None
+    """SSH key pair to put on machines; none given: nobody can log in."""
+    disk_gib: Annotated[float, Field(ge=8, le=16_384)] = 24.0
+    """Size of the encrypted root volume."""
+    system_disk_gib: Annotated[float, Field(gt=0)] = 6.0
+    """Part of it that system and program take."""
+    kms_key: str | None = None
+    """Key that encrypts volumes; none given: the account's default one."""
+    boot_delay_s: Annotated[float, Field(gt=0)] = 90.0
+    """Typical time from launch to a registered worker."""
+    boot_timeout_s: Annotated[float, Field(ge=120)] = 900.0
+    """A machine whose worker has not come up by then switches itself off."""
+    scheduler_address: str | None = None
+    """Where workers find the engine, as seen from the machines; none given: engine.listen."""
+    package: str = ""
+    """What pip installs on a machine without /opt/hcloud: a URL or requirement; empty: the image must have it."""
+    package_index: str = ""
+    """Package mirror for machines without a way to the internet."""
+    system_packages: bool = True
+    """Install what the program needs from the system's packages; false: the image has it."""
+    credential: Literal["ssm", "user_data", "image"] = "ssm"
+    """How a machine gets the worker's key: encrypted parameter, plain user data (readable in the account), or image."""
+    parameter_path: ParameterPath = "/hcloud"
+    """Where the encrypted parameter lies: PATH/OWNER/worker."""
+    interruption_queue: Url | None = None
+    """SQS queue fed with spot interruption warnings; without it only the machine itself hears of them."""
+    tags: dict[str, Tag] = Field(default_factory=dict)
+    """More tags for machines and volumes."""
+    profile: str | None = None
+    """Profile of the AWS configuration files; none given: the usual chain (environment, role of this machine...)."""
+    endpoint_url: Url | None = None
+    """Endpoint of every service instead of Amazon's (tests, private endpoints)."""
+    timeout_s: Annotated[float, Field(gt=0, le=300)] = 30.0
+    """How long one call may take."""
+    read_attempts: Annotated[int, Field(ge=1, le=10)] = 4
+    """How often a read is tried. Launches and ends are repeated by the daemon, with their token."""
+    list_lag_s: Annotated[float, Field(ge=0, le=3600)] = 60.0
+    """How long a new machine may be missing from listings."""
+    spot_prices_every_s: Annotated[float, Field(ge=0)] = 300.0
+    """How often spot prices and reservations are read."""
+    types_every_s: Annotated[float, Field(ge=0)] = 86_400.0
+    """How often types, zones, subnets, image and quotas are read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, given: object) -> object:
+        found = sorted(_SECRET_KEYS & set(given)) if isinstance(given, Mapping) else []
+        if found:
+            raise ValueError(
+                f"{found[0]} does not belong into this file: use `profile`, the environment or a role of this machine"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Ec2Settings:
+        stray = next((zone for zone in self.zones if not zone.startswith(self.region)), None)
+        if stray:
+            raise ValueError(f"zones names {stray}, which is not in region {self.region}")
+        if self.prices_file is None and not self.prices:
+            raise ValueError("prices_file or prices is missing: what has no price is not offered")
+        if self.credential == "ssm" and self.instance_profile is None:
+            raise ValueError(
+                "credential: ssm needs instance_profile, the role under which machines read their key "
+                "(docs/aws.md); or choose credential: user_data or image"
+            )
+        reserved_tags = sorted(key for key in self.tags if key.startswith(("hcloud:", "aws:")) or key == "Name")
+        if reserved_tags:
+            raise ValueError(f"tags names {reserved_tags[0]}, which is set by HCloud or by AWS")
+        if self.system_disk_gib >= self.disk_gib:
+            raise ValueError(f"disk_gib must be more than system_disk_gib ({self.system_disk_gib:g})")
+        return self
+
+    @property
+    def image_or_default(self) -> str:
+        """The image as set, or the default of the architecture."""
+        return self.image or DEFAULT_IMAGES[self.architecture]
+
+
+def parse_settings(provider: str, settings: Mapping[str, object]) -> Ec2Settings:
+    """Check settings.
+
+    Raises:
+        ConfigError: names the key and, for an unknown one, the nearest right one.
+    """
+    try:
+        return Ec2Settings.model_validate(dict(settings))
+    except ValidationError as error:
+        raise _in_one_sentence(provider, error) from error
+
+
+def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
+    errors = error.errors()
+    unknown = [each for each in errors if each["type"] == "extra_forbidden"]
+    first: Any = (unknown or errors)[0]
+    where = ".".join([f"providers.{provider}.settings", *map(str, first["loc"])])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return ConfigError(f"this setting is missing, for example {first['loc'][-1]}: us-east-1", where=where)
+    if not unknown:
+        told = (
+            message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
+        )
+        return ConfigError(told, where=where)
+    key, known = str(first["loc"][-1]), list(Ec2Settings.model_fields)
+    if len(first["loc"]) > 1:
+        known = list(PriceSettings.model_fields)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+    return ConfigError(f"there is no setting {key}; {hint}", where=where)

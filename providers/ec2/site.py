@@ -1,0 +1,163 @@
+"""What a region has for us: subnets by zone, the machine image, types and where they can be had."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hcloud.errors import ProviderUnavailable
+from hcloud.model import InstanceType, Resources
+from providers.ec2.clients import Clients
+from providers.ec2.failures import Call, calling
+from providers.ec2.settings import Ec2Settings
+
+SYSTEM_MEMORY_SHARE = 0.06
+SYSTEM_MEMORY_MIB_MIN = 320
+"""Memory that never reaches units: the kernel's own, the system and the worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A machine image as launches need it."""
+
+    id: str
+    root_device: str
+    smallest_disk_gib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A region as last read. ``subnets`` by zone; ``offered`` are pairs of zone and type."""
+
+    subnets: Mapping[str, str]
+    image: Image
+    types: Mapping[str, InstanceType]
+    offered: frozenset[tuple[str, str]]
+
+
+def read_site(clients: Clients, settings: Ec2Settings, provider: str) -> Site:
+    """Ask for everything. Raises Throttled; ProviderUnavailable, also where settings name what is not there."""
+    with calling(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
+        subnets = _subnets(clients, settings, provider)
+        return Site(
+            subnets=subnets,
+            image=_image(clients, settings, provider),
+            types=_types(clients, settings, provider),
+            offered=frozenset(_offered(clients, settings, subnets)),
+        )
+
+
+def _subnets(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, str]:
+    request: dict[str, Any] = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+    if settings.subnets:
+        request = {"SubnetIds": list(settings.subnets)}
+    pages = clients.reading().get_paginator("describe_subnets").paginate(**request)
+    found: dict[str, str] = {}
+    for subnet in sorted((each for page in pages for each in page["Subnets"]), key=lambda each: str(each["SubnetId"])):
+        zone = str(subnet["AvailabilityZone"])
+        if not settings.zones or zone in settings.zones:
+            found.setdefault(zone, str(subnet["SubnetId"]))
+    if not found:
+        raise ProviderUnavailable(
+            f"{provider}: no subnet in {settings.region} for the zones set; name some in `subnets`"
+        )
+    return found
+
+
+def _image(clients: Clients, settings: Ec2Settings, provider: str) -> Image:
+    image_id = settings.image_or_default
+    if image_id.startswith("ssm:"):
+        name = image_id.removeprefix("ssm:")
+        image_id = clients.reading("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    images = clients.reading().describe_images(ImageIds=[image_id])["Images"]
+    if not images:
+        raise ProviderUnavailable(f"{provider}: there is no image {image_id} in {settings.region}")
+    image = images[0]
+    if image.get("Architecture", settings.architecture) != settings.architecture:
+        raise ProviderUnavailable(
+            f"{provider}: image {image_id} is for {image['Architecture']}, not {settings.architecture}"
+        )
+    root = str(image.get("RootDeviceName") or "/dev/xvda")
+    disks = {each.get("DeviceName"): each.get("Ebs", {}) for each in image.get("BlockDeviceMappings", ())}
+    return Image(id=image_id, root_device=root, smallest_disk_gib=int(disks.get(root, {}).get("VolumeSize") or 1))
+
+
+def _types(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, InstanceType]:
+    filters = [
+        {"Name": "instance-type", "Values": list(settings.instance_types)},
+        {"Name": "processor-info.supported-architecture", "Values": [settings.architecture]},
+    ]
+    pages = clients.reading().get_paginator("describe_instance_types").paginate(Filters=filters)
+    told = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
+    return {name: _type(each, settings, provider) for name, each in sorted(told.items()) if _usable(each, settings)}
+
+
+def _usable(told: Mapping[str, Any], settings: Ec2Settings) -> bool:
+    # Checked here as well: an endpoint that ignored a filter must not widen what is on offer.
+    wanted = any(fnmatch.fnmatchcase(told["InstanceType"], pattern) for pattern in settings.instance_types)
+    right = settings.architecture in told.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    small = told["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus
+    return wanted and right and small and not told.get("BareMetal", False)
+
+
+def _type(told: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
+    memory_mib = int(told["MemoryInfo"]["SizeInMiB"])
+    system_mib = max(SYSTEM_MEMORY_MIB_MIN, round(memory_mib * SYSTEM_MEMORY_SHARE))
+    gpus = sum(int(each.get("Count", 0)) for each in told.get("GpuInfo", {}).get("Gpus", ()))
+    labels = {
+        "family": str(told["InstanceType"]).partition(".")[0],
+        "architecture": settings.architecture,
+        "clock_ghz": str(told.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
+        "network": str(told.get("NetworkInfo", {}).get("NetworkPerformance", "")),
+        "burstable": "yes" if told.get("BurstablePerformanceSupported") else "",
+        "gpus": str(gpus) if gpus else "",
+        "spot": "yes" if "spot" in told.get("SupportedUsageClasses", ("spot",)) else "no",
+    }
+    return InstanceType(
+        provider=provider,
+        name=str(told["InstanceType"]),
+        capacity=Resources(
+            vcpus=float(told["VCpuInfo"]["DefaultVCpus"]),
+            memory_mib=max(64, memory_mib - system_mib),
+            disk_gib=settings.disk_gib - settings.system_disk_gib,
+        ),
+        boot_delay_s=settings.boot_delay_s,
+        labels={key: value for key, value in labels.items() if value},
+    )
+
+
+def _offered(clients: Clients, settings: Ec2Settings, subnets: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    pages = (
+        clients.reading()
+        .get_paginator("describe_instance_type_offerings")
+        .paginate(
+            LocationType="availability-zone",
+            Filters=[
+                {"Name": "location", "Values": sorted(subnets)},
+                {"Name": "instance-type", "Values": list(settings.instance_types)},
+            ],
+        )
+    )
+    for page in pages:
+        for each in page["InstanceTypeOfferings"]:
+            if each["Location"] in subnets:
+                yield str(each["Location"]), str(each["InstanceType"])
+
+
+def read_quotas(clients: Clients) -> dict[str, float]:
+    """Return the account's vCPU quotas by market. Raises ProviderUnavailable where they cannot be read."""
+    found = {}
+    with calling(Call.READ, "reading quotas"):
+        for market, code in QUOTAS.items():
+            answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
+            value = answer.get("Quota", {}).get("Value")
+            if value is None:
+                raise ProviderUnavailable(f"quota {code} has no value")
+            found[market] = float(value)
+    return found
+
+
+QUOTAS = {"on_demand": "L-1216C47A", "spot": "L-34B43A08"}
+"""Service Quotas codes: running on-demand standard instances, and standard spot requests, both in vCPUs."""
