@@ -7,7 +7,7 @@ before anything is inserted. So a killed daemon loses nothing, and a token is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from google.cloud import compute_v1 as compute
@@ -24,6 +24,8 @@ from providers.gce.names import name_of, provider_id, request_id
 from providers.gce.settings import GceSettings
 
 SLOWEST_POLL_S = 5.0
+MOST_FAILED = 1000
+"""Tokens whose failures are remembered; an older one would at worst be told its failure a second time."""
 
 
 class Launcher:
@@ -39,25 +41,38 @@ class Launcher:
         """See the port."""
         zone, name = request.offer.zone, name_of(request)
         known = self._api.operations_on(zone, [name])
+        self.undecided.discard(provider_id(zone, name))
         operation = self._underway(request, known) or self._inserted(request, zone, name)
         if operation is None:
             return self._existing(request, zone, name)
         operation = self._finished(request, zone, name, operation)
-        failure = failure_of(operation)
-        if failure is not None:
-            self._failed.setdefault(request.token, set()).add(operation.name)
-            raise failure.as_error(f"{request.offer.instance_type.name} in {zone} ({request.offer.market})")
+        self._raise_failure(request, [operation], told=set())
         self._failed.pop(request.token, None)
         return self._launched(request, zone, name, operation)
 
     def _underway(self, request: LaunchRequest, known: Sequence[compute.Operation]) -> compute.Operation | None:
-        """The insert that has succeeded or may yet; failed ones are remembered, should the next list lag behind."""
-        for each in known:
-            if each.operation_type == "insert":
-                if not is_done(each) or failure_of(each) is None:
-                    return each
-                self._failed.setdefault(request.token, set()).add(each.name)
+        """The insert that has succeeded or may yet, if there is one.
+
+        One that failed since it was last asked for is told now, so that a slow stockout leads on to the next offer.
+        """
+        inserts = [each for each in known if each.operation_type == "insert"]
+        for each in inserts:
+            if not is_done(each) or failure_of(each) is None:
+                return each
+        self._raise_failure(request, inserts, told=self._failed.get(request.token, set()))
         return None
+
+    def _raise_failure(self, request: LaunchRequest, operations: Sequence[compute.Operation], told: Set[str]) -> None:
+        """Raise what the last of these failed with that has not been told before."""
+        untold = [each for each in operations if each.name not in told and failure_of(each) is not None]
+        if untold:
+            self._failed.setdefault(request.token, set()).update(each.name for each in untold)
+        if len(self._failed) > MOST_FAILED:
+            del self._failed[next(iter(self._failed))]
+        failure = failure_of(untold[-1]) if untold else None
+        if failure is not None:
+            offer = request.offer
+            raise failure.as_error(f"{offer.instance_type.name} in {offer.zone} ({offer.market})")
 
     def _inserted(self, request: LaunchRequest, zone: str, name: str) -> compute.Operation | None:
         """Ask for the machine; None where one of its name is there already."""

@@ -171,6 +171,31 @@ def _refuse_missing_files(where: str, settings: GceSettings) -> None:
         )
 
 
+_WORDS = {
+    "value_error": "{error}",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+    "enum": "must be {expected}",
+    "mapping_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+}
+"""What each kind of error says in plain words; the others say that the value is not right."""
+
+
 def _in_one_sentence(where: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
@@ -179,8 +204,8 @@ def _in_one_sentence(where: str, error: ValidationError) -> ConfigError:
     if first["type"] == "missing":
         return ConfigError("is missing; it is needed", where=path)
     if not unknown:
-        message = first["msg"].removeprefix("Value error, ")
-        return ConfigError(f"{message[:1].lower()}{message[1:]}, not {first['input']!r}", where=path)
+        message = _WORDS.get(first["type"], "is not right").format(**first.get("ctx", {}))
+        return ConfigError(f"{message}, not {first['input']!r}", where=path)
     key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -1,0 +1,133 @@
+"""Offers: real properties, real prices or none, and how many the quotas allow."""
+
+import json
+
+import pytest
+
+from hcloud.errors import ProviderUnavailable
+from hcloud.model import Market, Offer
+from hcloud.provider import Provider
+from tests.providers.gce.bench import PRICES, GceBench
+from tests.providers.gce.compute import Fault
+
+
+def found(provider: Provider, zone: str, name: str, market: Market = Market.ON_DEMAND) -> Offer | None:
+    return {each.key: each for each in provider.offers()}.get(("gce", zone, name, market.value))
+
+
+def test_type_without_a_price_is_not_offered_and_zero_is_no_price(bench: GceBench) -> None:
+    assert found(bench.provider, "us-central1-a", "e2-medium") is not None
+    assert found(bench.provider, "us-central1-a", "e2-medium", Market.SPOT) is None
+    assert found(bench.provider, "us-central1-a", "n2-standard-2") is not None
+    assert found(bench.provider, "us-central1-a", "n2-standard-2", Market.SPOT) is None
+
+
+@pytest.mark.parametrize("price", [0, 0.0, -1, None, "0.1", True, float("nan"), float("inf")])
+def test_price_that_is_none_is_never_free(bench: GceBench, price: object) -> None:
+    bench.prices_file.write_text(json.dumps({"us-central1": {"e2-standard-2": {"on_demand": price, "spot": 0.02}}}))
+    assert {(each.instance_type.name, each.market) for each in bench.provider.offers()} == {
+        ("e2-standard-2", Market.SPOT)
+    }
+
+
+def test_prices_are_read_again_when_the_catalogue_has_written_them(bench: GceBench) -> None:
+    bench.provider.offers()
+    prices = json.loads(json.dumps(PRICES))
+    prices["us-central1"]["e2-standard-2"]["on_demand"] = 0.5
+    bench.prices_file.write_text(json.dumps(prices))
+    offer = found(bench.provider, "us-central1-a", "e2-standard-2")
+    assert offer is not None and offer.price_usd_per_h == 0.5
+
+
+def test_unreadable_prices_are_trouble_and_not_an_empty_offer(bench: GceBench) -> None:
+    bench.prices_file.write_text("{")
+    with pytest.raises(ProviderUnavailable, match="cannot be read"):
+        bench.provider.offers()
+
+
+def test_capacity_is_what_is_left_for_jobs(bench: GceBench) -> None:
+    offer = found(bench.provider, "us-central1-a", "e2-standard-4")
+    assert offer is not None
+    capacity = offer.instance_type.capacity
+    assert (capacity.vcpus, capacity.memory_mib, capacity.disk_gib) == (4.0, 16384 - 512, 22.0)
+
+
+def test_shared_core_type_is_offered_with_what_it_gives_for_good(bench: GceBench) -> None:
+    offer = found(bench.provider, "us-central1-a", "e2-medium")
+    assert offer is not None and offer.instance_type.capacity.vcpus == 1.0
+
+
+def test_custom_type_is_offered_in_the_zones_that_have_it(bench: GceBench) -> None:
+    provider = bench.plain(types=["n2-custom-2-4096"])
+    assert [each.zone for each in provider.offers()] == ["us-central1-a", "us-central1-b"]
+    machine = provider.launch(bench.request(offer=provider.offers()[0]))
+    assert machine.price_usd_per_h == 0.09
+
+
+def test_types_for_other_processors_are_left_out(bench: GceBench) -> None:
+    prices = {"us-central1": {"t2a-standard-1": {"on_demand": 0.04}, "e2-medium": {"on_demand": 0.03}}}
+    bench.prices_file.write_text(json.dumps(prices))
+    assert {each.instance_type.name for each in bench.plain(types=["*"]).offers()} == {"e2-medium"}
+
+
+def test_quota_says_how_many_more_can_be_had(bench: GceBench) -> None:
+    bench.compute.quota_cpus = 7.0
+    offer = found(bench.provider, "us-central1-a", "e2-standard-2")
+    assert offer is not None and offer.available == 3
+    bench.provider.launch(bench.request(offer=offer))
+    after = found(bench.provider, "us-central1-b", "e2-standard-2")
+    assert after is not None and after.available == 2
+
+
+def test_zone_that_does_not_tell_its_types_does_not_hide_the_others(bench: GceBench) -> None:
+    bench.compute.faults.append(Fault("types_unavailable", "machineTypes.list", "us-central1-b", times=None))
+    provider = bench.plain()
+    assert {each.zone for each in provider.offers()} == {"us-central1-a", "europe-west1-d"}
+    assert "Backend Error" in provider.facts()["zone us-central1-b"]
+    bench.compute.faults.clear()
+    assert {each.zone for each in provider.offers()} == {"us-central1-a", "us-central1-b", "europe-west1-d"}
+    assert "zone us-central1-b" not in provider.facts()
+
+
+def test_no_zone_that_answers_is_trouble_and_not_an_empty_offer(bench: GceBench) -> None:
+    bench.compute.faults.append(Fault("types_unavailable", "machineTypes.list", times=None))
+    with pytest.raises(ProviderUnavailable, match="no zone told"):
+        bench.provider.offers()
+    bench.compute.faults.clear()
+
+
+def test_reserved_machines_are_offered_as_long_as_one_is_free(bench: GceBench) -> None:
+    bench.compute.reserve("full", "us-central1-a", "e2-standard-2", count=2, in_use=2)
+    bench.compute.reserve("open", "us-central1-b", "e2-standard-2", count=5, in_use=1)
+    provider = bench.plain(markets=["reserved", "on_demand"])
+    assert found(provider, "us-central1-a", "e2-standard-2", Market.RESERVED) is None
+    offer = found(provider, "us-central1-b", "e2-standard-2", Market.RESERVED)
+    assert offer is not None and offer.available == 4
+
+
+def test_commitments_are_told(bench: GceBench) -> None:
+    bench.compute.commitments.append(
+        {
+            "name": "three-years",
+            "region": "https://www.googleapis.com/compute/v1/projects/p/regions/us-central1",
+            "status": "ACTIVE",
+            "type": "GENERAL_PURPOSE_N2",
+            "endTimestamp": "2029-01-01T00:00:00.000-08:00",
+            "resources": [{"type": "VCPU", "amount": "16"}, {"type": "MEMORY", "amount": "65536"}],
+        }
+    )
+    provider = bench.plain(markets=["on_demand", "reserved"])
+    provider.offers()
+    assert provider.facts()["commitments"] == (
+        "three-years in us-central1: 16 VCPU, 65536 MEMORY of GENERAL_PURPOSE_N2 until 2029-01-01"
+    )
+
+
+def test_types_are_read_once_in_a_while_and_quotas_each_time(bench: GceBench) -> None:
+    bench.provider.offers()
+    bench.compute.seen.clear()
+    bench.provider.offers()
+    assert [seen.method for seen in bench.compute.seen] == ["regions.get", "regions.get"]
+    bench.let_pass(7 * 3600)
+    bench.provider.offers()
+    assert "machineTypes.list" in {seen.method for seen in bench.compute.seen}
