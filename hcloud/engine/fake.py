@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from hcloud.clock import Clock
+from hcloud.engine.fakeprofile import ProfileOf, profile_of_work, profiling_work
 from hcloud.engine.fakeunit import FakeUnit, Life
 from hcloud.engine.fakework import Work, WorkOf, read_work, work_from
 from hcloud.errors import NotFound, WorkerUnreachable
@@ -30,7 +31,7 @@ from hcloud.provider import (
     WorkerReport,
 )
 
-__all__ = ["FakeRunner", "Start", "StartFault", "Work", "WorkOf", "read_work", "work_from"]
+__all__ = ["FakeRunner", "ProfileOf", "Start", "StartFault", "Work", "WorkOf", "read_work", "work_from"]
 
 UNIT, START = "unit:", "start:"
 
@@ -55,9 +56,10 @@ class Start:
 class FakeRunner:
     """A Runner on simulated machines (``sources``). A worker is registered while its machine is up.
 
-    ``work`` says what a unit does. Samples are taken every ``sample_every_s`` of the clock, at moments of its own for
-    each worker. Units, fences and starts are written down where the first source keeps its journal, if it has one: then
-    they outlive this process, and other processes see them.
+    ``work`` says what a unit does, ``profile`` what is found where it is measured instead. Samples are taken every
+    ``sample_every_s`` of the clock, at moments of its own for each worker. Units, fences and starts are written down
+    where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
+    them.
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class FakeRunner:
         clock: Clock,
         *,
         work: WorkOf = read_work,
+        profile: ProfileOf = profile_of_work,
         sample_every_s: float = 10.0,
     ) -> None:
         self._sources = tuple(sources)
         self._clock = clock
-        self._work = work
+        self._work, self._profile = work, profile
         self._sample_every_s = sample_every_s
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
@@ -203,7 +206,7 @@ class FakeRunner:
         if known is not None:
             return _found(known, spec)
         machine = self._machines[spec.instance_id]
-        refusal = self._work(spec).refusal
+        refusal = self._work(spec).refusal if spec.profile is None else ""  # what is measured is found out, not refused
         if not refusal and not spec.resources.fits(machine.capacity):
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
         fault = self._faults.pop(0) if self._faults else None
@@ -271,10 +274,17 @@ class FakeRunner:
     def _know(self, unit: FakeUnit) -> None:
         self._units[unit.id] = unit
         self._changed.add(unit.instance_id)
-        life = Life(unit=unit, work=Work() if unit.spec is None else self._work(unit.spec))
+        life = self._life(unit)
         self._on[unit.instance_id][unit.id] = life
         if math.isfinite(life.record.ended_at):
             heapq.heappush(self._ends, (life.record.ended_at, unit.id, unit.instance_id))
+
+    def _life(self, unit: FakeUnit) -> Life:
+        work = Work() if unit.spec is None else self._work(unit.spec)
+        if unit.spec is None or unit.spec.profile is None:
+            return Life(unit=unit, work=work)
+        findings = self._profile(unit.spec, work, unit.speed)
+        return Life(unit=unit, work=profiling_work(findings, unit.speed), findings=findings)
 
     def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
         """Whether a unit's machine is up and nothing has moved its end since."""

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hcloud.engine.fakeprofile import found_by
 from hcloud.engine.fakework import Work
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
+from hcloud.known import Findings
 from hcloud.model import FailureCause, UnitId
 from hcloud.provider import ExitRecord, Stream, UnitReport, UnitSample, UnitSpec, UnitState
 
@@ -63,6 +65,8 @@ class Life:
 
     unit: FakeUnit
     work: Work
+    findings: Findings | None = None
+    """What its profiling run finds if it is not cut short."""
     record: ExitRecord = field(init=False)
     """How it ends if nothing more is done to it; ``ended_at`` may be infinite."""
 
@@ -71,8 +75,16 @@ class Life:
         record, spec = _end_of(self.unit, self.work), self.unit.spec
         if spec is not None and self.unit.started_at is not None:
             cpu_s = (record.ended_at - record.started_at) * self.work.cpu_share * spec.resources.vcpus
-            record = replace(record, cpu_s=cpu_s, memory_mib_max=self.work.memory_mib)
+            found = self._found(record)
+            record = replace(record, cpu_s=cpu_s, memory_mib_max=self.work.memory_mib, findings=found)
         object.__setattr__(self, "record", record)
+
+    def _found(self, record: ExitRecord) -> Findings | None:
+        if self.findings is None:
+            return None
+        whole_s = max(self.work.duration_s / self.unit.speed, 1e-9)
+        share = (record.ended_at - record.started_at) / whole_s
+        return found_by(self.findings, 1.0 if share >= 1 - 1e-9 else share, record.detail)
 
     def ended(self, now: float) -> bool:
         """Whether it has ended."""

@@ -19,6 +19,7 @@ from hcloud.model import MetricsHook
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
+_NOT_OF_COPIES = ("images", "firewall")
 _numbers = itertools.count()
 
 
@@ -31,7 +32,7 @@ class CellEnclosure:
     @property
     def lacks(self) -> Sequence[str]:
         """What is not isolated here, in sentences."""
-        return tuple(self.cell.isolation.lacks.values())
+        return tuple(why for what, why in self.cell.isolation.lacks.items() if what not in _NOT_OF_COPIES)
 
     @property
     def workdir(self) -> Path:
