@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 
 from hcloud.apply import Applier
+from hcloud.catalog import (
+    CLOUDS,
+    AwsPrices,
+    CatalogFiles,
+    GcpPrices,
+    Limits,
+    Refreshed,
+    Source,
+    price_file,
+    refresh,
+    sources,
+)
 from hcloud.clock import Clock
-from hcloud.config import Config, ProviderSettings
+from hcloud.config import Config, ProviderSettings, resolve_secret
 from hcloud.controller import Controller
 from hcloud.errors import ConfigError
 from hcloud.logs import LogArchive
@@ -38,14 +51,45 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
             raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
         state_dir = config.state_dir / "providers" / wanted.name
         state_dir.mkdir(parents=True, exist_ok=True)
-        built[wanted.name] = _build(point.load(), wanted, clock, config.owner, state_dir)
+        built[wanted.name] = _build(point.load(), wanted, clock, config, state_dir)
     return built
 
 
 def _build(
-    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, owner: str, state_dir: Path
+    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, config: Config, state_dir: Path
 ) -> Provider:
-    return factory(wanted.name, wanted.settings, clock, owner, str(state_dir))
+    settings = config.settings_of(wanted)
+    if settings is not wanted.settings:  # it takes the catalogue's prices, which may never have been written yet
+        ensure_price_files(config)
+    return factory(wanted.name, settings, clock, config.owner, str(state_dir))
+
+
+def ensure_price_files(config: Config) -> None:
+    """Write the prices that are known for providers to read, where that has not been done."""
+    files = CatalogFiles(config.catalog_dir)
+    if not all(price_file(files.directory, cloud).exists() for cloud in CLOUDS):
+        with files.locked():
+            files.write_price_files()
+
+
+def price_sources(config: Config, clock: Clock) -> tuple[Source, ...]:
+    """Return the price lists that the configuration names; none where it names none."""
+    settings = config.catalog
+    return sources(AwsPrices(**asdict(settings.aws)), GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
+
+
+def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_run: bool = False) -> Refreshed:
+    """Read prices anew from the price lists the configuration names; see :func:`hcloud.catalog.refresh`."""
+    settings = config.catalog
+    return refresh(
+        CatalogFiles(config.catalog_dir),
+        price_sources(config, clock),
+        clock,
+        limits=Limits(price_factor=settings.price_factor_max, spot_factor=settings.spot_factor_max),
+        history_days=settings.spot_history_days,
+        accept=accept,
+        dry_run=dry_run,
+    )
 
 
 def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:

@@ -21,7 +21,8 @@ from hcloud.api.desk import DaemonStatus, Desk
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import Outcome
-from hcloud.assembly import build_controller, build_providers, build_runner
+from hcloud.assembly import build_controller, build_providers, build_runner, refresh_prices
+from hcloud.catalog import CatalogFiles
 from hcloud.clock import Clock, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
@@ -37,6 +38,8 @@ BUSY_GAP_S = 0.05
 TROUBLE_GAP_S = 2.0
 POLICY_POLL_S = 2.0
 HOUSEKEEPING_EVERY_S = 3600.0
+PRICES_TEXT_MAX = 2000
+"""So much is recorded of what a refresh of prices did."""
 FIRST_HOUSEKEEPING_AFTER_S = 60.0
 """Soon after the start too, so that a daemon that is restarted often also clears up."""
 STALLED_AFTER_S = 60.0
@@ -69,6 +72,7 @@ class Daemon:
         self._stop = threading.Event()
         self._reload = threading.Event()
         self._cycle_began_at: float | None = None
+        self._price_refresh: threading.Thread | None = None
 
     # ------------------------------------------------------------------------------------------------------------ run
     def run(self) -> int:
@@ -162,8 +166,32 @@ class Daemon:
         beat_s = sd_notify.watchdog_interval_s()
         if beat_s is not None:
             ticks.add_job(self._beat, "interval", seconds=max(0.5, beat_s / 2))
+        every_s = self.config.catalog.refresh_every_s
+        if every_s is not None:
+            due_at = max(self.clock.now(), CatalogFiles(self.config.catalog_dir).refreshed_at() + every_s)
+            due = datetime.fromtimestamp(due_at, tz=UTC)
+            begin = self._begin_price_refresh
+            ticks.add_job(begin, "interval", seconds=every_s, next_run_time=due, misfire_grace_time=None)
         ticks.start()
         return ticks
+
+    def _begin_price_refresh(self) -> None:
+        """Read prices beside everything else: it may take minutes, and stopping must not wait for it."""
+        if self._price_refresh is None or not self._price_refresh.is_alive():
+            self._price_refresh = threading.Thread(target=self._refresh_prices, name="prices", daemon=True)
+            self._price_refresh.start()
+
+    def _refresh_prices(self) -> None:
+        try:
+            done = refresh_prices(self.config, self.clock)
+        except Exception as trouble:  # noqa: BLE001 a thread's top: prices stay as they were
+            _log.exception("prices were not refreshed")
+            text, ok = f"prices were not refreshed: {trouble}", False
+        else:
+            text, ok = "; ".join(done.sentences())[:PRICES_TEXT_MAX], not (done.troubles or done.refused)
+            _log.log(logging.INFO if ok else logging.WARNING, "%s", text)
+        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+            txn.emit(EventKind.DAEMON, what="prices", ok=ok, text=text)
 
     def _beat(self) -> None:
         began_at = self._cycle_began_at

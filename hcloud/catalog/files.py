@@ -64,6 +64,13 @@ class CatalogFiles:
         """
         return overlay(shipped_catalogue(), self.stored())
 
+    def refreshed_at(self) -> float:
+        """Return when prices were last read of the clouds, in Unix seconds; 0 where they never were."""
+        try:
+            return self.stored_path.stat().st_mtime
+        except OSError:  # not there, or not for us: then it is due
+            return 0.0
+
     def previous(self) -> Catalogue:
         """Return the catalogue as it was in force before the last refresh.
 

@@ -46,16 +46,16 @@ def _load_with_policy(file: Path) -> Config:
     loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
     load_policy(loaded.policy)
     for provider in loaded.providers:
-        _check_provider_settings(provider)
+        _check_provider_settings(loaded, provider)
     return loaded
 
 
-def _check_provider_settings(provider: ProviderSettings) -> None:
+def _check_provider_settings(loaded: Config, provider: ProviderSettings) -> None:
     """Let the plug-in judge its settings, where it can do so without building anything (``check_settings``)."""
     [point] = (point for point in entry_points(group="hcloud.providers") if point.name == provider.type)
     check = getattr(point.load(), "check_settings", None)
     if check is not None:
-        check(provider.name, provider.settings)
+        check(provider.name, loaded.settings_of(provider))
 
 
 def _described(loaded: Config) -> dict[str, Any]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import click
 
+from hcloud.cli import candidates
+from hcloud.cli.candidates import Asked, asked_of
 from hcloud.cli.client import Client
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import format_option, printable, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.clock import SystemClock
 
 INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
                     ">expires", "jobs")  # fmt: skip
@@ -76,20 +81,68 @@ def _instance_csv(each: dict[str, Any]) -> list[Any]:
 @click.command()
 @click.option("--provider", help="Only of this provider.")
 @click.option("--market", type=click.Choice(["reserved", "on_demand", "spot"]), help="Only of this market.")
+@click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
+@click.option("--for", "job_file", type=click.Path(path_type=Path, allow_dash=True), help="What could run these jobs.")
+@click.option("--vcpus", type=click.FloatRange(min=0, min_open=True), help="At least so many vCPUs.")
+@click.option("--memory", help="At least so much memory, such as 512MiB or 2GiB.")
+@click.option("--offline", is_flag=True, help="Ask the catalogue of prices, not the daemon.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many (tables: 20 for a job or a size).")
 @format_option
-def offers(provider: str | None, market: str | None, form: str) -> None:
-    """Show what can be rented now, cheapest first."""
+def offers(
+    provider: str | None,
+    market: str | None,
+    regions: tuple[str, ...],
+    job_file: Path | None,
+    vcpus: float | None,
+    memory: str | None,
+    offline: bool,
+    limit: int | None,
+    form: str,
+) -> None:
+    """Show what can be rented now, cheapest first.
+
+    With --for, --vcpus or --memory: what could run it, and what that costs for all its nodes. With --offline also
+    what is not configured here; burstable and ARM machines only where a job names their type.
+    """
+    if job_file is not None or vcpus is not None or memory is not None or offline:
+        _candidates(asked_of(job_file, vcpus, memory), (provider, market, regions), offline, limit, form)
+        return
     client = Client()
     found = [
         each
         for each in client.get("/v1/offers")
-        if provider in (None, each["provider"]) and market in (None, each["market"])
+        if provider in (None, each["provider"])
+        and market in (None, each["market"])
+        and (not regions or any(fnmatchcase(each["region"], pattern) for pattern in regions))
     ]
     found.sort(key=lambda each: each["price_usd_per_h"])
-    write_rows(form, found, OFFER_COLUMNS, _offer_row, empty="no offers")
+    write_rows(form, found[:limit], OFFER_COLUMNS, _offer_row, empty="no offers")
     if form == "table" and found:
         age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found)
         click.echo(f"prices are {span(age_s)} old; the cheapest costs {usd(found[0]['price_usd_per_h'])}/h", err=True)
+
+
+def _candidates(
+    wanted: list[Asked],
+    filters: tuple[str | None, str | None, tuple[str, ...]],
+    from_catalogue: bool,
+    limit: int | None,
+    form: str,
+) -> None:
+    if from_catalogue:
+        known: list[dict[str, Any]] = []
+        now = SystemClock().now()
+    else:
+        client = Client()
+        known, now = client.get("/v1/offers"), client.get("/v1/status")["now"]
+    found = [
+        each
+        for asked in wanted
+        for each in candidates.chosen(
+            candidates.offline(asked) if from_catalogue else candidates.live(known, asked), *filters
+        )
+    ]
+    candidates.show(found, form, now, limit or (candidates.SHOWN if form == "table" else len(found) or 1))
 
 
 def _offer_row(each: dict[str, Any]) -> list[Any]:

@@ -1,0 +1,197 @@
+"""``hcloud offers`` for a job or a size: what could run it and what that costs, cheapest first; live or offline.
+
+Prices are for all nodes of the job together, as billing counts them: per second from launch, at least the billing
+minimum. What one attempt costs at most is told where the job limits its run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.cli.output import span, usd, write_rows
+from hcloud.errors import BadInput
+from hcloud.model import JobSpec, Market, Resources
+from hcloud.pricing import billed_s, cost_usd
+
+COLUMNS = ("job", "provider", "region", "zone", "type", "market", ">vcpus", ">memory_mib", ">nodes", ">usd_per_h",
+           ">minimum_usd", ">at_most_usd", ">age", "note")  # fmt: skip
+SHOWN = 20
+CATALOGUE_MINIMUM_S = 60.0
+"""Both clouds bill Linux machines per second, the first minute whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is looked for: a job's needs, or a size. Empty ``types``: any."""
+
+    name: str = ""
+    need: Resources
+    nodes: int = 1
+    types: tuple[str, ...] = ()
+    spot: bool = True
+    max_runtime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One way to run it. Amounts are in USD and for all nodes."""
+
+    job: str
+    provider: str
+    region: str
+    zone: str
+    type: str
+    market: str
+    vcpus: float
+    memory_mib: int
+    nodes: int
+    usd_per_h: float
+    minimum_usd: float
+    at_most_usd: float | None
+    priced_at: float
+    note: str
+
+
+def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[Asked]:
+    """Return what ``--for``, ``--vcpus`` and ``--memory`` ask for.
+
+    Raises:
+        BadInput: both a file and a size are given, or one of them is wrong.
+    """
+    from hcloud.config import load_job
+    from hcloud.quantity import parse_size_mib
+
+    if file is not None:
+        if vcpus is not None or memory is not None:
+            raise BadInput("--for names a job, --vcpus and --memory a size; give one of them")
+        return [_of_job(job.to_spec(user="")) for job in load_job(file)]
+    try:
+        memory_mib = round(parse_size_mib(memory)) if memory is not None else 0
+    except ValueError as error:
+        raise BadInput(f"--memory {error}") from None
+    return [Asked(need=Resources(vcpus=vcpus or 0.0, memory_mib=memory_mib, disk_gib=0.0))]
+
+
+def _of_job(spec: JobSpec) -> Asked:
+    return Asked(
+        name=spec.name,
+        need=spec.resources,
+        nodes=spec.nodes.count,
+        types=spec.instance_types,
+        spot=spec.interruptible,
+        max_runtime_s=spec.max_runtime_s,
+    )
+
+
+def live(offers: Sequence[Mapping[str, Any]], asked: Asked) -> Iterator[Found]:
+    """Yield the daemon's offers (as its API tells them) that will do."""
+    for each in offers:
+        kind = each["instance_type"]
+        named = not asked.types or any(fnmatchcase(kind["name"], pattern) for pattern in asked.types)
+        allowed = asked.spot or each["market"] != Market.SPOT.value
+        if not (named and allowed and asked.need.fits(Resources(**kind["capacity"]))):
+            continue
+        left = each["available"]
+        note = f"only {left} to be had" if left is not None and left < asked.nodes else ""
+        yield _found(
+            asked,
+            place=(each["provider"], each["region"], each["zone"], kind["name"], each["market"]),
+            size=(kind["capacity"]["vcpus"], kind["capacity"]["memory_mib"]),
+            price=(each["price_usd_per_h"], each["billing_minimum_s"], each["priced_at"]),
+            note=note,
+        )
+
+
+def offline(asked: Asked) -> Iterator[Found]:
+    """Yield what the catalogue knows that will do; disks are sold apart there, and stock is not known."""
+    from hcloud.catalog import Plan, Wanted, candidates
+    from hcloud.cli.catalog import catalogue_in_force
+
+    plans = (Plan.ON_DEMAND, Plan.SPOT) if asked.spot else (Plan.ON_DEMAND,)
+    wanted = Wanted(vcpus=asked.need.vcpus, memory_mib=asked.need.memory_mib, types=asked.types, plans=plans)
+    for each in candidates(catalogue_in_force(), wanted):
+        yield _found(
+            asked,
+            place=(each.cloud, each.region, "", each.type, each.plan.value),
+            size=(each.size.vcpus, each.size.memory_mib),
+            price=(each.quote.usd_per_h, CATALOGUE_MINIMUM_S, each.quote.at),
+            note="burstable" if each.size.burstable else "",
+        )
+
+
+def _found(
+    asked: Asked,
+    *,
+    place: tuple[str, str, str, str, str],
+    size: tuple[float, int],
+    price: tuple[float, float, float],
+    note: str,
+) -> Found:
+    usd_per_h, minimum_s, priced_at = price[0] * asked.nodes, price[1], price[2]
+    provider, region, zone, kind, market = place
+    longest_s = asked.max_runtime_s
+    return Found(
+        job=asked.name,
+        provider=provider,
+        region=region,
+        zone=zone,
+        type=kind,
+        market=market,
+        vcpus=size[0],
+        memory_mib=size[1],
+        nodes=asked.nodes,
+        usd_per_h=usd_per_h,
+        minimum_usd=cost_usd(usd_per_h, billed_s(0.0, minimum_s)),
+        at_most_usd=cost_usd(usd_per_h, billed_s(longest_s, minimum_s)) if longest_s is not None else None,
+        priced_at=priced_at,
+        note=note,
+    )
+
+
+def chosen(found: Iterator[Found], provider: str | None, market: str | None, regions: Sequence[str]) -> list[Found]:
+    """Return what the filters leave, cheapest first."""
+    left = [
+        each
+        for each in found
+        if provider in (None, each.provider)
+        and market in (None, each.market)
+        and (not regions or any(fnmatchcase(each.region, pattern) for pattern in regions))
+    ]
+    return sorted(
+        left, key=lambda each: (each.usd_per_h, each.provider, each.region, each.zone, each.type, each.market)
+    )
+
+
+def show(found: Sequence[Found], form: str, now: float, limit: int) -> None:
+    """Write candidates; a table shows the first ``limit`` of each job and counts the rest."""
+    jobs = dict.fromkeys(each.job for each in found)
+    kept = [each for job in jobs for each in [other for other in found if other.job == job][:limit]]
+    if form == "json":
+        write_rows(form, [asdict(each) for each in kept], COLUMNS, list)
+        return
+    write_rows(form, kept, COLUMNS, lambda each: _cells(each, now, form), empty="nothing fits")
+    if form == "table" and kept:
+        if len(kept) < len(found):
+            click.echo(f"... and {len(found) - len(kept)} more (--limit)", err=True)
+        oldest_s = now - min(each.priced_at for each in kept)
+        click.echo(
+            f"the oldest of these prices is {span(oldest_s)} old; the cheapest is {usd(kept[0].usd_per_h)}/h", err=True
+        )
+
+
+def _cells(each: Found, now: float, form: str) -> list[Any]:
+    whole = form == "csv"
+    amounts = (each.usd_per_h, each.minimum_usd, each.at_most_usd)
+    return [
+        each.job, each.provider, each.region, each.zone, each.type, each.market,
+        each.vcpus, each.memory_mib, each.nodes,
+        *(amount if whole or amount is None else f"{amount:.4f}" for amount in amounts),
+        round(now - each.priced_at) if whole else span(now - each.priced_at),
+        each.note,
+    ]  # fmt: skip

@@ -1,0 +1,70 @@
+"""The daemon reads prices on its schedule, and says what came of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hcloud.assembly import ensure_price_files
+from hcloud.catalog import price_file, shipped_catalogue
+from hcloud.config import Config
+from tests.catalog.documents import row
+from tests.catalog.server import PriceLists
+from tests.daemon.home import PATIENCE_S, Home
+from tests.waiting import wait_until
+
+REGION = "eu-central-1"
+
+
+@pytest.fixture
+def home(tmp_path: Path, lists: PriceLists) -> Iterator[Home]:
+    """A deployment whose daemon reads one region's prices from the local server."""
+    made = Home(tmp_path / "home")
+    made.set_up()
+    config = made.path / "config.yaml"
+    text = config.read_text()
+    scheduled = text.replace("refresh_every_s: null", "refresh_every_s: 24h").replace("spot: true", "spot: false")
+    scheduled = scheduled.replace("    regions: []\n", f"    regions: [{REGION}]\n", 1)
+    config.write_text(scheduled.replace("    endpoint: null\n", f"    endpoint: '{lists.address}'\n", 1))
+    yield made
+    made.end()
+
+
+def told(home: Home) -> list[dict[str, object]]:
+    events = json.loads(home.run("events", "--kind", "daemon", "-o", "json"))
+    return [each["fields"] for each in events if each["fields"]["what"] == "prices"]
+
+
+def test_daemon_reads_prices_when_they_are_due_and_not_again_after_a_restart(home: Home, lists: PriceLists) -> None:
+    lists.publish(REGION, "1", [row("m9.large", 0.1)])
+    first = home.daemon()
+    [fields] = wait_until(lambda: told(home), PATIENCE_S, 0.2)
+    assert fields["ok"] is True
+    assert "1 new" in str(fields["text"])
+    assert json.loads((home.path / "catalog" / "ec2.json").read_text())[REGION]["m9.large"]["on_demand"] == 0.1
+    asked = len(lists.asked)
+    first.terminate()
+    assert first.wait(PATIENCE_S) == 0
+    home.daemon()
+    home.run("status")
+    assert len(lists.asked) == asked
+
+
+def test_daemon_goes_on_when_prices_cannot_be_read(home: Home, lists: PriceLists) -> None:
+    lists.fail_next = [403] * 10
+    home.daemon()
+    [fields] = wait_until(lambda: told(home), PATIENCE_S, 0.2)
+    assert fields["ok"] is False
+    assert "stay as they were" in str(fields["text"])
+    assert home.answers()
+
+
+def test_price_files_are_written_once_and_kept(tmp_path: Path) -> None:
+    config = Config(owner="hcloud-a", state_dir=tmp_path)
+    ensure_price_files(config)
+    path = price_file(config.catalog_dir, "gce")
+    assert path.stat().st_mtime == shipped_catalogue().oldest_at()
+    written = path.stat().st_ino
+    ensure_price_files(config)
+    assert path.stat().st_ino == written
