@@ -52,6 +52,7 @@ def test_provider_contract_catches(tmp_path: Path, kind: type[MockProvider], tes
         (broken.FencesNothing, "test_stop_before_start_fences_the_unit"),
         (broken.RewritesExits, "test_stop_after_the_end_changes_nothing"),
         (broken.RefusesWrongly, "test_lost_reply_to_start_is_unknown_and_repeating_starts_once"),
+        (broken.LosesFindings, "test_stopped_profiling_run_tells_what_it_found_by_then"),
         (broken.KeepsDeadWorkers, "test_units_of_a_lost_machine_are_reported_no_more"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hcloud.engine.host import EngineHost
+from hcloud.engine.limits import found_cgroups
 from hcloud.errors import BadInput
 from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, run_copy
 from tests.engine.test_metrics_as_user import as_ordinary_user
@@ -62,7 +63,7 @@ def owned(folder: Path, uid: int) -> None:
 
 def leftovers() -> set[str]:
     """What copies could leave behind outside their work directory."""
-    groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/hcloud.profile-{os.getpid()}-*")}
+    groups = found_cgroups(f"profile-{os.getpid()}")
     folders = {str(path) for path in Path(tempfile.gettempdir()).glob("hcloud-profile-*")}
     mounts = {line for line in Path("/proc/self/mounts").read_text().splitlines() if "hcloud-profile-" in line}
     return groups | folders | mounts

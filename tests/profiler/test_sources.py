@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.engine.host import EngineHost
+from hcloud.engine.limits import found_cgroups
 from hcloud.errors import BadInput, NotFound, UnitRefused
 from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sources import SOURCES, Source, source_named, start
@@ -26,9 +27,9 @@ SPARING = [each for each in SOURCES if each.name != "interconnect"]  # that one 
 needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 
 
-def groups(pid: int) -> list[Path]:
+def groups(pid: int) -> set[str]:
     """Control groups that a process made for loads."""
-    return list(Path("/sys/fs/cgroup").glob(f"**/hcloud.profile-{pid}-*"))
+    return found_cgroups(f"profile-{pid}")
 
 
 @pytest.fixture(autouse=True)

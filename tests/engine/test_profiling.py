@@ -1,0 +1,190 @@
+"""Whatever ends a profiling run, nothing of it is left on the machine, and what it found by then is told."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hcloud.cli.engine import profile_unit
+from hcloud.engine.host import EngineHost
+from hcloud.engine.profiling import scratch_of
+from hcloud.engine.worker import _marked
+from hcloud.known import Measure
+from hcloud.model import FailureCause, ProfileRequest, ProgressHook, Resources
+from hcloud.provider import UnitSpec
+from tests.contract.runner_contract import COUNTS_ON
+from tests.engine.site import PATIENCE_S, Machine, Site, Watch, kill
+from tests.waiting import wait_until
+
+NUMBERS = itertools.count(1)
+NAME = "inst-1"
+GROUPS = Path("/sys/fs/cgroup")
+needs_groups = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(GROUPS / "pids", os.W_OK), reason="no writable cgroup v1 hierarchy here"
+)
+needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
+    try:
+        site.machine(NAME)
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def machine(site: Site) -> Machine:
+    machine = site.machines[NAME]
+    if machine.supervisor.poll() is not None:
+        machine.start()
+    return machine
+
+
+@pytest.fixture
+def watch(site: Site, machine: Machine) -> Watch:
+    watch = Watch(site.runner())
+    watch.registered(NAME)
+    return watch
+
+
+def profiled(script: str, *, sources: tuple[str, ...] = (), run_s: float = 1.0, **changes: object) -> UnitSpec:
+    """A unit that is measured at half a CPU; with sources it takes long."""
+    request = ProfileRequest(
+        job_id="job-1",
+        type_column="local/here",
+        steps_vcpus=(0.5,),
+        sources=sources,
+        run_s=run_s,
+        total_s=600.0 if sources else 15.0,
+    )
+    settings = {
+        "id": f"job-{next(NUMBERS)}.1.0",
+        "instance_id": NAME,
+        "rank": 0,
+        "command": ("/bin/sh", "-c", script),
+        "resources": Resources(vcpus=1.0, memory_mib=512, disk_gib=0.5),
+        "progress": ProgressHook(file="progress"),
+        "stop_grace_s": 10.0,
+        "profile": request,
+    }
+    return UnitSpec(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def begun(watch: Watch, unit: UnitSpec) -> None:
+    """Start it and wait until a copy of its program is at work."""
+    assert watch.runner.start([unit])[unit.id].outcome == "started"
+    wait_until(lambda: _marked(unit.id), PATIENCE_S)
+
+
+def groups_of(unit: UnitSpec) -> list[Path]:
+    """Control groups of the unit, and inside it."""
+    return [inner for own in GROUPS.glob(f"*/*/{unit.id}") for inner in (own, *own.glob("*/"))]
+
+
+def assert_nothing_left(machine: Machine, unit: UnitSpec) -> None:
+    """No process, group, mount or file of copies, loads or probes."""
+    scratch = scratch_of(machine.unit(unit.id))
+    wait_until(lambda: not _marked(unit.id), PATIENCE_S)
+    wait_until(lambda: not groups_of(unit), PATIENCE_S)
+    wait_until(lambda: not scratch.exists(), PATIENCE_S)
+    wait_until(lambda: not _with_argument(str(scratch)), PATIENCE_S)
+    assert str(scratch) not in Path("/proc/self/mounts").read_text()
+
+
+def _with_argument(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(str(path))
+        except OSError:
+            continue
+    return found
+
+
+def test_copies_see_what_setup_made_and_change_nothing(watch: Watch, machine: Machine) -> None:
+    script = f"test -f made && echo mine > theirs && {COUNTS_ON}"
+    unit = profiled(script, setup="echo hello > made")
+    begun(watch, unit)
+    record = watch.ended(unit)
+    assert record.findings is not None and record.findings.measure is Measure.PROGRESS, record
+    job = machine.unit(unit.id).path / "root" / "job"
+    assert [path.name for path in job.iterdir()] == ["made"]
+    assert "step 0.5 vCPU" in watch.output(unit)
+    assert_nothing_left(machine, unit)
+
+
+def test_failing_setup_ends_the_unit_before_anything_is_measured(watch: Watch) -> None:
+    unit = profiled(COUNTS_ON, setup="exit 9")
+    assert watch.runner.start([unit])[unit.id].outcome == "started"
+    record = watch.ended(unit)
+    assert (record.exit_code, record.cause, record.findings) == (9, FailureCause.EXIT_CODE, None)
+
+
+@needs_groups
+@needs_stress_ng
+def test_copies_and_loads_run_inside_the_groups_of_the_unit(watch: Watch, machine: Machine) -> None:
+    unit = profiled(COUNTS_ON, sources=("integer",))
+    begun(watch, unit)
+    # A copy and a load beside each other, each in a group of its own, and the profiler in a third.
+    wait_until(lambda: any(len(list(own.glob("profile*"))) >= 3 for own in groups_of(unit)), PATIENCE_S)
+    profiler = next(int(word) for own in groups_of(unit) if own.name == "profiler" for word in _members(own))
+    assert not list(GROUPS.glob(f"*/hcloud.profile-{profiler}-*"))
+    watch.runner.stop({unit.id: NAME}, cause=FailureCause.EVICTED)
+    assert watch.ended(unit).findings is not None
+    assert_nothing_left(machine, unit)
+
+
+def _members(group: Path) -> list[str]:
+    try:
+        return (group / "cgroup.procs").read_text().split()
+    except OSError:
+        return []
+
+
+@needs_stress_ng
+def test_killed_keeper_takes_copies_and_loads_along(watch: Watch, machine: Machine) -> None:
+    unit = profiled(COUNTS_ON, sources=("integer",))
+    begun(watch, unit)
+    # By then one size is measured, and a source is tuned beside the program.
+    wait_until(lambda: machine.unit(unit.id).read("findings.json"), PATIENCE_S)
+    wait_until(lambda: _with_argument(str(scratch_of(machine.unit(unit.id)))), PATIENCE_S)
+    kill(machine.keeper(unit.id))
+    record = watch.ended(unit)
+    assert record.cause is FailureCause.INSTANCE_LOST
+    assert record.findings is not None and record.findings.readings
+    assert_nothing_left(machine, unit)
+
+
+def test_killed_profiler_is_told_with_what_it_found(watch: Watch, machine: Machine) -> None:
+    unit = profiled(COUNTS_ON, run_s=60.0)
+    begun(watch, unit)
+    for child in Path(f"/proc/{machine.keeper(unit.id)}/task/{machine.keeper(unit.id)}/children").read_text().split():
+        kill(int(child))
+    record = watch.ended(unit)
+    assert (record.exit_code, record.cause) == (137, FailureCause.EXIT_CODE)
+    assert_nothing_left(machine, unit)
+
+
+def test_run_goes_on_when_the_worker_is_killed(watch: Watch, machine: Machine) -> None:
+    unit = profiled(COUNTS_ON)
+    begun(watch, unit)
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    machine.start()
+    record = watch.ended(unit)
+    assert record.exit_code == 0 and record.findings is not None and record.findings.readings
+    assert_nothing_left(machine, unit)
+
+
+def test_job_in_an_image_is_not_profiled_and_that_is_said(tmp_path: Path) -> None:
+    unit = profiled("true", image="registry/some/image")
+    findings = profile_unit(unit, tmp_path, EngineHost(), lambda _: None)
+    assert findings.readings == ()
+    assert "container image" in findings.notes[0]
