@@ -122,6 +122,7 @@ class GceBench(VirtualTime, ProviderBench):
     def strike(self, provider_id: str, how: ProviderAbility) -> None:
         zone, _, name = provider_id.partition("/")
         if how is ProviderAbility.DIE:
+            self.compute.settle()
             self.compute.crash(zone, name)
         else:
             self.compute.shut_down_gracefully(zone, name, after_s=30.0)

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +63,20 @@ class Seen:
 
 
 @dataclass(slots=True)
+class Truth:
+    """A machine that was really launched. ``expires_at`` is when its worker switches it off; it can be renewed."""
+
+    provider_id: str
+    labels: Mapping[str, str]
+    type_name: str
+    has_worker: bool
+    born_at: float
+    expires_at: float
+    ready_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(slots=True)
 class FakeCompute:
     """The whole of it. Times are seconds of the clock."""
 
@@ -78,6 +92,7 @@ class FakeCompute:
     faults: list[Fault] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    truths: dict[str, Truth] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _hidden_until: dict[str, float] = field(default_factory=dict)
     _by_request: dict[str, tuple[Json, str]] = field(default_factory=dict)
@@ -213,6 +228,8 @@ class FakeCompute:
             error = stockout(PROJECT, zone, type_name, fault.code) if fault else quota_exceeded(zone[:-2])
             self.later(self.operation_s, lambda: self._fail(operation, key, error))
             return operation
+        truth = self.truths[machine["id"]] = _truth(zone, machine, self._now)
+        self._at(truth.expires_at, lambda: self._switch_off(key, machine, truth))
         self.later(self.operation_s / 2, lambda: _step(machine, "PROVISIONING", "STAGING"))
         self.later(self.operation_s, lambda: self._run(operation, key, machine))
         return operation
@@ -228,6 +245,7 @@ class FakeCompute:
         if machine["status"] != "STAGING":
             return
         machine["status"], machine["lastStartTimestamp"] = "RUNNING", stamp(self._now)
+        self.truths[machine["id"]].ready_at = self._now
         scheduling = machine["scheduling"]
         if "maxRunDuration" in scheduling:
             ends_at = self._now + float(scheduling["maxRunDuration"]["seconds"])
@@ -283,6 +301,18 @@ class FakeCompute:
         self._finish(operation)
         if self.machines.get(key) is machine:
             del self.machines[key]
+            self._ended(machine)
+
+    def _switch_off(self, key: tuple[str, str], machine: Json, truth: Truth) -> None:
+        """The machine's own guard ends it, unless it was renewed meanwhile; Compute Engine keeps it, stopped."""
+        if self._now < truth.expires_at:
+            self._at(truth.expires_at, lambda: self._switch_off(key, machine, truth))
+        elif truth.has_worker and self.machines.get(key) is machine and machine["status"] == "RUNNING":
+            self.crash(*key)
+
+    def _ended(self, machine: Json) -> None:
+        truth = self.truths[machine["id"]]
+        truth.ended_at = self._now if truth.ended_at is None else truth.ended_at
 
     def _operation(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
         found = self.operations.get((parts["zone"], parts["operation"]))
@@ -376,9 +406,9 @@ class FakeCompute:
 
     def crash(self, zone: str, name: str) -> None:
         """Let a machine power off: Compute Engine keeps it, stopped."""
-        self.settle()
         machine = self.machines[zone, name]
         machine["status"], machine["lastStopTimestamp"] = "TERMINATED", stamp(self._now)
+        self._ended(machine)
 
     def shut_down_gracefully(self, zone: str, name: str, after_s: float) -> None:
         """Announce the machine's end, as a graceful shutdown does that somebody asked for."""
@@ -409,6 +439,14 @@ class FakeCompute:
                 },
             }
         )
+
+    def renew(self, expiries: Mapping[str, float]) -> list[Json]:
+        """Tell machines, by id, how long they are paid ahead; return the truth about all."""
+        with self.lock:
+            self.settle()
+            for truth in self.truths.values():
+                truth.expires_at = expiries.get(truth.provider_id, truth.expires_at)
+            return [asdict(truth) for truth in self.truths.values()]
 
     def inserts(self) -> Iterator[Seen]:
         """Every insert that arrived."""
@@ -450,6 +488,17 @@ def _page(kind: str, items: list[Any], query: Mapping[str, str]) -> Json:
 def _step(machine: Json, before: str, after: str) -> None:
     if machine["status"] == before:
         machine["status"] = after
+
+
+def _truth(zone: str, machine: Json, now: float) -> Truth:
+    return Truth(
+        provider_id=f"{zone}/{machine['name']}",
+        labels=machine["labels"],
+        type_name=machine["machineType"].rpartition("/")[2],
+        has_worker=any(item["key"] == "user-data" for item in machine["metadata"]["items"]),
+        born_at=now,
+        expires_at=float(machine["labels"]["hcloud-expires-at"]),
+    )
 
 
 def _zone(zone: str) -> str:

@@ -17,6 +17,8 @@ from tests.providers.gce.compute import FakeCompute
 from tests.providers.gce.discovery import find
 
 LATE_S = 5.0
+TRUTH_PATH = "/truth"
+"""A side door for tests: what really is, and machines' renewals."""
 
 
 class Server:
@@ -129,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         sent = self.rfile.read(length)
         body = json.loads(sent) if sent else None
+        if parts.path == TRUTH_PATH:
+            self._reply(200, json.dumps(self.fake.compute.renew(body or {})).encode(), "application/json")
+            return
         query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
         act = partial(self.fake.compute.answer, self.command, parts.path, query, body)
         method, zone = _meant(self.command, parts.path)

@@ -93,6 +93,7 @@ def test_machines_without_our_labels_are_not_ours(bench: GceBench) -> None:
 def test_stopped_machine_is_told_as_ended_and_what_is_left_of_it_deleted(bench: GceBench) -> None:
     (machine,) = launch(bench)
     bench.let_pass(60)
+    bench.compute.settle()
     bench.compute.crash(*machine.provider_id.split("/"))
     (told,) = listing(bench).instances
     assert told.state is CloudState.TERMINATED
