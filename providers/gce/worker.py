@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hcloud.errors import ConfigError, LaunchRejected
 from hcloud.provider import LaunchRequest
 from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from providers.gce.settings import GceSettings
@@ -27,11 +28,15 @@ python3 -c 'import base64, json, sys; print(base64.b64decode(json.load(sys.stdin
 def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, str]:
     """Return the metadata items of a machine that is to be a worker; nothing where the request names no engine.
 
-    Raises LaunchRejected (the engine's address cannot be dialled from there), ConfigError (keys are missing here).
+    Raises LaunchRejected: the engine's address cannot be dialled from there, or keys are missing here.
     """
     if request.bootstrap is None:
         return {}
     worker = settings.worker
+    try:
+        credential = read_credential(request.bootstrap.tls_dir) if worker.tls_in_metadata else {}
+    except ConfigError as error:
+        raise LaunchRejected(str(error)) from error
     setup = WorkerSetup(
         request=request,
         capacity=request.offer.instance_type.capacity,
@@ -40,7 +45,7 @@ def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, 
         package_index=worker.package_index,
         system_packages=worker.system_packages,
         credential_command=FETCH_SECRET.format(secret=worker.tls_secret) if worker.tls_secret else "",
-        credential=read_credential(request.bootstrap.tls_dir) if worker.tls_in_metadata else {},
+        credential=credential,
         notice="gce",
         boot_timeout_s=worker.boot_timeout_s,
     )

@@ -107,7 +107,8 @@ def _machine(told: Mapping[str, Any]) -> Machine:
 
 def _usd_per_h(told: Mapping[str, Any]) -> float:
     region = told["provider_id"].partition("/")[0][:-2]
-    return PRICES[region][told["type_name"]][told["labels"]["hcloud-market"]]
+    price: float = PRICES[region][told["type_name"]][told["labels"]["hcloud-market"]]
+    return price
 
 
 def build_on_gce(home: Path, crash: CrashPoints, *, endpoint: str, operation_wait_s: float = 20.0) -> Scene:
