@@ -2,6 +2,7 @@
 
 from hcloud.config.document import read_documents, to_yaml
 from hcloud.config.files import find_config, load_config, load_job, load_policy, read_env_file
+from hcloud.config.profiles import load_library
 from hcloud.config.secrets import resolve_secret
 from hcloud.config.settings import (
     SOCKET_NAME,
@@ -31,6 +32,7 @@ __all__ = [
     "home_dir",
     "load_config",
     "load_job",
+    "load_library",
     "load_policy",
     "read_documents",
     "read_env_file",

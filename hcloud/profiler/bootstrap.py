@@ -12,8 +12,10 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hcloud import __version__
 from hcloud.classifier.profiles import SOURCES as COLUMNS
@@ -97,8 +99,36 @@ def plan_for(
     )
 
 
+class Answers(Protocol):
+    """A bench, as far as this module asks it."""
+
+    notes: list[str]
+
+    def look(self, vcpus: float) -> object:
+        """Run it for the first time."""
+
+    def rate(self, vcpus: float, *, within_s: float) -> Rate:
+        """Return performance at a size."""
+
+    def tolerated(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+        """Return the intensity at which 5 % are lost."""
+
+    def caused(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+        """Return the intensity that presses as hard as it does."""
+
+    def note(self, sentence: str) -> None:
+        """Remember a sentence once."""
+
+
 def measure_recipe(
-    name: str, recipe: Recipe, plan: Plan, host: Host, *, now: float, advance: Callable[[str], None] = lambda _: None
+    name: str,
+    recipe: Recipe,
+    plan: Plan,
+    host: Host,
+    *,
+    now: float,
+    advance: Callable[[str], None] = lambda _: None,
+    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> Profile:
     """Prepare and measure one program; ``advance`` is told each question begun.
 
@@ -108,7 +138,11 @@ def measure_recipe(
     """
     load, began = os.getloadavg()[0], time.monotonic()
     stress_ng()
-    with prepared(recipe) as folder, _bench(name, recipe, plan, host, folder) as bench:
+    look_s, deadline_s = plan.seconds * LOOK_SHARE, 3 * plan.seconds + SPARE_S
+    with (
+        prepared(recipe) as folder,
+        bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
+    ):
         rates = _rates(bench, plan, advance)
         readings = [*_performance(plan, rates), *_interference(bench, plan, advance)]
         notes = tuple(bench.notes)
@@ -130,11 +164,6 @@ def measure_recipe(
     )
 
 
-def _bench(name: str, recipe: Recipe, plan: Plan, host: Host, folder: Path) -> Bench:
-    return Bench(subject(name, recipe, folder), host, run_s=plan.seconds * LOOK_SHARE,
-                 deadline_s=3 * plan.seconds + SPARE_S)  # fmt: skip
-
-
 def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
     """Return a recipe as the profiler runs it, its work directory prepared."""
     return Subject(
@@ -146,7 +175,7 @@ def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
     )
 
 
-def _rates(bench: Bench, plan: Plan, advance: Callable[[str], None]) -> dict[float, Rate]:
+def _rates(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> dict[float, Rate]:
     """Measure performance at every size."""
     found = {}
     for vcpus in plan.sizes:
@@ -176,7 +205,7 @@ def _performance(plan: Plan, rates: Mapping[float, Rate]) -> list[Reading]:
     ]
 
 
-def _interference(bench: Bench, plan: Plan, advance: Callable[[str], None]) -> list[Reading]:
+def _interference(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> list[Reading]:
     """Measure every source both ways; what cannot be had is noted and left out."""
     found = []
     for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):

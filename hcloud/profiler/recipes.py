@@ -29,7 +29,6 @@ from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
 _STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _LOOP = re.compile(r"(repeat)|(feed|call|exchange) ([A-Za-z0-9._-]+)")
-NAME = r"^[a-z0-9][a-z0-9.+-]{0,39}$"
 PREPARE_S = 60.0
 SEED = 20
 MIB = 1 << 20
@@ -38,6 +37,12 @@ MIB = 1 << 20
 def _check_loop(text: str) -> str:
     if not _LOOP.fullmatch(text):
         raise ValueError(f"must be repeat, or feed, call or exchange and a file's name, not {shown(text)}")
+    return text
+
+
+def _check_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,39}", text):
+        raise ValueError(f"must be a name of small letters, digits, dots, plus signs and dashes, not {shown(text)}")
     return text
 
 
@@ -100,7 +105,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class _RecipeFile:
-    recipes: Mapping[Annotated[str, Field(pattern=NAME)], Recipe]
+    recipes: Mapping[Annotated[str, AfterValidator(_check_name)], Recipe]
 
 
 def parse_recipes(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> Mapping[str, Recipe]:

@@ -1,0 +1,115 @@
+"""Predictions beside measurements: how many points of run time, and of performance, they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.interference.pairs import Found, Pair, observed, shipped_library, without
+from bench.rows import Row
+from hcloud.classifier.classify import Classifier
+from hcloud.classifier.gaussian import GaussianFoldIn
+from hcloud.classifier.interference import Combination, slowdown
+from hcloud.classifier.library import Library, Question
+from hcloud.known import Estimate
+
+TARGET_POINTS = 8.0
+PLACES = {"on another core": False, "on the same core": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One pair and its predictions by method; the first method is the product's."""
+
+    pair: Pair
+    predicted: Mapping[str, Estimate]
+
+
+def judged(found: Found, library: Library) -> list[Judged]:
+    """Predict every pair from probes, by a library that knows neither program."""
+    return [Judged(pair=pair, predicted=dict(_predictions(pair, found, library))) for pair in found.pairs]
+
+
+def _predictions(pair: Pair, found: Found, library: Library) -> Iterator[tuple[str, Estimate]]:
+    known = without(library, pair.victim, pair.neighbour)
+    methods = {question: GaussianFoldIn() for question in (Question.TOLERATED, Question.CAUSED)}
+    fitted = Classifier(methods=methods).fit(known)
+    sides = {
+        "two probes": (found.probed[pair.victim].tolerated, found.probed[pair.neighbour].caused),
+        "no probes": ({}, {}),
+        "whole rows": (
+            _row(library, pair.victim, Question.TOLERATED),
+            _row(library, pair.neighbour, Question.CAUSED),
+        ),
+    }
+    for name, (tolerated, caused) in sides.items():
+        victim = fitted.classify(observed(pair.victim, Question.TOLERATED, tolerated)).tolerated
+        neighbour = fitted.classify(observed(pair.neighbour, Question.CAUSED, caused)).caused
+        for combination in (Combination.MAX, Combination.SUM):
+            guess = slowdown(victim, [neighbour], same_core=pair.same_core, combination=combination)
+            yield f"{name}, {combination.value}", guess
+    yield "not slowed at all", Estimate(value=1.0, low=1.0, high=1.0)
+
+
+def _row(library: Library, name: str, question: Question) -> Mapping[str, float]:
+    return library.known[name].cells.get(question, {}) if name in library.known else {}
+
+
+def points(estimate: float, measured: float) -> float:
+    """Return how many points of run time (100: as long again) a slowdown is off."""
+    return 100.0 * abs(estimate - measured)
+
+
+def lost_points(estimate: float, measured: float) -> float:
+    """Return how many points of performance (100: all of it) a slowdown is off."""
+    return 100.0 * abs(1.0 / max(estimate, 0.5) - 1.0 / max(measured, 0.5))
+
+
+def table(found: Found) -> str:
+    """Return every pair, and every method's mean errors."""
+    pairs = judged(found, shipped_library())
+    lines = [f"  {'program':<15} {'neighbour':<13} {'core':<6} {'measured (95 %)':<20} predicted (80 %)"]
+    for each in pairs:
+        pair, guess = each.pair, next(iter(each.predicted.values()))
+        measured = f"{pair.slowdown:5.2f} ({pair.low:.2f}..{pair.high:.2f})"
+        place = "same" if pair.same_core else "other"
+        lines.append(f"  {pair.victim:<15} {pair.neighbour:<13} {place:<6} {measured:<20} "
+                     f"{guess.value:5.2f} ({guess.low:.2f}..{guess.high:.2f})")  # fmt: skip
+    lines.append(f"  {'mean error, points of run time (of performance)':<50}" + "".join(f"{p:>22}" for p in PLACES))
+    for method in pairs[0].predicted if pairs else ():
+        cells = [_means([each for each in pairs if each.pair.same_core is same], method) for same in PLACES.values()]
+        lines.append(f"  {method:<50}" + "".join(f"{cell:>22}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _means(pairs: Sequence[Judged], method: str) -> str:
+    if not pairs:
+        return "-"
+    run_time = fmean(points(each.predicted[method].value, each.pair.slowdown) for each in pairs)
+    performance = fmean(lost_points(each.predicted[method].value, each.pair.slowdown) for each in pairs)
+    return f"{run_time:.1f} ({performance:.1f})"
+
+
+def rows(found: Found) -> list[Row]:
+    """Return the figures that have targets, and how honest the limits are."""
+    made = []
+    for place, same in PLACES.items():
+        pairs = [each for each in judged(found, shipped_library()) if each.pair.same_core is same]
+        if not pairs:
+            continue
+        method = next(iter(pairs[0].predicted))
+        errors = [points(each.predicted[method].value, each.pair.slowdown) for each in pairs]
+        programs = len({each.pair.victim for each in pairs})
+        made.append(
+            Row(
+                name=f"slowdown beside a neighbour {place}, mean error",
+                value=fmean(errors),
+                unit="points",
+                target=TARGET_POINTS,
+                note=f"{programs} programs, {len(pairs)} pairs, from two probed sources each",
+            )
+        )
+        inside = [each.predicted[method].low <= each.pair.slowdown <= each.predicted[method].high for each in pairs]
+        made.append(Row(name=f"  within the 80 % limits {place}", value=100.0 * fmean(inside), unit="%"))
+    return made

@@ -1,0 +1,204 @@
+"""Programs beside real programs: what two probes of each say, and how much slower they really are together."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from numpy.random import default_rng
+
+from hcloud import shipped
+from hcloud.classifier.gaussian import GaussianFoldIn
+from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.probes import choose_probes
+from hcloud.cli.bootstrap import load_recipes
+from hcloud.config.profiles import load_library
+from hcloud.engine.host import EngineHost
+from hcloud.errors import Unmeasurable
+from hcloud.known import Measure
+from hcloud.profiler.bootstrap import BESIDE_VCPUS, subject
+from hcloud.profiler.measure import Bench
+from hcloud.profiler.recipes import Recipe, prepared
+from hcloud.profiler.repeats import Interval, interval
+from hcloud.profiler.sources import source_named
+from hcloud.profiler.subject import Stage
+
+VICTIMS = ("gzip", "sqlite-insert", "redis-get", "numpy-matmul", "grep", "memory-random", "disk-write", "http-server",
+           "sort", "python-json")  # fmt: skip
+NEIGHBOURS = ("memory-triad", "zstd", "disk-read", "numpy-fft")
+NEIGHBOURS_EACH = 2
+PROBES = 2
+PROBE_S = 3.0
+LOOK_S = 2.4
+SETTLE_S = 0.2
+ROUNDS = 4
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What two probes of a program found, by source, for each of its two sides."""
+
+    tolerated: Mapping[str, float]
+    caused: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A program beside a neighbour, on one core or on two, and how many times longer it took than alone."""
+
+    victim: str
+    neighbour: str
+    same_core: bool
+    slowdown: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Everything that was measured."""
+
+    probed: Mapping[str, Probed]
+    pairs: tuple[Pair, ...]
+
+    def write(self, path: Path) -> None:
+        """Keep it, to judge it again later."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read(path: Path) -> Found:
+    """Return what ``Found.write`` kept."""
+    kept = json.loads(path.read_text())
+    return Found(
+        probed={name: Probed(**each) for name, each in kept["probed"].items()},
+        pairs=tuple(Pair(**each) for each in kept["pairs"]),
+    )
+
+
+def shipped_library() -> Library:
+    """Return the library as shipped."""
+    return load_library([shipped.path("profiles")])
+
+
+def without(library: Library, *names: str) -> Library:
+    """Return the library as if these programs (whatever their input) had never been measured."""
+    programs = {library.known[name].program for name in names if name in library.known} | set(names)
+    return Library(known={name: each for name, each in library.known.items() if each.program not in programs})
+
+
+def measure(say: Callable[[str], None] = print) -> Found:
+    """Probe every program, then measure the pairs."""
+    library, recipes = shipped_library(), load_recipes(shipped.path("profiles") / "recipes")
+    wanted = dict.fromkeys((*VICTIMS, *NEIGHBOURS))
+    with ExitStack() as stack:
+        folders = {name: stack.enter_context(prepared(recipes[name])) for name in wanted}
+        probed = {}
+        for name in wanted:
+            probed[name] = _probed(name, recipes[name], folders[name], without(library, name))
+            say(f"  probed {name}: {_told(probed[name])}")
+        pairs = list[Pair]()
+        for victim, neighbour in partners():
+            pairs += _together(victim, neighbour, recipes, folders)
+            say(f"  {victim} beside {neighbour}: " + ", ".join(f"{each.slowdown:.2f}" for each in pairs[-2:]))
+    return Found(probed=probed, pairs=tuple(pairs))
+
+
+def _told(probed: Probed) -> str:
+    parts = [f"tolerates {value:.0f} {source}" for source, value in probed.tolerated.items()]
+    return ", ".join(parts + [f"causes {value:.0f} {source}" for source, value in probed.caused.items()])
+
+
+def partners() -> Iterator[tuple[str, str]]:
+    """Yield who meets whom: every program meets the same number of neighbours, and never itself."""
+    for at, victim in enumerate(VICTIMS):
+        others = [name for name in NEIGHBOURS if name != victim]
+        for step in range(NEIGHBOURS_EACH):
+            yield victim, others[(at + step) % len(others)]
+
+
+def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed:
+    """Probe with the two sources that leave least to guess, by a library that does not know the program."""
+    with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
+        return Probed(
+            tolerated=_cells(library, Question.TOLERATED, bench.tolerated),
+            caused=_cells(library, Question.CAUSED, bench.caused),
+        )
+
+
+def _cells(library: Library, question: Question, ask: Callable[..., object]) -> dict[str, float]:
+    chosen = choose_probes(GaussianFoldIn().fit(library.rows(question)), PROBES, default_rng(0))
+    found = {}
+    for source in chosen:
+        try:
+            reading = ask(source_named(source), BESIDE_VCPUS, within_s=PROBE_S)
+        except Unmeasurable as error:
+            print(f"  {question} {source}: {error}")
+            continue
+        found[source] = float(reading.value)  # type: ignore[attr-defined]
+    return found
+
+
+def observed(name: str, question: Question, cells: Mapping[str, float]) -> Measured:
+    """Return probes as the classifier takes them."""
+    return Measured(name=name, cells={question: dict(cells)})
+
+
+def _together(
+    victim: str, neighbour: str, recipes: Mapping[str, Recipe], folders: Mapping[str, Path]
+) -> Sequence[Pair]:
+    found = []
+    for same_core in (False, True):
+        with _stage(victim, recipes, folders) as watched, _stage(neighbour, recipes, folders) as other:
+            if not same_core:
+                other.cpus = other.cpus[::-1]
+            apart = _slowdown(watched, other)
+        found.append(
+            Pair(
+                victim=victim,
+                neighbour=neighbour,
+                same_core=same_core,
+                slowdown=apart.value,
+                low=apart.low,
+                high=apart.high,
+            )
+        )
+    return found
+
+
+@contextmanager
+def _stage(name: str, recipes: Mapping[str, Recipe], folders: Mapping[str, Path]) -> Iterator[Stage]:
+    made = subject(name, recipes[name], folders[name])
+    stage = Stage(made, EngineHost(), run_s=LOOK_S, deadline=time.monotonic() + PATIENCE_S)
+    try:
+        yield stage
+    finally:
+        stage.clear()
+
+
+def _slowdown(watched: Stage, other: Stage) -> Interval:
+    """Alternate windows alone (the neighbour held) and beside it; only their ratio counts."""
+    other.play(BESIDE_VCPUS)
+    watched.play(BESIDE_VCPUS)
+    other.attend(LOOK_S / 2)  # both are past their start
+    watched.sample(Measure.PROGRESS, BESIDE_VCPUS)
+    ratios = []
+    for at in range(ROUNDS):
+        rates = dict[bool, float]()
+        for alone in (True, False) if at % 2 == 0 else (False, True):
+            if alone:
+                with other.paused():
+                    rates[alone] = _settled(watched)
+            else:
+                rates[alone] = _settled(watched)
+        ratios.append(rates[True] / rates[False])
+    return interval(ratios)
+
+
+def _settled(watched: Stage) -> float:
+    watched.attend(SETTLE_S)
+    return watched.sample(Measure.PROGRESS, BESIDE_VCPUS)

@@ -1,0 +1,162 @@
+"""The slowdown beside neighbours: what must hold of every prediction, and faults that each property catches."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hcloud.classifier.interference import CORE_SOURCES, EXCESS, Combination, kept, slowdown
+from hcloud.classifier.profiles import SOURCES
+from hcloud.known import Estimate
+from hcloud.profiler.sources import SOURCES as MADE
+
+Side = Mapping[str, Estimate]
+Predict = Callable[..., Estimate]
+percents = st.floats(0, 100)
+
+
+def estimate(three: tuple[float, float, float]) -> Estimate:
+    """Three numbers in any order as limits around a value."""
+    low, value, high = sorted(three)
+    return Estimate(value=value, low=low, high=high)
+
+
+estimates = st.tuples(percents, percents, percents).map(estimate)
+sides = st.dictionaries(st.sampled_from(SOURCES), estimates, max_size=6)
+neighbourhoods = st.lists(sides, max_size=3)
+
+
+def exact(value: float) -> Estimate:
+    """A value known for certain."""
+    return Estimate(value=value, low=value, high=value, observed=True)
+
+
+def limits_hold_the_value(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    found = predict(tolerated, neighbours, same_core=True)
+    assert all(math.isfinite(each) for each in (found.low, found.value, found.high))
+    assert 1.0 <= found.low <= found.value <= found.high
+
+
+def nobody_beside_costs_nothing(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    found = predict(tolerated, [], same_core=True)
+    assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
+    assert predict({}, neighbours).value == 1.0
+
+
+def order_of_neighbours_does_not_matter(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    one, other = predict(tolerated, neighbours), predict(tolerated, neighbours[::-1])
+    assert one.value == pytest.approx(other.value)
+
+
+def one_neighbour_more_never_helps(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    values = [predict(tolerated, neighbours[:count]).value for count in range(len(neighbours) + 1)]
+    assert all(after >= before - 1e-12 for before, after in itertools.pairwise(values))
+
+
+def who_tolerates_more_is_slowed_less(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    tougher = {name: exact(min(100.0, each.value + 10)) for name, each in tolerated.items()}
+    assert predict(tougher, neighbours).value <= predict(tolerated, neighbours).value + 1e-12
+
+
+def another_core_is_never_worse(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
+    apart, together = (predict(tolerated, neighbours, same_core=same).value for same in (False, True))
+    assert apart <= together + 1e-12
+
+
+PROPERTIES = [
+    limits_hold_the_value,
+    nobody_beside_costs_nothing,
+    order_of_neighbours_does_not_matter,
+    one_neighbour_more_never_helps,
+    who_tolerates_more_is_slowed_less,
+    another_core_is_never_worse,
+]
+
+
+@pytest.mark.parametrize("combination", Combination)
+@pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
+def test_every_prediction_keeps_the_property(check: Callable[..., None], combination: Combination) -> None:
+    @settings(max_examples=100)
+    @given(sides, neighbourhoods)
+    def holds(tolerated: Side, neighbours: Sequence[Side]) -> None:
+        check(lambda *sides, **how: slowdown(*sides, combination=combination, **how), tolerated, neighbours)
+
+    holds()
+
+
+def _only_last(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+    return slowdown(tolerated, neighbours[-1:], **how)  # type: ignore[arg-type]
+
+
+def _upside_down(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+    turned = {name: exact(100.0 - each.value) for name, each in tolerated.items()}
+    return slowdown(turned, neighbours, **how)  # type: ignore[arg-type]
+
+
+def _swapped_cores(tolerated: Side, neighbours: Sequence[Side], *, same_core: bool = False) -> Estimate:
+    return slowdown(tolerated, neighbours, same_core=not same_core)
+
+
+def _loose_limits(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+    found = slowdown(tolerated, neighbours, **how)  # type: ignore[arg-type]
+    return Estimate(value=found.value, low=found.high, high=found.low)
+
+
+def _always_something(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+    found = slowdown(tolerated, neighbours, **how)  # type: ignore[arg-type]
+    return Estimate(value=found.value + 0.01, low=found.low + 0.01, high=found.high + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("check", "fault"),
+    [
+        (limits_hold_the_value, _loose_limits),
+        (nobody_beside_costs_nothing, _always_something),
+        (order_of_neighbours_does_not_matter, _only_last),
+        (one_neighbour_more_never_helps, _only_last),
+        (who_tolerates_more_is_slowed_less, _upside_down),
+        (another_core_is_never_worse, _swapped_cores),
+    ],
+    ids=lambda each: each.__name__.strip("_"),
+)
+def test_the_property_catches_a_seeded_fault(check: Callable[..., None], fault: Predict) -> None:
+    @settings(max_examples=600, print_blob=False, phases=[Phase.generate])
+    @given(sides, neighbourhoods)
+    def holds(tolerated: Side, neighbours: Sequence[Side]) -> None:
+        check(fault, tolerated, neighbours)
+
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        holds()
+
+
+def test_what_is_tolerated_costs_five_percent() -> None:
+    assert kept(40.0, 40.0) == pytest.approx(0.95)
+    found = slowdown({"memory-bandwidth": exact(40.0)}, [{"memory-bandwidth": exact(40.0)}])
+    assert found.value == pytest.approx(1 / 0.95)
+    assert found.low == found.value == found.high
+
+
+def test_neighbours_add_up_in_one_resource_and_stop_at_all_of_it() -> None:
+    tolerated = {"llc-bandwidth": exact(50.0)}
+    one = slowdown(tolerated, [{"llc-bandwidth": exact(30.0)}]).value
+    two = slowdown(tolerated, [{"llc-bandwidth": exact(30.0)}] * 2).value
+    ten = slowdown(tolerated, [{"llc-bandwidth": exact(30.0)}] * 10).value
+    assert two - 1 == pytest.approx(2 * (one - 1))
+    assert ten - 1 == pytest.approx(EXCESS * 100.0 / 50.0)
+
+
+def test_resources_of_a_core_count_once_and_only_where_it_is_shared() -> None:
+    tolerated = {name: exact(10.0) for name in CORE_SOURCES}
+    neighbour = {name: exact(50.0) for name in CORE_SOURCES}
+    assert slowdown(tolerated, [neighbour]).value == 1.0
+    for combination in Combination:
+        found = slowdown(tolerated, [neighbour], same_core=True, combination=combination)
+        assert found.value == pytest.approx(1 + EXCESS * 5)
+
+
+def test_the_core_sources_are_those_the_profiler_runs_on_the_same_core() -> None:
+    assert frozenset(source.name for source in MADE if source.same_core) == CORE_SOURCES
+    assert tuple(source.name for source in MADE) == SOURCES

@@ -1,0 +1,219 @@
+"""The bootstrap asks everything of every program, keeps what it could get, and goes on where it was killed."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from hcloud.config.profiles import load_profiles, write_profile
+from hcloud.engine.host import EngineHost
+from hcloud.errors import Unmeasurable
+from hcloud.known import Measure, Reading
+from hcloud.profiler.bootstrap import LOCAL_TYPES, TOTAL, Plan, confidence, measure_recipe, plan_for
+from hcloud.profiler.measure import Rate
+from hcloud.profiler.recipes import InputFile, Recipe
+from hcloud.profiler.sources import SOURCES, Source
+from hcloud.profiler.subject import Subject
+from providers.local.settings import DEFAULT_TYPES
+from tests.profiler.samples import profile
+
+needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+RECIPE = Recipe(
+    group="text",
+    packages=("coreutils",),
+    files={"input": InputFile(text="some words\n")},
+    loop="feed input",
+    command=("cat",),
+    unit="MiB",
+)
+
+
+@dataclass
+class TrueBench:
+    """A bench that knows its program: twice as fast on twice the vCPUs, and as sensitive as its sources' numbers."""
+
+    measure: Measure = Measure.PROGRESS
+    unmeasurable: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    spent_s: float = 0.0
+
+    @contextmanager
+    def __call__(self, subject: Subject, host: object, *, run_s: float, deadline_s: float) -> Iterator["TrueBench"]:
+        assert (subject.workdir / "input").read_text() == "some words\n"
+        assert 0 < run_s < deadline_s
+        self.spent_s += run_s
+        yield self
+
+    def look(self, vcpus: float) -> object:
+        return None
+
+    def rate(self, vcpus: float, *, within_s: float) -> Rate:
+        self._spend(f"{vcpus:g}", within_s)
+        value = 40 * vcpus / TOTAL
+        return Rate(
+            value=value, low=0.9 * value, high=1.1 * value, runs=3, measure=self.measure, use=(vcpus, 30.0, 0.0, 0.0)
+        )
+
+    def tolerated(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+        return self._reading("tolerated", source, within_s, 120.0)
+
+    def caused(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+        return self._reading("caused", source, within_s, -20.0)
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def _reading(self, question: str, source: Source, within_s: float, value: float) -> Reading:
+        self._spend(f"{question} {source.name}", within_s)
+        if source.name in self.unmeasurable:
+            raise Unmeasurable("nothing feels it here")
+        return Reading(question=question, column=source.name, value=value, low=value - 5, high=value + 5, runs=4)
+
+    def _spend(self, what: str, within_s: float) -> None:
+        assert within_s > 0
+        self.asked.append(what)
+        self.spent_s += within_s
+
+
+def made(bench: TrueBench, plan: Plan | None = None) -> object:
+    """Measure the recipe with a bench that knows it."""
+    chosen = plan or plan_for("local", None, 75.0, cpus=2)
+    return measure_recipe("copy", RECIPE, chosen, EngineHost(), now=1.8e9, bench_for=bench)
+
+
+@needs_stress_ng
+def test_every_size_and_source_is_asked_and_told_as_progress(tmp_path: Path) -> None:
+    bench, told = TrueBench(), list[str]()
+    plan = plan_for("local", None, 75.0, cpus=2)
+    found = measure_recipe("copy", RECIPE, plan, EngineHost(), now=1.8e9, bench_for=bench, advance=told.append)
+    assert len(told) == plan.questions == 3 + 2 * len(SOURCES)
+    assert {name: cell.value for name, cell in found.cells.step.items()} == {
+        "0.5 vCPU": 20.0, "1 vCPU": 40.0, "2 vCPU": 80.0,
+    }  # fmt: skip
+    assert set(found.cells.type) == {"local/local.small", "local/local.medium", "local/local.large"}
+    assert found.use["local/local.large"] == (2.0, 30.0, 0.0, 0.0)
+    assert found.units.performance == "MiB/s"
+    assert found.provenance.packages.keys() == {"coreutils"}
+    assert load_profiles(write_profile(tmp_path, found)) == (found,)
+
+
+@needs_stress_ng
+def test_time_is_kept_whatever_a_program_is_given() -> None:
+    for seconds in (10.0, 75.0, 300.0):
+        bench = TrueBench()
+        made(bench, plan_for("local", None, seconds, cpus=2))
+        assert bench.spent_s <= seconds
+
+
+@needs_stress_ng
+def test_pressures_beyond_the_scale_are_held_on_it() -> None:
+    found = measure_recipe(
+        "copy", RECIPE, plan_for("local", None, 60.0, cpus=2), EngineHost(), now=1.8e9, bench_for=TrueBench()
+    )
+    assert {cell.value for cell in found.cells.tolerated.values()} == {100.0}
+    assert {(cell.low, cell.value, cell.high) for cell in found.cells.caused.values()} == {(0.0, 0.0, 0.0)}
+
+
+@needs_stress_ng
+def test_source_that_cannot_be_measured_is_left_out_and_noted() -> None:
+    found = measure_recipe(
+        "copy",
+        RECIPE,
+        plan_for("local", None, 60.0, cpus=2),
+        EngineHost(),
+        now=1.8e9,
+        bench_for=TrueBench(unmeasurable=("tlb",)),
+    )
+    assert "tlb" not in found.cells.tolerated
+    assert len(found.cells.tolerated) == len(SOURCES) - 1
+    assert found.notes == ("tolerated tlb was not measured: nothing feels it here",
+                           "caused tlb was not measured: nothing feels it here")  # fmt: skip
+
+
+@needs_stress_ng
+def test_program_whose_loop_tells_nothing_is_no_profile() -> None:
+    with pytest.raises(Unmeasurable, match="its loop told of too little progress at 2 vCPU"):
+        made(TrueBench(measure=Measure.CPU))
+
+
+def test_plan_fits_the_machine_and_the_interference_size_comes_last() -> None:
+    small, large = plan_for("local", None, 60.0, cpus=1), plan_for("aws", "m5.xlarge", 60.0, cpus=4)
+    assert small.types == {"local.small": 0.5, "local.medium": 1.0}
+    assert (large.types, large.sizes) == ({"m5.xlarge": 4.0}, (4.0, 2.0, 0.5, 1.0))
+    assert {name: each.vcpus for name, each in DEFAULT_TYPES.items()} == LOCAL_TYPES
+
+
+def test_confidence_is_the_typical_half_width() -> None:
+    told = confidence(profile())
+    assert told == {"performance_percent": 10.0, "tolerated_points": 2.0, "caused_points": 2.0}
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+TINY = """\
+recipes:
+  copy:
+    group: text
+    packages: [{package}]
+    files: {{input: {{text: "some words"}}}}
+    loop: feed input
+    command: [cat]
+    unit: MiB
+"""
+
+
+def bootstrap(folder: Path, *arguments: str, package: str = "coreutils") -> subprocess.CompletedProcess[str]:
+    """Run the command on one tiny recipe."""
+    (folder / "recipes").mkdir(exist_ok=True)
+    (folder / "recipes/tiny.yaml").write_text(TINY.format(package=package))
+    command = [sys.executable, "-m", "hcloud.cli.main", "profile", "bootstrap", *arguments]
+    command += ["--recipes", "recipes", "--out", "made", "--seconds", "8"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+
+
+@needs_stress_ng
+def test_real_bootstrap_ends_with_a_profile_or_says_why_not(tmp_path: Path) -> None:
+    done = bootstrap(tmp_path)
+    assert "Traceback" not in done.stderr
+    path = tmp_path / "made/copy.yaml"
+    if done.returncode == 0:
+        (found,) = load_profiles(path)
+        assert found.provenance.command == "cat"
+        assert found.cells.step["1 vCPU"].value > 0
+        assert "copy: " in done.stdout
+        assert "1 of 1 programs measured" in done.stdout
+    else:  # other tests may leave it too little of this machine to be seen at work
+        assert "copy: not measured: " in done.stderr
+        assert not path.exists()
+
+
+@needs_stress_ng
+def test_resumed_bootstrap_measures_only_what_has_no_file(tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "made", profile("copy"))
+    before = path.read_bytes()
+    done = bootstrap(tmp_path, "--resume")
+    assert (done.returncode, done.stdout) == (0, "every program has its file already\n")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "code", "words"),
+    [
+        (("paste",), "coreutils", 2, "there is no recipe 'paste'; there are copy"),
+        ((), "hcloud-no-such-package", 1, "not installed: hcloud-no-such-package (apt-get install hcloud-no-such"),
+        (("--provider", "azur"), "coreutils", 2, "there is no provider 'azur'; there are "),
+        (("--provider", "mock"), "coreutils", 2, "--provider mock goes with --type"),
+    ],
+)
+def test_bootstrap_refuses_in_one_sentence(
+    arguments: tuple[str, ...], package: str, code: int, words: str, tmp_path: Path
+) -> None:
+    done = bootstrap(tmp_path, *arguments, package=package)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "made").exists()
