@@ -23,6 +23,7 @@ from botocore.exceptions import (
     SSLError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from hcloud.errors import (
     InsufficientCapacity,
@@ -91,19 +92,23 @@ _NOT_SENT = (
 )
 
 
+FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+"""What the library raises; the last one, for an answer that is none of Amazon's, has no base in common with others."""
+
+
 def error_code(error: Exception) -> str:
     """Return AWS's code of an error, or ""."""
     response: Mapping[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def translated(error: ClientError | BotoCoreError, call: Call, what: str) -> ProviderError:
-    """Return the error to raise; ``what`` says who wanted what, e.g. ``"ec2: launch of m7i.large in us-east-1a"``."""
+def translated(error: Exception, call: Call, what: str) -> ProviderError:
+    """Return what to raise for one of FAILURES; ``what`` says who wanted what, e.g. ``"ec2: listing machines"``."""
     if isinstance(error, ClientError):
         return _answered(error, call, what)
     if call is Call.READ or isinstance(error, _NOT_SENT):
-        return ProviderUnavailable(f"{what}: {error}")
-    return OutcomeUnknown(f"{what}: {error}")
+        return ProviderUnavailable(f"{what}: {_one_line(error)}")
+    return OutcomeUnknown(f"{what}: {_one_line(error)}")
 
 
 def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
@@ -132,10 +137,14 @@ def _told(error: ClientError) -> str:
     return message.split(" Encoded authorization failure message:")[0][:500]
 
 
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
 @contextmanager
 def calling(call: Call, what: str) -> Iterator[None]:
     """Translate what goes wrong inside."""
     try:
         yield
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise translated(error, call, what) from error

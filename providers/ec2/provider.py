@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from hcloud.clock import Clock
 from hcloud.errors import (
@@ -23,7 +23,16 @@ from providers.cloud_init import WorkerSetup, render_user_data
 from providers.ec2.catalogue import Catalogue
 from providers.ec2.clients import Clients
 from providers.ec2.credential import Credential
-from providers.ec2.failures import NO_SUCH_INSTANCE, TOKEN_ENDED, TOKEN_REUSED, Call, calling, error_code, translated
+from providers.ec2.failures import (
+    FAILURES,
+    NO_SUCH_INSTANCE,
+    TOKEN_ENDED,
+    TOKEN_REUSED,
+    Call,
+    calling,
+    error_code,
+    translated,
+)
 from providers.ec2.machines import OWNER, TOKEN, tags_of, told, type_zone_market
 from providers.ec2.notices import Notices
 from providers.ec2.settings import Ec2Settings
@@ -84,7 +93,7 @@ class Ec2Provider:
             if error_code(error) in (TOKEN_REUSED, TOKEN_ENDED):
                 return self._launched_before(request, error)
             raise translated(error, Call.WRITE, what) from error
-        except BotoCoreError as error:
+        except FAILURES as error:
             raise translated(error, Call.WRITE, what) from error
         if not answer.get("Instances"):
             raise OutcomeUnknown(f"{what}: the answer names no machine")
@@ -277,7 +286,7 @@ class Ec2Provider:
                 half = len(ids) // 2
                 return [*self._terminate(ids[:half]), *self._terminate(ids[half:])]
             return [trouble]
-        except BotoCoreError as error:
+        except FAILURES as error:
             return [translated(error, Call.WRITE, f"{self.name}: end of {len(ids)} machines")]
         return []
 

@@ -12,6 +12,7 @@ import base64
 import gzip
 import io
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -41,6 +42,11 @@ BOOT_S, STOP_S = 20.0, 5.0
 ANSWER_LATE_S = 5.0
 LISTED_AFTER_END_S = 3600.0
 NOTICE_S = 120.0
+
+LOST_PAGE = "lost-page"
+END_OF_LIST = b"</DescribeInstancesResponse>"
+TRUTH_PATH = "/truth"
+"""Where other processes learn what is true of the machines, and move their expiry as their workers would."""
 
 Environment = dict[str, Any]
 StartResponse = Callable[..., object]
@@ -82,8 +88,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call as it arrived."""
+    """One call as it arrived; ``parameters`` of calls in JSON are not taken apart."""
 
+    service: str
     action: str
     parameters: Mapping[str, str]
 
@@ -93,7 +100,10 @@ class Body:
     """What we know of a machine beside moto: the life of its operating system."""
 
     born_at: float
+    tags: Mapping[str, str]
     expires_at: float | None = None
+    vcpus: float = 0.0
+    memory_mib: int = 0
     listed_at: float = 0.0
     preempt_at: float | None = None
     ended_at: float | None = None
@@ -152,6 +162,14 @@ class FakeEc2:
         with self._lock:
             self._faults.append(Fault(action, kind, times, match))
 
+    def unused_faults(self) -> list[Fault]:
+        """Return the faults that met no call."""
+        return [each for each in self._faults if each.times > 0]
+
+    def revive(self, instance_id: str) -> None:
+        """Let the truth say that a machine runs on, to see whether anybody notices."""
+        self.bodies[instance_id].ended_at = None
+
     def release(self) -> None:
         """Let held calls go on."""
         self._released.set()
@@ -201,11 +219,15 @@ class FakeEc2:
         content = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         query = {key: value[0] for key, value in parse_qs(content.decode("utf-8", "replace")).items()}
         action = query.get("Action") or str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
+        if environ["PATH_INFO"] == TRUTH_PATH:
+            return _send(start, self._truth(content))
         with self._lock:
-            self.calls.append(Recorded(action, query))
+            self.calls.append(Recorded(service_in(environ), action, query))
             self._live_on()
             fault = self._fault(action, query, str(environ.get("HTTP_AMZ_SDK_INVOCATION_ID", "")))
             kind = fault.kind if fault is not None else ""
+            if query.get("NextToken") == LOST_PAGE:
+                kind = "unavailable"
             if kind in ERRORS:
                 return _send(start, _error(*ERRORS[kind]))
             if kind == "page":
@@ -258,7 +280,11 @@ class FakeEc2:
         def start(status: str, headers: list[tuple[str, str]], _error: object = None) -> None:
             seen.update(status=status, headers=headers)
 
-        told = b"".join(self._moto({**environ, "wsgi.input": io.BytesIO(content)}, start))
+        try:
+            told = b"".join(self._moto({**environ, "wsgi.input": io.BytesIO(content)}, start))
+        except Exception:  # whatever moto cannot do must fail the test, not look like a fault of EC2's
+            self.unknown_calls.append(action)
+            raise
         if told.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
             self.unknown_calls.append(action)
         return seen["status"], seen["headers"], told
@@ -286,8 +312,14 @@ class FakeEc2:
 
     def _born(self, machine: Any) -> None:
         """A machine begins to live by its user data alone: tags are ours, not its."""
+        orders = orders_in(machine.user_data)
         self.bodies[machine.id] = Body(
-            born_at=self.now, expires_at=expiry_in(machine.user_data), listed_at=self.now + self.list_lag_s
+            born_at=self.now,
+            tags={each["key"]: each["value"] for each in machine.get_tags()},
+            expires_at=float(orders["expires_at"]) if orders else None,
+            vcpus=orders["capacity"]["vcpus"] if orders else 0.0,
+            memory_mib=orders["capacity"]["memory_mib"] if orders else 0,
+            listed_at=self.now + self.list_lag_s,
         )
         self.list_lag_s = 0.0
 
@@ -347,11 +379,29 @@ class FakeEc2:
         return body is None or self.now >= body.listed_at
 
     def _first_page(self, reply: Reply) -> Reply:
-        self._faults.append(Fault("DescribeInstances", "unavailable", 1, {"NextToken": "page-2"}))
-        told = reply[2].replace(
-            b"</DescribeInstancesResponse>", b"<nextToken>page-2</nextToken></DescribeInstancesResponse>"
-        )
-        return reply[0], [each for each in reply[1] if each[0].lower() != "content-length"], told
+        told = reply[2].replace(END_OF_LIST, f"<nextToken>{LOST_PAGE}</nextToken>".encode() + END_OF_LIST)
+        return reply[0], reply[1], told
+
+    def _truth(self, content: bytes) -> Reply:
+        """Move the expiry of machines (a JSON object by id); tell of all machines ever launched."""
+        with self._lock:
+            self._live_on()
+            for key, expires_at in json.loads(content or b"{}").items():
+                self.bodies[key].expires_at = expires_at
+            return _json({key: self._truth_of(key) for key in self.bodies})
+
+    def _truth_of(self, key: str) -> dict[str, Any]:
+        body = self.bodies[key]
+        return {
+            "tags": body.tags,
+            "vcpus": body.vcpus,
+            "memory_mib": body.memory_mib,
+            "ready_at": body.born_at + BOOT_S,
+            "born_at": body.born_at,
+            "expires_at": body.expires_at,
+            "preempt_at": body.preempt_at,
+            "ended_at": body.ended_at,
+        }
 
     # ------------------------------------------------------------------------------------------------ what moto lacks
     def _spot_prices(self, query: Mapping[str, str]) -> Reply:
@@ -417,16 +467,21 @@ def _teach_moto() -> None:
 _teach_moto()
 
 
-def expiry_in(user_data: object) -> float | None:
-    """Return when a machine with this user data switches itself off: what its scripts are told."""
+def service_in(environ: Environment) -> str:
+    """Return the service a call was signed for."""
+    scope = re.search(r"Credential=[^/]+/\d+/[^/]+/([^/]+)/", str(environ.get("HTTP_AUTHORIZATION", "")))
+    return scope[1] if scope else ""
+
+
+def orders_in(user_data: object) -> dict[str, Any]:
+    """Return the worker's orders in a machine's user data: when it switches itself off, what it may share out."""
     text = base64.b64decode(str(user_data)).decode() if user_data else ""
     if not text.startswith("#cloud-config"):
-        return None
-    for file in yaml.safe_load(text)["write_files"]:
-        if file["path"] == "/etc/hcloud/bootstrap.json":
-            orders = gzip.decompress(base64.b64decode(file["content"])).decode()
-            return float(json.loads(orders)["expires_at"]) if orders else None
-    return None
+        return {}
+    packed = {file["path"]: file["content"] for file in yaml.safe_load(text)["write_files"]}
+    orders = gzip.decompress(base64.b64decode(packed["/etc/hcloud/bootstrap.json"])).decode()
+    found: dict[str, Any] = json.loads(orders or "{}")
+    return found
 
 
 def _hang_up(environ: Environment) -> NoReturn:
