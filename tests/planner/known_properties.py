@@ -1,0 +1,225 @@
+"""What must hold of plans that use what is known of jobs; for each property a seeded fault that it must catch.
+
+The oracles count for themselves: what presses on what is summed up unit by unit, from the classifications alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hcloud.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState
+from hcloud.planner.plan import Place, Plan
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Admission, Placement, Policy
+from tests.planner.apply_model import apply_ideally
+from tests.planner.properties import (
+    Case,
+    Planner,
+    _being_freed,
+    _could_run,
+    _of,
+    _open_machines,
+    a_plan_settles,
+    disruption_stays_within_limits,
+    drops_a_rank,
+    ends_without_limit,
+    forgets_what_it_awaits,
+    forgets_what_runs,
+    gangs_start_whole,
+    honest,
+    money_and_caps_hold,
+    moody,
+    names_and_order_do_not_matter,
+    nothing_is_oversubscribed,
+    places_on_anything,
+    places_only_where_allowed,
+    plans_in_listed_order,
+    reasons_are_complete,
+    same_again,
+    speechless,
+    spends_without_limits,
+)
+
+DUST = 1e-6
+
+
+# --------------------------------------------------------------------------------------------------------- the oracle
+@dataclass(frozen=True)
+class Unit:
+    """One unit on a machine, and what its application causes and tolerates, with the policy's confidence."""
+
+    job: Job
+    caused: dict[str, float]
+    tolerated: dict[str, float]
+
+
+def _unit(job: Job, snapshot: Snapshot, policy: Policy) -> Unit | None:
+    known = snapshot.applications.get(job.application)
+    if known is None:
+        return None
+    reach = 1.0 if policy.placement.confidence == 0.9 else 0.0
+    caused = {s: min(100.0, e.value + reach * (e.high - e.value)) for s, e in known.caused.items()}
+    tolerated = {s: max(0.0, e.value - reach * (e.value - e.low)) for s, e in known.tolerated.items()}
+    return Unit(job=job, caused=caused, tolerated=tolerated)
+
+
+def _jobs_on(machine: str, snapshot: Snapshot) -> list[Job]:
+    """Whose units are on a machine, one entry per unit."""
+    attempts = [(job, job.attempt) for job in snapshot.jobs if job.attempt is not None]
+    return [job for job, a in attempts for held in a.allocations if held.instance_id == machine and not held.released]
+
+
+def _strained(units: Sequence[Unit]) -> set[tuple[str, str]]:
+    """Which job is pressed on which resource beyond what it tolerates."""
+    found = set()
+    for at, unit in enumerate(units):
+        for source, borne in unit.tolerated.items():
+            pressed = sum(other.caused[source] for place, other in enumerate(units) if place != at)
+            if pressed > borne + DUST:
+                found.add((unit.job.id, source))
+    return found
+
+
+def _all_known(jobs: Iterable[Job], snapshot: Snapshot) -> bool:
+    return all(job.application in snapshot.applications for job in jobs)
+
+
+def _suits(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether nobody would be disturbed by ``job`` on ``machine`` that is not disturbed already, nor it by them."""
+    there = _jobs_on(machine.id, snapshot)
+    units = [unit for each in (*there, job) if (unit := _unit(each, snapshot, policy)) is not None]
+    return len(units) == len(there) + 1 and not _strained(units)
+
+
+# ------------------------------------------------------------------------------------------------------- the properties
+def residents_are_left_in_peace(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Nobody is pressed beyond what it tolerates by a placement that does not say so, resource by resource."""
+    plan = planner(snapshot, policy)
+    after, placed = apply_ideally(snapshot, plan), _of(plan, Place)
+    for machine in after.instances:
+        came = [action for action in placed if any(rank.instance_id == machine.id for rank in action.ranks)]
+        there = _jobs_on(machine.id, after)
+        if not came or not _all_known(there, after):
+            continue
+        before = [_unit(job, snapshot, policy) for job in _jobs_on(machine.id, snapshot)]
+        strained = _strained([u for job in there if (u := _unit(job, after, policy)) is not None])
+        said = " ".join(str(action.reason.numbers.get("relaxed", "")) for action in came)
+        for job_id, source in strained - _strained([unit for unit in before if unit is not None]):
+            assert source in said, f"{job_id} is pressed on {source} on {machine.id}, and nobody says so: {said!r}"
+
+
+def best_effort_disturbs_nobody(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Jobs without a promise never relax what a neighbour tolerates."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    for action in _of(planner(snapshot, policy), Place):
+        if isinstance(jobs[action.job_id].spec.target, BestEffortTarget):
+            assert "neighbours" not in str(action.reason.numbers.get("relaxed", "")), action
+
+
+def nobody_waits_beside_a_machine_that_suits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job of one node never waits, behind a demanding one or for anything, beside a machine with room that suits it;
+    one with a promise whose patience is over does not wait beside any machine with room."""
+    after = apply_ideally(snapshot, planner(snapshot, policy))
+    promised = {i for job in after.jobs for i in job.awaiting}
+    gangs_wait = any(job.spec.nodes.count > 1 and job.state is JobState.QUEUED for job in after.jobs)
+    limited = any(limit.per_day_usd is not None for limit in policy.budgets.per_user.values())
+    if after.paused or gangs_wait or limited or policy.caps.max_jobs_per_user is not None:
+        return
+    taken = promised | _being_freed(after)
+    for job in (each for each in after.jobs if _waits(each, after)):
+        room = [m for m in _open_machines(after, policy) if m.id not in taken and _could_run(job, m, after, policy)]
+        suited = [machine.id for machine in room if _suits(job, machine, after, policy)]
+        assert not suited, f"{job.id} waits for {job.wait_code!r} beside {suited}"
+        if _impatient(job, after, policy):
+            assert not room, f"{job.id} is out of patience and waits beside {[m.id for m in room]}"
+
+
+def _waits(job: Job, snapshot: Snapshot) -> bool:
+    ready = job.state is JobState.QUEUED and job.not_before_at <= snapshot.now and job.cancelled_by is None
+    return ready and job.application in snapshot.applications
+
+
+def _impatient(job: Job, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether even the longest patience any rule could give this job is used up."""
+    assert job.queued_at is not None
+    promise = isinstance(job.spec.target, BatchTarget)
+    return promise and snapshot.now - job.queued_at > policy.admission.patience_cap_s
+
+
+def unsuited_machines_wait_their_turn(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job goes where it is disturbed, or disturbs, only if nobody is left with room where it would not."""
+    plan = planner(snapshot, policy)
+    jobs, after = {job.id: job for job in snapshot.jobs}, apply_ideally(snapshot, plan)
+    promised = {i for job in (*snapshot.jobs, *after.jobs) for i in job.awaiting}
+    for action in _of(plan, Place):
+        job = jobs[action.job_id]
+        if job.spec.nodes.count == 1 and action.reason.numbers.get("relaxed"):
+            open_now = [m for m in _open_machines(after, policy) if m.id not in promised | _being_freed(after)]
+            better = [
+                m.id
+                for m in open_now
+                if m.id != action.ranks[0].instance_id
+                and _could_run(job, m, after, policy)
+                and _suits(job, m, after, policy)
+                and m.state is InstanceState.READY
+            ]
+            assert not better, f"{job.id} went to {action.ranks[0].instance_id}, though {better} suits it"
+
+
+# ---------------------------------------------------------------------------------------------------- the seeded faults
+def knows_nothing_of_neighbours(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: places by type alone."""
+    return honest(snapshot, replace(policy, placement=Placement(order="interference_oblivious")))
+
+
+def takes_everybody_for_important(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: jobs without a promise are treated as if they had one."""
+    target = BatchTarget(finish_within_s=50_000.0)
+    jobs = tuple(replace(job, spec=replace(job.spec, target=target)) for job in snapshot.jobs)
+    return honest(replace(snapshot, jobs=jobs), policy)
+
+
+def blocks_easy_behind_demanding(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: one queue that stops at the first job that cannot be placed."""
+    plan = honest(snapshot, policy)
+    waiting = {job.id for job in apply_ideally(snapshot, plan).jobs if job.state is JobState.QUEUED}
+    kept = [action for action in plan.actions if not (waiting and isinstance(action, Place))]
+    return replace(plan, actions=tuple(kept))
+
+
+def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: nobody's slack ever ends."""
+    endless = Admission(patience_s=1e8, patience_cap_s=1e8)
+    calm = {name: replace(known, measure=None) for name, known in snapshot.applications.items()}
+    jobs = tuple(replace(job, spec=replace(job.spec, target=BatchTarget())) for job in snapshot.jobs)
+    return honest(replace(snapshot, applications=calm, jobs=jobs), replace(policy, admission=endless))
+
+
+def is_content_with_the_first(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: says it relaxed something wherever it goes, and goes to the first machine with room."""
+    plan = honest(snapshot, replace(policy, placement=Placement(order="first_fit")))
+    numbers = {"relaxed": "cpu on itself by 1"}
+    actions = [
+        replace(a, reason=replace(a.reason, numbers={**a.reason.numbers, **numbers})) if isinstance(a, Place) else a
+        for a in plan.actions
+    ]
+    return replace(plan, actions=tuple(actions))
+
+
+CASES = (
+    Case(residents_are_left_in_peace, lambda: knows_nothing_of_neighbours),
+    Case(best_effort_disturbs_nobody, lambda: takes_everybody_for_important),
+    Case(nobody_waits_beside_a_machine_that_suits, lambda: blocks_easy_behind_demanding),
+    Case(nobody_waits_beside_a_machine_that_suits, lambda: has_endless_patience),
+    Case(unsuited_machines_wait_their_turn, lambda: is_content_with_the_first),
+    Case(a_plan_settles, lambda: forgets_what_it_awaits),
+    Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),
+    Case(same_again, moody),
+    Case(money_and_caps_hold, lambda: spends_without_limits),
+    Case(places_only_where_allowed, lambda: places_on_anything),
+    Case(nothing_is_oversubscribed, lambda: forgets_what_runs),
+    Case(gangs_start_whole, lambda: drops_a_rank),
+    Case(disruption_stays_within_limits, lambda: ends_without_limit),
+    Case(reasons_are_complete, lambda: speechless),
+)
+OWN_CASES = CASES[:5]
+"""Those whose fault is seeded in this file; the others are shown to catch theirs beside the rest of the planner."""
