@@ -35,6 +35,7 @@ from hcloud.clock import Clock
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
+QUEUE = "hcloud-contract-interruptions"
 INSTANCE_PROFILE = "hcloud-worker"
 TYPES = ("c5.large", "m5.large", "m5.xlarge")
 USD_PER_H = {"c5.large": 0.085, "m5.large": 0.096, "m5.xlarge": 0.192}
@@ -88,7 +89,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call as it arrived; ``parameters`` of calls in JSON are not taken apart."""
+    """One call as it arrived."""
 
     service: str
     action: str
@@ -195,7 +196,7 @@ class FakeEc2:
     def make_queue(self) -> str:
         """Make a queue and return its URL."""
         with self._lock:
-            queue = sqs_backends[ACCOUNT][REGION].create_queue("interruptions", {})
+            queue = sqs_backends[ACCOUNT][REGION].create_queue(QUEUE, {})
             return f"{self.url}/{ACCOUNT}/{queue.name}"
 
     def machines(self) -> list[Any]:
@@ -222,7 +223,8 @@ class FakeEc2:
         if environ["PATH_INFO"] == TRUTH_PATH:
             return _send(start, self._truth(content))
         with self._lock:
-            self.calls.append(Recorded(service_in(environ), action, query))
+            parameters = query if "Action" in query else parameters_in(content)
+            self.calls.append(Recorded(service_in(environ), action, parameters))
             self._live_on()
             fault = self._fault(action, query, str(environ.get("HTTP_AMZ_SDK_INVOCATION_ID", "")))
             kind = fault.kind if fault is not None else ""
@@ -465,6 +467,12 @@ def _teach_moto() -> None:
 
 
 _teach_moto()
+
+
+def parameters_in(content: bytes) -> dict[str, str]:
+    """Return the texts of a call in JSON, by name."""
+    told = json.loads(content or b"{}") if content[:1] == b"{" else {}
+    return {key: value for key, value in told.items() if isinstance(value, str)}
 
 
 def service_in(environ: Environment) -> str:
