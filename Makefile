@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-accuracy clean lock setup
+.PHONY: help demo test lint bench bench-accuracy bench-interference clean lock setup
 
 PYTHON := .venv/bin/python
 PYTEST_WORKERS ?= 2
@@ -25,6 +25,9 @@ bench: setup  ## the performance targets, printed with this machine's descriptio
 
 bench-accuracy: setup  ## how well applications are known from two runs, on real measurements
 	@$(PYTHON) -m bench.accuracy
+
+bench-interference: setup  ## slowdowns beside real neighbour programs, predicted and measured (an idle machine, 5 minutes)
+	@$(PYTHON) -m bench.interference
 
 clean:  ## remove everything these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis

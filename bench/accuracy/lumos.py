@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from bench.accuracy.score import HEADER, Score
+from bench.accuracy.score import COVERAGE, HEADER, MAE_MAX, P90_MAX, REGRET_MAX, Score
+from bench.rows import Row
 from hcloud.classifier.completion import AdditiveLog, ColumnMean, Estimator, Fitted, ProbeMean
 from hcloud.classifier.gaussian import FittedGaussian, GaussianFoldIn
 from hcloud.classifier.neighbours import NeighbourFoldIn
@@ -183,6 +184,19 @@ def two_probes(cloud: Cloud) -> Mapping[tuple[str, bool], Score]:
     if surprise is None:
         print("  scikit-surprise is not installed here, so its SVD is left out (pip install scikit-surprise)")
     return scores
+
+
+def rows(cloud: Cloud, scores: Mapping[tuple[str, bool], Score]) -> list[Row]:
+    """Return the default method's figures for two chosen probes, beside their targets."""
+    mae, p90, regret, cover = scores[MAIN.name, True].figures()
+    name = f"{cloud.name}, two chosen probes"
+    return [
+        Row(name=f"{name}: mean absolute error", value=mae, unit="%", target=MAE_MAX),
+        Row(name=f"{name}: 90th percentile", value=p90, unit="%", target=P90_MAX),
+        Row(name=f"{name}: regret of the type taken for best", value=regret, unit="%", target=REGRET_MAX),
+        Row(name=f"{name}: 80 % limits hold, at least", value=cover, unit="%", target=COVERAGE[0], better="higher"),
+        Row(name=f"{name}: 80 % limits hold, at most", value=cover, unit="%", target=COVERAGE[1]),
+    ]
 
 
 def by_number_of_probes(cloud: Cloud) -> None:

@@ -11,8 +11,12 @@ from bench.rows import Row
 def run() -> list[Row]:
     """Measure pairs of programs on this machine and judge what was predicted of them."""
     from bench.interference.judge import rows, table
-    from bench.interference.pairs import measure
+    from bench.interference.pairs import measure, missing
 
+    lacking = missing()
+    if lacking:
+        print(f"  skipped, because these packages are not installed: {' '.join(lacking)}")
+        return []
     found = measure()
     print(table(found))
     return rows(found)

@@ -22,7 +22,7 @@ from hcloud.errors import Unmeasurable
 from hcloud.known import Measure
 from hcloud.profiler.bootstrap import BESIDE_VCPUS, subject
 from hcloud.profiler.measure import Bench
-from hcloud.profiler.recipes import Recipe, prepared
+from hcloud.profiler.recipes import Recipe, missing_packages, prepared
 from hcloud.profiler.repeats import Interval, interval
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
@@ -89,6 +89,12 @@ def without(library: Library, *names: str) -> Library:
     """Return the library as if these programs (whatever their input) had never been measured."""
     programs = {library.known[name].program for name in names if name in library.known} | set(names)
     return Library(known={name: each for name, each in library.known.items() if each.program not in programs})
+
+
+def missing() -> tuple[str, ...]:
+    """Return the Debian packages that are wanting for the programs of this benchmark."""
+    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    return missing_packages(recipes[name] for name in (*VICTIMS, *NEIGHBOURS))
 
 
 def measure(say: Callable[[str], None] = print) -> Found:
