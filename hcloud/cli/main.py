@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "catalog": ("hcloud.cli.catalog", "catalog", "Show what machines cost; read prices anew; compare."),
     "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
+    "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
     "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
     "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
     "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),

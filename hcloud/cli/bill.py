@@ -1,0 +1,112 @@
+"""``hcloud bill``: compare what we say machines cost with what the cloud says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.cli.catalog import deployment
+from hcloud.cli.client import Client
+from hcloud.cli.output import format_option, write_json
+from hcloud.cli.report import show
+from hcloud.errors import BadInput
+from hcloud.model import Event, EventKind
+from hcloud.report.bill import BILL_KINDS, bill_table
+from hcloud.report.bill_lines import read_bill
+
+PAGE = 10_000
+_GZIP = b"\x1f\x8b"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--provider", "providers", multiple=True, help="The bill is about this provider of ours (repeatable).")
+@click.option("--owner", help="Owner tag of our machines (else that of the configuration).")
+@click.option(
+    "--tolerance", type=click.FloatRange(0, 100), default=2.0, show_default=True, help="Per cent that still agree."
+)
+@format_option
+def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None, tolerance: float, form: str) -> None:
+    """Compare the ledger with the cloud's bill in FILES, machine by machine.
+
+    FILES are an AWS Cost and Usage Report with resource ids (CSV), or Google's detailed billing export (JSON lines, or
+    CSV); .gz is read too. Nothing is changed.
+    """
+    billed = read_bill(row for file in files for row in rows_of(file))
+    if owner is None:
+        config = deployment()
+        owner = config.owner if config is not None else ""
+    made = bill_table(_events(Client()), billed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
+    if form == "json":
+        write_json(made.to_json())
+    elif form == "csv":
+        click.echo(made.to_csv(), nl=False)
+    else:
+        show(made)
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a bill, each with ``file:line`` where it stands.
+
+    Raises:
+        BadInput: it is no text, or neither CSV nor JSON lines.
+    """
+    with path.open("rb") as raw:
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        content = gzip.GzipFile(fileobj=raw) if packed else raw
+        try:
+            with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as stream:
+                first = stream.readline()
+                read = _json_rows if first.lstrip().startswith("{") else _csv_rows
+                yield from read(first, stream, path)
+        except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, csv.Error) as error:
+            raise BadInput(f"{path}: cannot be read to its end: {error}") from None
+
+
+def _csv_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    header = next(csv.reader([first]), [])
+    reader = csv.reader(stream)
+    for row in reader:
+        where = f"{path}:{reader.line_num + 1}"
+        if len(row) != len(header):
+            raise BadInput(
+                f"{where}: has {len(row)} fields, not {len(header)} as the first line; the file is not whole"
+            )
+        yield where, dict(zip(header, row, strict=True))
+
+
+def _json_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    number, line = 1, first
+    while line:
+        try:
+            document = json.loads(line) if line.strip() else None
+        except ValueError:
+            raise BadInput(f"{path}:{number}: is no JSON; there must be one object per line") from None
+        if isinstance(document, dict):
+            yield f"{path}:{number}", document
+        number, line = number + 1, stream.readline()
+
+
+def _events(client: Client) -> Iterator[Event]:
+    after_seq = 0
+    while True:
+        page = client.get("/v1/events", after_seq=after_seq, limit=PAGE, kind=[kind.value for kind in BILL_KINDS])
+        for each in page:
+            yield Event(
+                seq=each["seq"],
+                at=each["at"],
+                kind=EventKind(each["kind"]),
+                instance_id=each["instance_id"],
+                fields=each["fields"],
+            )
+        if len(page) < PAGE:
+            return
+        after_seq = page[-1]["seq"]
