@@ -1,0 +1,62 @@
+"""What the interference benchmark does with its measurements; measuring itself needs an idle machine."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.interference.judge import judged, lost_points, points, rows, table
+from bench.interference.pairs import NEIGHBOURS, NEIGHBOURS_EACH, VICTIMS, Found, Pair, Probed, partners, read, without
+from hcloud import shipped
+from hcloud.classifier.interference import EXCESS
+from hcloud.classifier.library import Library, Measured
+from hcloud.cli.bootstrap import load_recipes
+
+
+def found() -> Found:
+    """Two programs that met on one core and on two."""
+    probed = {
+        "gzip": Probed(tolerated={"memory-bandwidth": 50.0, "integer": 10.0}, caused={}),
+        "sort": Probed(tolerated={}, caused={"memory-bandwidth": 80.0, "integer": 60.0}),
+    }
+    pairs = [
+        Pair(victim="gzip", neighbour="sort", same_core=same, slowdown=slowdown, low=1.0, high=2.5)
+        for same, slowdown in ((False, 1.1), (True, 2.0))
+    ]
+    return Found(probed=probed, pairs=tuple(pairs))
+
+
+def test_at_least_eight_programs_meet_others_and_all_have_recipes() -> None:
+    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    assert {*VICTIMS, *NEIGHBOURS} <= set(recipes)
+    met = list(partners())
+    assert len(met) == len(set(met)) == NEIGHBOURS_EACH * len(VICTIMS)
+    assert len({victim for victim, _ in met}) >= 8
+    assert all(victim != neighbour for victim, neighbour in met)
+
+
+def test_forgotten_programs_are_gone_with_all_their_inputs() -> None:
+    known = {
+        name: Measured(name=name, program=program)
+        for name, program in (("gzip", "gzip"), ("gunzip", "gzip"), ("sort", "sort"))
+    }
+    assert set(without(Library(known=known), "gzip").known) == {"sort"}
+
+
+def test_kept_measurements_read_back_the_same(tmp_path: Path) -> None:
+    found().write(tmp_path / "found.json")
+    assert read(tmp_path / "found.json") == found()
+
+
+def test_pairs_are_predicted_from_what_was_probed() -> None:
+    empty = Library()
+    apart, together = judged(found(), empty)
+    assert apart.predicted["two probes, max"].value == pytest.approx(1 + EXCESS * 80 / 50)
+    assert together.predicted["two probes, max"].value == pytest.approx(1 + EXCESS * 60 / 10)
+    assert apart.predicted["not slowed at all"].value == 1.0
+    assert "gzip" in table(found())
+    assert [row.target for row in rows(found())] == [8.0, None, 8.0, None]
+
+
+def test_errors_are_in_points_of_run_time_and_of_performance() -> None:
+    assert points(1.5, 2.0) == pytest.approx(50.0)
+    assert lost_points(1.0, 2.0) == pytest.approx(50.0)
