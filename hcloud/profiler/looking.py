@@ -62,12 +62,10 @@ def first_look(stage: Stage, vcpus: float) -> Look:
     output, cpu_s = [live.output_mib()], list[float]()
     patience_s = max(stage.run_s, min(SERVICE_PATIENCE_S, stage.left_s() / 3)) if stage.subject.metrics else stage.run_s
     while (spent_s := time.monotonic() - began) < patience_s and not (spent_s >= stage.run_s and seen.served):
-        live.attend(READ_EVERY_S)
-        if live.ended:
-            seen.take(stage)
-            return _of_ended(stage, stage.ended_well().duration_s, seen)
-        stage.attend(0.001)
+        stage.watch(READ_EVERY_S)
         seen.take(stage)
+        if live.ended:
+            return _of_ended(stage, stage.ended_well().duration_s, seen)
         if spent_s >= stage.run_s * len(output) / LOOKS_MIN and len(output) <= LOOKS_MIN:
             output.append(live.output_mib())
             cpu_s.append(live.cpu_s())

@@ -140,13 +140,7 @@ class Stage:
         """
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
-            self._go_on()
-            if self._live is None:
-                ready, _, _ = select.select(also, [], [], min(left_s, READ_EVERY_S))
-            else:
-                ready = self._live.attend(left_s, *also)
-                self._read_service()
-            if ready:
+            if ready := self.watch(left_s, *also):
                 return ready
             if self._live is not None and self._live.ended:
                 vcpus = self._vcpus
@@ -154,18 +148,24 @@ class Stage:
                 self.play(vcpus)
         return []
 
+    def watch(self, seconds: float, *also: int) -> list[int]:
+        """Let time pass as ``attend`` does, but no longer than the copy at work takes to end."""
+        if self.host.stopping():
+            raise Unmeasurable("it was asked to end before this was measured")
+        if self.left_s() <= 0:
+            raise Unmeasurable("the time for profiling was over before this was measured")
+        if self._live is None:
+            return select.select(also, [], [], min(seconds, READ_EVERY_S))[0]
+        ready = self._live.attend(seconds, *also)
+        self._read_service()
+        return ready
+
     def _read_service(self) -> None:
         if self._reader is not None and self._live is not None and not (self._live.ended or self._is_paused):
             try:
                 self._reader.step(self._live.pid)
             except OSError:  # it ends right now
                 return
-
-    def _go_on(self) -> None:
-        if self.host.stopping():
-            raise Unmeasurable("it was asked to end before this was measured")
-        if self.left_s() <= 0:
-            raise Unmeasurable("the time for profiling was over before this was measured")
 
     def ended_well(self) -> Outcome:
         """Take down the copy that ended by itself. Raises Unmeasurable: it failed."""
@@ -220,8 +220,7 @@ class Stage:
         live = self.play(vcpus)
         began, last = time.monotonic(), live.use()
         while not live.ended:
-            self._go_on()
-            live.attend(5 * READ_EVERY_S)
+            self.watch(5 * READ_EVERY_S)
             if not live.ended:
                 last = live.use()
         outcome = self.ended_well()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hcloud.engine.host import EngineHost
-from hcloud.engine.limits import found_cgroups
 from hcloud.errors import BadInput
 from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, run_copy
 from tests.engine.test_metrics_as_user import as_ordinary_user
@@ -59,22 +58,6 @@ def owned(folder: Path, uid: int) -> None:
     """Hand a directory to a user, as the engine does with a job's."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, uid, uid)
-
-
-def leftovers() -> set[str]:
-    """What copies could leave behind outside their work directory."""
-    groups = found_cgroups(f"profile-{os.getpid()}")
-    folders = {str(path) for path in Path(tempfile.gettempdir()).glob("hcloud-profile-*")}
-    mounts = {line for line in Path("/proc/self/mounts").read_text().splitlines() if "hcloud-profile-" in line}
-    return groups | folders | mounts
-
-
-@pytest.fixture(autouse=True)
-def no_leftovers() -> Iterator[None]:
-    """Nothing new is there after a test that was not there before."""
-    before = leftovers()
-    yield
-    wait_until(lambda: leftovers() <= before, timeout_s=10)
 
 
 def run_copy_here(copy: Copy) -> Outcome:

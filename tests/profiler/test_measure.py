@@ -1,0 +1,351 @@
+"""What is measured of real small programs, and that nothing a program does makes profiling fail.
+
+Of real measurements only what holds on a busy machine too is asserted; numbers are checked on known curves.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hcloud.engine.host import EngineHost, _isolation
+from hcloud.errors import Unmeasurable
+from hcloud.known import Findings, Measure
+from hcloud.model import MetricsHook, ProfileRequest, ProgressHook
+from hcloud.profiler.beside import Placed
+from hcloud.profiler.caused import _ratio
+from hcloud.profiler.looking import _grows_evenly
+from hcloud.profiler.measure import Bench, Subject, measure
+from hcloud.profiler.repeats import Interval
+from hcloud.profiler.sources import source_named
+from hcloud.profiler.subject import Stage
+from tests.waiting import wait_until
+
+LOOP = "i=0; while :; do i=$((i+1)); [ $((i % 3000)) -ne 0 ] || echo $i/1000000000 > progress; done"
+SPIN = "while :; do :; done"
+PROBE = """echo '{"requests_per_s": 12.5, "latency_ms": {"50": 1.5, "99": 9.0}}'"""
+PROGRESS = ProgressHook(file="progress")
+needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+
+
+@pytest.fixture
+def workdir() -> Iterator[Path]:
+    """A work directory that any user may reach, owned by nobody in particular."""
+    with tempfile.TemporaryDirectory(prefix="measured-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if os.geteuid() == 0:
+            os.chown(folder, 4321, 4321)
+        yield folder
+
+
+def subject(workdir: Path, script: str, **changes: Any) -> Subject:
+    """A shell script as a subject."""
+    return Subject(**{"name": "tested", "command": ("/bin/sh", "-c", script), "workdir": workdir, **changes})
+
+
+def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) -> Bench:
+    """A bench with time enough for a busy machine."""
+    return Bench(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
+
+
+def found(subject: Subject, host: EngineHost | None = None, **changes: Any) -> Findings:
+    """What a profiling run at one size finds."""
+    request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 30.0}
+    return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost())
+
+
+# ----------------------------------------------------------------------------------------------------------- measures
+def test_progress_file_is_the_measure_where_there_is_one(workdir: Path) -> None:
+    with bench(subject(workdir, LOOP, progress=PROGRESS)) as ours:
+        whole, little = ours.rate(1.0), ours.rate(0.05)
+    assert (whole.measure, little.measure) == (Measure.PROGRESS, Measure.PROGRESS)
+    assert 0 <= whole.low <= whole.value <= whole.high
+    assert little.value < whole.value
+    assert len(whole.use) == 4 and whole.use[0] > 0
+
+
+def test_program_that_ends_in_time_is_measured_by_its_runs(workdir: Path) -> None:
+    with bench(subject(workdir, "sleep 0.3"), run_s=10.0) as ours:
+        rate = ours.rate(0.5)
+    assert rate.measure is Measure.COMPLETION
+    assert 0 < rate.value < 1 / 0.3
+    assert rate.runs >= 3
+
+
+def test_service_is_measured_by_its_requests(workdir: Path) -> None:
+    hook = MetricsHook(probe=("/bin/sh", "-c", PROBE))
+    with bench(subject(workdir, "while :; do sleep 0.05; done", metrics=hook)) as ours:
+        rate = ours.rate(0.5)
+    assert (rate.measure, rate.value) == (Measure.REQUESTS, 12.5)
+
+
+def test_service_that_answers_later_under_the_same_load_has_lost_performance(workdir: Path) -> None:
+    # Its rate stays, its tail latency doubles after a while: what a load that does not wait for answers shows.
+    probe = """n=$(cat n 2>/dev/null || echo 0); n=$((n+1)); echo $n > n
+    echo "{\\"requests_per_s\\": 10, \\"latency_ms\\": {\\"99\\": $((n > 3 ? 20 : 10))}}" """
+    hook = MetricsHook(probe=("/bin/sh", "-c", probe))
+    stage = Stage(
+        subject(workdir, "while :; do sleep 0.05; done", metrics=hook),
+        EngineHost(),
+        run_s=0.8,
+        deadline=time.monotonic() + 60,
+    )
+    try:
+        values = [stage.sample(Measure.REQUESTS, 0.5)]
+        wait_until(lambda: values.append(stage.sample(Measure.REQUESTS, 0.5)) or values[-1] == 5.0, timeout_s=40)
+    finally:
+        stage.clear()
+    assert values[0] == 10.0
+
+
+def test_cpu_time_is_taken_where_nothing_better_is_to_be_had_and_that_is_said(workdir: Path) -> None:
+    with bench(subject(workdir, SPIN)) as ours:
+        rate = ours.rate(0.5)
+        assert rate.measure is Measure.CPU
+        assert 0 < rate.value < 0.9
+        assert any("another core" in note for note in ours.notes)
+
+
+def test_output_is_counted_whether_streamed_or_filed(workdir: Path) -> None:
+    for script in ("while :; do head -c 200000 /dev/zero; done", "while :; do head -c 200000 /dev/zero >> out; done"):
+        stage = Stage(subject(workdir, script), EngineHost(), run_s=0.8, deadline=time.monotonic() + 60)
+        try:
+            assert stage.sample(Measure.OUTPUT, 0.5) > 0
+        finally:
+            stage.clear()
+
+
+@pytest.mark.parametrize(
+    ("output", "even"),
+    [
+        ([0, 0, 5, 10, 15], True),
+        ([0, 50, 55, 61, 66], True),
+        ([0, 5, 5, 10, 15], False),
+        ([0, 1, 2, 30, 31], False),
+        ([0, 0, 1e-4, 2e-4, 3e-4], False),
+        ([0, 5, 10], False),
+    ],
+)
+def test_output_is_a_measure_only_where_it_grows_evenly(output: Sequence[float], even: bool) -> None:
+    assert _grows_evenly(list(output), run_s=4.0) is even
+
+
+# -------------------------------------------------------------------------------------------------- what programs do
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo bad >&2; exit 3", "it ended with code 3 after .* s: bad"),
+        ("exec no-such-program", "it ended with code 127"),
+        ("kill -9 $$", "it ended with code 137"),
+        ("sleep 60", "neither progress, requests, output nor CPU time"),
+    ],
+)
+def test_program_without_a_number_is_told_in_a_sentence(workdir: Path, script: str, words: str) -> None:
+    with bench(subject(workdir, script)) as ours, pytest.raises(Unmeasurable, match=words):
+        ours.rate(0.5)
+
+
+def test_missing_command_is_named(workdir: Path) -> None:
+    with (
+        bench(subject(workdir, "", command=("no-such-program",))) as ours,
+        pytest.raises(Unmeasurable, match="no command 'no-such-program'"),
+    ):
+        ours.rate(0.5)
+
+
+def test_network_that_it_may_not_have_is_its_own_failure(workdir: Path) -> None:
+    script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+    findings = found(subject(workdir, "", command=("python3", "-c", script)), run_s=10.0)
+    assert findings.readings == ()
+    assert any("ended with code 1" in note for note in findings.notes)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("while :; do for p in 0.5 0.2; do echo $p > progress; sleep 0.05; done; done", "went backwards"),
+        (f"echo many > progress; {SPIN}", "told of no progress"),
+        (SPIN, "told of no progress"),
+    ],
+)
+def test_nonsense_progress_is_said_and_something_else_measured(workdir: Path, script: str, words: str) -> None:
+    with bench(subject(workdir, script, progress=PROGRESS)) as ours:
+        look = ours.look(0.5)
+    assert look.measure is not Measure.PROGRESS
+    assert any(words in note for note in ours.notes)
+
+
+def test_program_over_at_once_gives_readings_and_a_warning(workdir: Path) -> None:
+    findings = found(subject(workdir, "true"), run_s=5.0)
+    assert findings.measure is Measure.COMPLETION
+    assert {each.question for each in findings.readings} >= {"type", "step"}
+
+
+def test_job_that_needs_more_memory_than_it_has_is_told_so(workdir: Path) -> None:
+    hog = "x = bytearray(300 << 20); import time; time.sleep(60)"
+    findings = found(subject(workdir, "", command=("python3", "-c", hog), memory_mib=64), run_s=10.0)
+    assert findings.readings == ()
+    assert findings.notes
+
+
+# ------------------------------------------------------------------------------------------------------- the whole run
+def test_run_answers_in_columns_of_the_classifier(workdir: Path) -> None:
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), steps_vcpus=(0.5, 0.25))
+    assert [(each.question, each.column) for each in findings.readings] == [
+        ("type", "local/here"),
+        ("nodes", "1"),
+        ("step", "0.5 vCPU"),
+        ("step", "0.25 vCPU"),
+    ]
+    assert findings.measure is Measure.PROGRESS
+    assert findings.duration_s > 0
+
+
+def test_run_of_one_more_node_answers_for_that_only(workdir: Path) -> None:
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), nodes=2)
+    assert [(each.question, each.column) for each in findings.readings] == [("nodes", "2")]
+
+
+@needs_stress_ng
+def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> None:
+    told: list[Findings] = []
+    request = ProfileRequest(
+        job_id="job-1",
+        type_column="local/here",
+        steps_vcpus=(0.5,),
+        sources=("integer", "memory-capacity", "network-bandwidth", "no-such-source"),
+        run_s=0.8,
+        total_s=25.0,
+    )
+    findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), EngineHost(), told=told.append)
+    pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
+    assert {each.column for question, each in pressures.items() if question[0] == "caused"} >= {"memory-capacity"}
+    for each in findings.readings:
+        if each.question in ("tolerated", "caused"):
+            assert 0 <= each.low <= each.value <= each.high <= 100
+    assert pressures["tolerated", "network-bandwidth"].value == 100
+    assert pressures["caused", "network-bandwidth"].value == 0
+    assert any("there is no source 'no-such-source'" in note for note in findings.notes)
+    assert [len(each.readings) for each in told] == sorted(len(each.readings) for each in told)
+
+
+def test_missing_stress_ng_is_noted_and_the_rest_measured(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.profiler.sources.shutil.which", lambda _: None)
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), sources=("integer",))
+    assert [each.question for each in findings.readings] == ["type", "step"]
+    assert any("stress-ng is not installed" in note for note in findings.notes)
+
+
+def test_run_without_time_says_so(workdir: Path) -> None:
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), total_s=0.05)
+    assert findings.readings == ()
+    assert any("time for profiling was over" in note for note in findings.notes)
+
+
+def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
+    told: list[Findings] = []
+    host = EngineHost(stopping=lambda: bool(told))
+    request = ProfileRequest(
+        job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=60.0
+    )
+    findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, told=told.append)
+    assert [each.column for each in findings.readings if each.question == "step"] == ["0.5 vCPU"]
+    assert any("asked to end" in note for note in findings.notes)
+
+
+def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
+    findings = found(subject(tmp_path / "gone", LOOP))
+    assert findings.readings == ()
+    assert any("not a directory" in note for note in findings.notes)
+
+
+@needs_stress_ng
+def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) -> None:
+    host = EngineHost(isolation=_isolation(), cgroup=None)
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), host, sources=("integer",), total_s=20.0)
+    assert ("tolerated", "integer") in [(each.question, each.column) for each in findings.readings]
+    assert any("no writable control groups" in note for note in findings.notes)
+
+
+# -------------------------------------------------------------------------------------------------------------- stages
+def test_paused_copy_stands_still_and_goes_on(workdir: Path) -> None:
+    stage = Stage(subject(workdir, LOOP, progress=PROGRESS), EngineHost(), run_s=0.8, deadline=time.monotonic() + 60)
+    try:
+        stage.play(0.5)
+        wait_until(lambda: stage.attend(0.05) or stage.progress(), timeout_s=20)
+        with stage.paused():
+            stage.attend(0.2)
+            before = stage.progress()
+            stage.attend(0.4)
+            assert stage.progress() == before
+        wait_until(lambda: stage.attend(0.05) or stage.progress() != before, timeout_s=20)
+    finally:
+        stage.clear()
+
+
+def test_stateful_subject_is_measured_after_its_warm_up_only(workdir: Path) -> None:
+    script = f"i=1; while [ $i -lt 100000 ]; do i=$((i+1)); done; {LOOP}"
+    began = time.monotonic()
+    warm = subject(workdir, script, progress=PROGRESS, stateful=True, warm_up_s=1.0)
+    with bench(warm) as ours:
+        ours.look(0.5)
+    assert time.monotonic() - began >= 1.0
+
+
+def test_copy_that_ends_is_started_again(workdir: Path) -> None:
+    stage = Stage(subject(workdir, "sleep 0.05"), EngineHost(), run_s=0.8, deadline=time.monotonic() + 60)
+    try:
+        stage.play(0.5)
+        wait_until(lambda: stage.attend(0.05) or stage.starts >= 3, timeout_s=20)
+    finally:
+        stage.clear()
+
+
+# ------------------------------------------------------------------------------------------------------- known curves
+class Simulated(Bench):
+    """A bench whose subject loses performance as a known curve says."""
+
+    full = 0.5
+    spread = 0.01
+
+    def _kept(self, placed: Placed, intensity: float, vcpus: float, within_s: float) -> Interval:
+        kept = 1 - self.full * intensity / 100
+        return Interval(value=kept, low=kept - self.spread, high=kept + self.spread, runs=4)
+
+
+@pytest.mark.parametrize(("full", "tolerated"), [(0.5, 10.0), (0.1, 50.0), (0.02, 100.0)])
+def test_tolerated_is_where_five_per_cent_are_lost(workdir: Path, full: float, tolerated: float) -> None:
+    ours = Simulated(subject(workdir, LOOP), EngineHost(), run_s=1.0, deadline_s=60.0)
+    ours.full = full
+    reading = ours.tolerated(source_named("integer"), 0.5, within_s=20.0)
+    assert reading.value == pytest.approx(tolerated)
+    assert (reading.question, reading.column) == ("tolerated", "integer")
+    assert reading.low <= reading.value <= reading.high
+
+
+def lost(value: float, spread: float = 0.0) -> Interval:
+    """A probe's loss."""
+    return Interval(value=value, low=value - spread, high=value + spread, runs=3)
+
+
+@pytest.mark.parametrize(
+    ("beside", "pressed", "highest", "caused"),
+    [(0.2, 0.4, 100.0, 50.0), (0.2, 0.2, 50.0, 50.0), (0.0, 0.4, 100.0, 0.0)],
+)
+def test_caused_compares_the_probe_beside_both(beside: float, pressed: float, highest: float, caused: float) -> None:
+    placed = Placed(source=source_named("llc-capacity"), highest=highest, cpu=0, notes=())
+    value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed)
+    assert value.value == pytest.approx(caused)
+    assert value.low <= value.value <= value.high
+
+
+def test_source_that_no_probe_feels_tells_nothing_of_what_is_caused() -> None:
+    placed = Placed(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
+    with pytest.raises(Unmeasurable, match="nothing here feels it"):
+        _ratio(lost(0.2), lost(0.01), placed)
