@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from hcloud.apply import Applier, Outcome, emit_trouble
+from hcloud.classifier.applications import identify, key_of, known_as
+from hcloud.classifier.book import Book, Surprise
+from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
+from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
@@ -18,7 +23,7 @@ from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.policy import Policy
 from hcloud.provider import Provider, Runner
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
-from hcloud.store import Lease, Store
+from hcloud.store import Lease, LiveView, Store
 
 PAUSED = "paused"
 """Key of the store's meta table: why launching and placing is paused ("" or absent: it is not)."""
@@ -95,6 +100,7 @@ class Controller:
         applier: Applier,
         rng: np.random.Generator,
         holder: str,
+        library: Library | None = None,
     ) -> None:
         """Take the ports; nothing is called yet."""
         self.store = store
@@ -106,6 +112,7 @@ class Controller:
         self.offers = OfferBook(providers=providers, clock=clock)
         self.rng = rng
         self.holder = holder
+        self.book = Book(library=library or Library())
         self.lease: Lease | None = None
         self.last_seen = _NOTHING_SEEN
         self.last_snapshot = Snapshot(now=clock.now())
@@ -128,6 +135,8 @@ class Controller:
         self._note_engine(seen)
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease)
         self.last_snapshot = self.snapshot()
+        self.observer.believed = self.last_snapshot.applications
+        self._tell_surprises()
         plan = make_plan(self.last_snapshot, self.policy, self.rng)
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._renew_leases()
@@ -150,6 +159,8 @@ class Controller:
             spend=self.last_spend,
             backoffs=tuple(b for b in view.backoffs if b.until_at > now),
             reachable=self.last_seen.reachable,
+            applications=self._believed(view),
+            programs=self._programs(view),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -215,6 +226,35 @@ class Controller:
                 break
         return self._book
 
+    # ------------------------------------------------------------------------------------------------- what is believed
+    def _believed(self, view: LiveView) -> Mapping[str, Classification]:
+        """Return what is believed of the applications of live jobs, and of those submitted jobs may be taken for."""
+        self.book.follow(view.applications)
+        if not view.applications:
+            return {}
+        wanted = {job.application: None for job in view.jobs if job.application}
+        for job in view.jobs:
+            if job.state is JobState.SUBMITTED and job.spec.profile is None:
+                identity = identify(job.spec)
+                known = known_as(identity, self.book.programs([identity.program]).get(identity.program, ()))
+                wanted[key_of(known, identity) if known is not None else identity.name] = None
+        return self.book.believe(wanted)
+
+    def _programs(self, view: LiveView) -> Mapping[str, tuple[Application, ...]]:
+        if not view.applications:
+            return {}
+        submitted = (job for job in view.jobs if job.state is JobState.SUBMITTED and job.spec.profile is None)
+        return self.book.programs({identify(job.spec).program: None for job in submitted})
+
+    def _tell_surprises(self) -> None:
+        """Write down how cells that profiling measured had been estimated before."""
+        surprises, self.book.surprises = self.book.surprises, []
+        if not surprises:
+            return
+        with self.store.transaction(self.clock.now(), self.lease) as txn:
+            for each in surprises:
+                txn.emit(EventKind.PREDICTION, **_surprise_fields(each))
+
     def _with_seen(self, instance: Instance) -> Instance:
         """Add when its worker last answered; silence is counted from this daemon's start at the earliest."""
         known = self.observer.seen_at.get(instance.id, instance.seen_at)
@@ -238,6 +278,25 @@ class Controller:
             return False
         expires_at, told_at = self._renewed.get(instance.id, (0.0, 0.0))
         return expires_at != instance.expires_at or now >= told_at + RENEW_EVERY_S
+
+
+def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
+    row, estimate = surprise.application, surprise.estimate
+    return {
+        "user": row.program.partition(":")[0],
+        "application": row.name,
+        "question": surprise.question,
+        "measure": None if row.measure is None else row.measure.value,
+        "instance_type": surprise.column if surprise.question == "type" else row.type_column,
+        "column": surprise.column,
+        "nodes": int(surprise.column) if surprise.question == "nodes" else 1,
+        "vcpus": row.reference_vcpus,
+        "predicted": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "measured": surprise.measured,
+        "alone": True,
+    }
 
 
 def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:

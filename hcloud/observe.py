@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hcloud.apply.learning import Reached, record_findings, record_reached
 from hcloud.apply.machines import adopt, emit_trouble
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
+from hcloud.known import Classification, Findings
 from hcloud.logs import LogArchive
 from hcloud.model import (
     JOB_ON_INSTANCE,
@@ -39,6 +41,8 @@ from hcloud.provider import (
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Change = Callable[[Transaction], object]
+RATE_WEIGHT = 0.1
+"""How much of the mean rate of requests a new sample replaces."""
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
 SLOW_POLL_S = 30.0
@@ -58,6 +62,15 @@ class Observation:
     moved: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where a unit runs: its worker's report, the machine's row, and whether nobody else holds part of it."""
+
+    worker: WorkerReport
+    instance: Instance
+    alone: bool
+
+
 @dataclass(slots=True)
 class Observer:
     """Reads providers and the engine. Its memory (poll times, absences, sample times) may be lost without harm."""
@@ -69,12 +82,15 @@ class Observer:
     owner: str
     logs: LogArchive
     poll_s: Mapping[str, float]
+    believed: Mapping[str, Classification] = field(default_factory=dict)
+    """What is believed of applications, as last planned with: what jobs reach is compared with it."""
     seen_at: dict[str, float] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     _listed_at: dict[str, float] = field(default_factory=dict)
     _absent: dict[str, tuple[int, float]] = field(default_factory=dict)
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampled_at: dict[str, float] = field(default_factory=dict)
+    _reached: dict[str, Reached] = field(default_factory=dict)
 
     def observe(self, sample_every_s: float, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
@@ -209,8 +225,10 @@ class Observer:
             self.seen_at[instance.id] = now
             changes += _registered(instance, worker, now)
             here = held.get(instance.id, {})
+            alone = len({job.id for job, _ in here.values()}) <= 1
             for report in worker.units:
-                changes += self._unit(report, worker, here.get(report.id), sample_every_s, ended)
+                host = Host(worker=worker, instance=instance, alone=alone)
+                changes += self._unit(report, host, here.get(report.id), sample_every_s, ended)
             if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
                 changes += self._missing(worker, here, now)
         return changes
@@ -218,24 +236,38 @@ class Observer:
     def _unit(
         self,
         report: UnitReport,
-        worker: WorkerReport,
+        host: Host,
         owner: Owner | None,
         sample_every_s: float,
         ended: dict[str, str],
     ) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
         if owner is None:
-            yield from self._unowned(report, worker, ended)
+            yield from self._unowned(report, host.worker, ended)
             return
         job, allocation = owner
+        instance_id = host.instance.id
         if report.started_at is not None and allocation.started_at is None:
             yield _start(job.id, allocation.rank, report.started_at)
         if report.sample is not None and self._sample_due(report, sample_every_s):
-            yield _sample(job, allocation.rank, worker.instance_id, report.sample)
-        if report.exit is not None and self.logs.collect(self.runner, report.id, worker.instance_id):
-            ended[report.id] = worker.instance_id
+            self._note_reached(report.id, report.sample)
+            yield _sample(job, allocation.rank, instance_id, report.sample)
+        if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
+            ended[report.id] = instance_id
             self._sampled_at.pop(report.id, None)
-            yield _end(job.id, allocation.rank, report)
+            reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
+            yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
+
+    def _note_reached(self, unit: str, sample: UnitSample) -> None:
+        """Remember what a unit has done so far; the rate of requests as a mean that forgets slowly."""
+        before, rate = self._reached.get(unit, Reached()), sample.requests_per_s
+        if rate is not None and before.requests_per_s is not None:
+            rate = before.requests_per_s + RATE_WEIGHT * (rate - before.requests_per_s)
+        self._reached[unit] = Reached(
+            progress=sample.progress if sample.progress is not None else before.progress,
+            written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
+            requests_per_s=rate if rate is not None else before.requests_per_s,
+        )
 
     def _unowned(self, report: UnitReport, worker: WorkerReport, ended: dict[str, str]) -> Iterator[Change]:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
@@ -363,16 +395,18 @@ def _start(job_id: str, rank: int, started_at: float) -> Change:
     return lambda txn: note_started(txn, txn.job(job_id), rank, started_at)
 
 
-def _end(job_id: str, rank: int, report: UnitReport) -> Change:
+def _end(
+    job_id: str, rank: int, report: UnitReport, host: Host, reached: Reached, believed: Classification | None
+) -> Change:
     exited = report.exit
     assert exited is not None
 
     def record(txn: Transaction) -> None:
-        job = txn.job(job_id)
-        started_at, ended_at = _plausible_times(job, rank, exited, txn.now)
-        release_allocation(
+        before = txn.job(job_id)
+        started_at, ended_at = _plausible_times(before, rank, exited, txn.now)
+        after = release_allocation(
             txn,
-            job,
+            before,
             rank,
             started_at=started_at,
             ended_at=ended_at,
@@ -382,8 +416,20 @@ def _end(job_id: str, rank: int, report: UnitReport) -> Change:
             cpu_s=exited.cpu_s,
             memory_mib_max=exited.memory_mib_max,
         )
+        if after is before:  # its end was recorded already, and so was what it taught
+            return
+        if after.spec.profile is not None and (exited.findings is not None or rank == 0):
+            record_findings(
+                txn, after, exited.findings or Findings(notes=(f"it ended without findings: {_how(exited)}",))
+            )
+        elif after.application:
+            record_reached(txn, after, host.instance, reached, believed, alone=host.alone)
 
     return record
+
+
+def _how(exited: ExitRecord) -> str:
+    return exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
 
 
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.jobs import enqueue, finish, preempted, wait
+from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import MachineActions, drain, emit_trouble, on_demand_price, renew
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
@@ -27,6 +27,7 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import (
     Action,
+    Classify,
     Drain,
     Enqueue,
     Finish,
@@ -34,6 +35,7 @@ from hcloud.planner.plan import (
     Place,
     Plan,
     Preempted,
+    Profile,
     Renew,
     StopAttempt,
     Terminate,
@@ -52,6 +54,8 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Preempted: preempted,  # type: ignore[dict-item]
     Wait: wait,  # type: ignore[dict-item]
     Finish: finish,  # type: ignore[dict-item]
+    Profile: profile,  # type: ignore[dict-item]
+    Classify: classify,  # type: ignore[dict-item]
     Drain: drain,  # type: ignore[dict-item]
     Renew: renew,  # type: ignore[dict-item]
 }

@@ -1,14 +1,15 @@
-"""Job actions that only change rows: enqueue, wait, finish, preempted."""
+"""Job actions that only change rows: enqueue, wait, finish, preempted, profile, classify."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hcloud.apply.records import change_job, reason_fields
 from hcloud.errors import Refused
-from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState
-from hcloud.planner.plan import Enqueue, Finish, Preempted, Wait
-from hcloud.store import Transaction
+from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
+from hcloud.planner.plan import Classify, Enqueue, Finish, Preempted, Profile, Wait
+from hcloud.store import Submission, Transaction
 
 
 def _require_over(job: Job, wish: str) -> None:
@@ -68,3 +69,64 @@ def finish(txn: Transaction, action: Finish) -> None:
     failure = job.attempt.failure if job.attempt and job.state in JOB_ON_INSTANCE else None
     failures = (*job.failures, failure) if failure else job.failures
     change_job(txn, job, action.state, action.reason, failures=failures)
+    _end_runs(txn, job, f"{job.id} has ended")
+
+
+# ------------------------------------------------------------------------------------------------------------ profiling
+def profile(txn: Transaction, action: Profile) -> None:
+    """Submit a job's profiling runs and note them with it, all in one transaction: so they are made once.
+
+    Refused where the job has gone on or was cancelled, or has a whole set of runs already.
+    """
+    job = txn.job(action.job_id)
+    if job.state is not JobState.SUBMITTED or job.cancelled_by:
+        raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
+    if job.profile_runs and not all(_only_looked(txn.job(run)) for run in job.profile_runs):
+        raise Refused(f"{job.id} was profiled already: {', '.join(job.profile_runs)}")
+    runs = txn.add_jobs([Submission(spec=spec, actor="hcloud") for spec in action.runs])
+    names = tuple(run.id for run in runs)
+    noted = replace(job, profile_runs=(*job.profile_runs, *names), application=action.application)
+    after = txn.put_job(replace(noted, wait_code=action.reason.code))
+    fields = {**reason_fields(action.reason), "from": job.state.value, "to": job.state.value, "profile_runs": names}
+    txn.emit(EventKind.JOB_STATE, job_id=after.id, user=job.spec.user, **fields)
+
+
+def _only_looked(run: Job) -> bool:
+    return run.state in JOB_ENDED and run.spec.profile is not None and run.spec.profile.look
+
+
+def classify(txn: Transaction, action: Classify) -> None:
+    """Take a job for an application, through PROFILED where it was; what still runs to profile it is cancelled.
+
+    Refused where it has gone on or was cancelled.
+    """
+    job = txn.job(action.job_id)
+    if job.state not in (JobState.SUBMITTED, JobState.PROFILED) or job.cancelled_by:
+        raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
+    if job.profile_runs and job.state is JobState.SUBMITTED:
+        text = f"its profiling run(s) {', '.join(job.profile_runs)} are over or given up"
+        job = change_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
+    change_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
+    txn.emit(
+        EventKind.JOB_CLASSIFIED,
+        job_id=job.id,
+        user=job.spec.user,
+        **{**reason_fields(action.reason), "application": action.application, "source": action.source},
+    )
+    _end_runs(txn, job, f"{job.id} goes on without them")
+
+
+def _end_runs(txn: Transaction, job: Job, why: str) -> None:
+    """Cancel the profiling runs of a job that are not over; the next cycles see to their end."""
+    for name in job.profile_runs:
+        run = txn.job(name)
+        if run.state in JOB_ENDED or run.cancelled_by is not None:
+            continue
+        txn.put_job(replace(run, cancelled_by="hcloud"))
+        fields: dict[str, Any] = {
+            "from": run.state.value,
+            "to": run.state.value,
+            "code": "cancel_requested",
+            "text": why,
+        }
+        txn.emit(EventKind.JOB_STATE, job_id=run.id, user=run.spec.user, **fields)

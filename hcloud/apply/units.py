@@ -112,6 +112,7 @@ class UnitActions:
             stop_grace_s=spec.stop_grace_s,
             progress=spec.progress,
             metrics=spec.metrics,
+            profile=spec.profile,
         )
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult]) -> None:

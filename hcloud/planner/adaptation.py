@@ -11,6 +11,7 @@ from __future__ import annotations
 from hcloud.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Finish, Preempted
+from hcloud.planner.profiling import leave_submitted
 from hcloud.planner.wording import deadline_numbers, seconds, usd
 
 _LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
@@ -19,6 +20,7 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
+    submitted: list[Job] = []
     for job in draft.jobs:
         if job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
@@ -33,16 +35,11 @@ def adapt(draft: Draft) -> None:
             if job.state is JobState.AWAITING_INSTANCE:
                 draft.count_active(job)
         elif job.state in _ADMISSIBLE:
-            draft.waiting.append(draft.enqueue(job, _admitted(draft, job)))
+            submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= draft.now:
             draft.waiting.append(draft.enqueue(job, _back(draft, job)))
-
-
-def _admitted(draft: Draft, job: Job) -> Reason:
-    waited_s = draft.now - job.submitted_at
-    numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
-    text = f"admitted {seconds(waited_s)} after submission, priority {job.spec.priority}"
-    return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+    if submitted:
+        leave_submitted(draft, submitted)
 
 
 def _back(draft: Draft, job: Job) -> Reason:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hcloud.model import FailureCause, InstanceId, JobId, JobState, Offer, Reason, Resources
+from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Offer, Reason, Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,29 @@ class Finish:
 
     job_id: JobId
     state: JobState
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Submit the profiling ``runs`` of a submitted job, which waits for them. ``application``: what it is to become."""
+
+    job_id: JobId
+    application: str
+    runs: tuple[JobSpec, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classify:
+    """Take a submitted job for ``application`` ("": for nothing known); it is enqueued next. Runs it still has end.
+
+    ``source``: profiled (for this job), known (from earlier), prior (what is typical).
+    """
+
+    job_id: JobId
+    application: str
+    source: str
     reason: Reason
 
 
@@ -115,7 +138,9 @@ class Terminate:
     reason: Reason
 
 
-Action = Enqueue | Preempted | Wait | Finish | Place | StopAttempt | Launch | Renew | Drain | Terminate
+Action = (
+    Enqueue | Preempted | Wait | Finish | Profile | Classify | Place | StopAttempt | Launch | Renew | Drain | Terminate
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,10 @@ class Performance:
         """The expected (median) performance."""
         return math.exp(self.mean)
 
+    def limits(self) -> tuple[float, float]:
+        """Return the limits between which it lies in 80 of 100 cases."""
+        return math.exp(self.mean - Z80 * self.deviation), math.exp(self.mean + Z80 * self.deviation)
+
     def reaches(self, target: float) -> float:
         """Return the probability that it is at least ``target`` (above 0)."""
         apart = self.mean - math.log(target)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hcloud.forecast.recent import NOTHING_RECENT, Recent
-from hcloud.known import Classification
+from hcloud.known import Application, Classification
 from hcloud.model import Instance, Job, Offer
 
 
@@ -77,5 +77,7 @@ class Snapshot:
     """What the last while has shown of queue, reserved room and machines; followed by the controller."""
     busy_s: tuple[float, ...] = ()
     """For how long machines were busy lately, oldest first: from being given a unit until it ended (ARQ §4.2)."""
+    programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
+    """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""

@@ -22,6 +22,7 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import (
     Action,
+    Classify,
     Drain,
     Enqueue,
     Finish,
@@ -29,6 +30,7 @@ from hcloud.planner.plan import (
     Place,
     Plan,
     Preempted,
+    Profile,
     Renew,
     StopAttempt,
     Terminate,
@@ -101,6 +103,31 @@ def _finish(world: World, action: Finish) -> None:
     job = world.jobs.pop(action.job_id)
     assert job.attempt is None or job.attempt.over, f"{job.id} is ended while its attempt runs"
     move_job(job, action.state)
+    _end_runs(world, job)
+
+
+def _profile(world: World, action: Profile) -> None:
+    job = world.jobs[action.job_id]
+    assert job.state is JobState.SUBMITTED, f"{job.id} is {job.state} and profiled"
+    first = 1 + max(number_of(job_id) for job_id in world.jobs)
+    names = tuple(f"job-{number}" for number in range(first, first + len(action.runs)))
+    for name, spec in zip(names, action.runs, strict=True):
+        world.jobs[name] = Job(id=name, spec=spec, state=JobState.SUBMITTED, submitted_at=world.now)
+    runs = (*job.profile_runs, *names)
+    world.jobs[job.id] = replace(job, profile_runs=runs, application=action.application, wait_code=action.reason.code)
+
+
+def _classify(world: World, action: Classify) -> None:
+    job = world.jobs[action.job_id]
+    assert job.state is JobState.SUBMITTED, f"{job.id} is {job.state} and classified"
+    world.jobs[job.id] = move_job(job, JobState.CLASSIFIED, application=action.application, wait_code="")
+    _end_runs(world, job)
+
+
+def _end_runs(world: World, job: Job) -> None:
+    for name in job.profile_runs:
+        if name in world.jobs:
+            world.jobs[name] = replace(world.jobs[name], cancelled_by="hcloud")
 
 
 def _place(world: World, action: Place) -> None:
@@ -166,6 +193,8 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     Preempted: _preempted,
     Wait: _wait,
     Finish: _finish,
+    Profile: _profile,
+    Classify: _classify,
     Place: _place,
     StopAttempt: _stop,
     Launch: _launch,

@@ -1,0 +1,149 @@
+"""What profiling runs found and jobs reached, written down as knowledge of their application, with the event of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hcloud.apply.records import run_time_s
+from hcloud.classifier.applications import (
+    WHOLE_JOBS,
+    alike,
+    feed,
+    identify,
+    learn,
+    ran,
+    recognise,
+    row_name,
+    scale_of,
+)
+from hcloud.known import Application, Classification, Estimate, Findings, Measure
+from hcloud.model import EventKind, Instance, Job
+from hcloud.planner.sizing import expected
+from hcloud.store import Transaction
+
+LEAST_RUN_S = 1.0
+"""What ran shorter says little about performance: starting up is most of it."""
+
+
+# ------------------------------------------------------------------------------------------------------------ profiling
+def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
+    """Record what one profiling run found, good for something or not, with a JOB_PROFILED event of the job profiled."""
+    request = run.spec.profile
+    assert request is not None
+    job = txn.job(request.job_id)
+    identity = identify(job.spec)
+    rows = txn.applications(identity.program)
+    own = next((row for row in rows if row.name == identity.name), None)
+    same = next((row for row in rows if request.look and alike(row, request, findings)), None)
+    if same is not None:
+        known = txn.put_application(recognise(same, identity, request, findings, run.id))
+        text = f"behaves as {same.name} does"
+    else:
+        known = txn.put_application(learn(own, identity, request, findings, run.id, txn.now))
+        text = "behaves otherwise than its program is known to" if request.look else _what_was_measured(findings)
+    notes = ", ".join(findings.notes)
+    txn.emit(
+        EventKind.JOB_PROFILED,
+        job_id=job.id,
+        user=job.spec.user,
+        application=known.name,
+        runs=[run.id],
+        measure=None if findings.measure is None else findings.measure.value,
+        readings=[
+            f"{each.question}:{each.column}:{each.value:.6g}:{each.low:.6g}:{each.high:.6g}:{each.runs}"
+            for each in findings.readings
+        ],
+        notes=list(findings.notes),
+        text=f"{run.id} ({run.spec.name.rpartition(':')[2]}, {findings.duration_s:.1f} s): {text}"
+        + (f"; {notes}" if notes else ""),
+    )
+
+
+def _what_was_measured(findings: Findings) -> str:
+    if not findings.readings:
+        return "nothing could be measured"
+    questions = dict.fromkeys(each.question for each in findings.readings)
+    counts = ", ".join(f"{sum(each.question == name for each in findings.readings)} x {name}" for name in questions)
+    return f"measured {counts}, by {findings.measure}"
+
+
+# ------------------------------------------------------------------------------------------------------------- feedback
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a job's last samples said it had done: totals since the start, and its mean rate of requests."""
+
+    progress: float | None = None
+    written_mib: float | None = None
+    requests_per_s: float | None = None
+    cpu_s: float | None = None
+
+
+def record_reached(
+    txn: Transaction, job: Job, instance: Instance, reached: Reached, believed: Classification | None, *, alone: bool
+) -> None:
+    """Record how a job of a known application did, beside what was expected, once its attempt is over.
+
+    ``instance``: where it ran (rank 0). ``alone``: nobody else held part of the machine as it ended.
+    """
+    row = txn.application(row_name(job.application)) if job.application else None
+    run_s, done = run_time_s(job), job.attempt is not None and job.attempt.over and job.attempt.failure is None
+    if row is None or run_s < LEAST_RUN_S or job.attempt is None or not job.attempt.over:
+        return
+    whole = done and job.attempt.stop_requested_at is None
+    row = ran(row, run_s) if whole else row
+    measured = _performance(row, reached, run_s, whole)
+    if measured is not None and believed is not None:
+        row = _compare(txn, job, instance, row, measured, believed, alone)
+    txn.put_application(row)
+
+
+def _performance(row: Application, reached: Reached, run_s: float, whole: bool) -> float | None:
+    """Return performance per second by the application's measure; None where this run cannot tell."""
+    if row.measure in WHOLE_JOBS:
+        part = 1.0 if whole else reached.progress if row.measure is Measure.PROGRESS else None
+    elif row.measure is Measure.REQUESTS:
+        return reached.requests_per_s
+    else:
+        part = {Measure.OUTPUT: reached.written_mib, Measure.CPU: reached.cpu_s}.get(row.measure or Measure.COMPLETION)
+    return part / run_s if part else None
+
+
+def _compare(
+    txn: Transaction, job: Job, instance: Instance, row: Application, measured: float, believed: Classification,
+    alone: bool,
+) -> Application:  # fmt: skip
+    """Write the PREDICTION event, and return the application with what the run adds to it."""
+    offer, nodes = instance.offer, len(job.attempt.allocations) if job.attempt is not None else 1
+    column, vcpus = f"{offer.provider}/{offer.instance_type.name}", job.spec.held_of(instance.capacity).vcpus
+    asked = row.reference_vcpus or vcpus
+    own = expected(believed, column, vcpus=vcpus, asked_vcpus=asked, nodes=nodes)
+    base = expected(believed, column, vcpus=asked, asked_vcpus=asked)
+    scale = scale_of(row, job.application)
+    if own is None or base is None:
+        return (
+            feed(row, column, measured / scale, None, alone=alone) if scale and nodes == 1 and vcpus == asked else row
+        )
+    factor = own.value / base.value * (scale or 1.0)
+    if scale == 0.0:  # the first run under this input tells its scale
+        inputs = {**row.inputs, identify(job.spec).input: measured / own.value}
+        return replace(row, inputs=inputs)
+    low, high = own.limits()
+    txn.emit(
+        EventKind.PREDICTION,
+        job_id=job.id,
+        instance_id=instance.id,
+        user=job.spec.user,
+        application=row.name,
+        question="run",
+        measure=None if row.measure is None else row.measure.value,
+        instance_type=column,
+        nodes=nodes,
+        vcpus=vcpus,
+        predicted=own.value,
+        low=low,
+        high=high,
+        measured=measured,
+        alone=alone,
+    )
+    relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
+    return feed(row, column, measured / factor, relative, alone=alone)

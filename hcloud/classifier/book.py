@@ -1,0 +1,135 @@
+"""What is believed of every known application: fitted once per library, classified once per application and change.
+
+Bounded work: however many jobs wait, an application is classified once, not per job or cycle; the estimators are fitted
+anew only when a good part of the rows has changed; and one call classifies only so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from hcloud.classifier.applications import is_profiled, measured_of, row_name, scale_of
+from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.library import Library
+from hcloud.known import Application, Classification, Estimate
+
+REFIT_SHARE = 0.05
+"""Fit again when this part of the fitted rows is new or has changed since."""
+CLASSIFIED_AT_ONCE = 20
+"""Applications classified in one call; the others keep what was believed of them, or come next time."""
+K = TypeVar("K", str, int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surprise:
+    """A cell that was measured after it had been estimated."""
+
+    application: Application
+    question: str
+    column: str
+    estimate: Estimate
+    measured: float
+
+
+@dataclass(slots=True)
+class Book:
+    """Follows the rows of known applications. ``library``: the reference programs."""
+
+    library: Library = field(default_factory=Library)
+    classifier: Classifier = field(default_factory=Classifier)
+    surprises: list[Surprise] = field(default_factory=list)
+    """Cells measured after they had been estimated, since last taken out by the caller."""
+    _rows: Mapping[str, Application] = field(default_factory=dict)
+    _programs: dict[str, dict[str, Application]] = field(default_factory=dict)
+    _fitted: FittedClassifier | None = None
+    _fit_number: int = 0
+    _changed: set[str] = field(default_factory=set)
+    _beliefs: dict[str, tuple[int, int, Classification]] = field(default_factory=dict)
+
+    def follow(self, rows: Mapping[str, Application]) -> None:
+        """Take in all rows as they are now; costs nothing where none has changed."""
+        if rows is self._rows:
+            return
+        for name, row in rows.items():
+            before = self._rows.get(name)
+            if before is None or before.revision != row.revision:
+                self._programs.setdefault(row.program, {})[name] = row
+                if is_profiled(row) or (before is not None and is_profiled(before)):
+                    self._changed.add(name)
+                if before is not None and before.runs != row.runs:
+                    self.surprises += self._surprises(before, row)
+        self._rows = rows
+
+    def programs(self, wanted: Iterable[str]) -> dict[str, tuple[Application, ...]]:
+        """Return the rows of those of the ``wanted`` programs that are known at all, by name."""
+        found = {program: self._programs[program] for program in wanted if program in self._programs}
+        return {program: tuple(rows[name] for name in sorted(rows)) for program, rows in found.items()}
+
+    def believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
+        """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known."""
+        fitted, left, found = self._fit(), CLASSIFIED_AT_ONCE, dict[str, Classification]()
+        for key in wanted:
+            row = self._rows.get(row_name(key))
+            if row is None or not row.cells:
+                continue
+            number, revision, belief = self._beliefs.get(row.name, (0, -1, None))
+            if belief is None or ((number, revision) != (self._fit_number, row.revision) and left > 0):
+                if left <= 0:
+                    continue
+                left -= 1
+                belief = replace(fitted.classify(measured_of(row)), measure=row.measure)
+                self._beliefs[row.name] = (self._fit_number, row.revision, belief)
+            found[key] = _scaled(belief, scale_of(row, key))
+        return found
+
+    def _fit(self) -> FittedClassifier:
+        """Return the fitted classifier, renewed where enough rows have changed."""
+        if self._fitted is None or len(self._changed) > REFIT_SHARE * len(self._fitted.library.known):
+            own = {name: measured_of(row) for name, row in self._rows.items() if is_profiled(row)}
+            self._fitted = self.classifier.fit(Library(known={**self.library.known, **own}))
+            self._fit_number += 1
+            self._changed.clear()
+        return self._fitted
+
+    def _surprises(self, before: Application, after: Application) -> Iterator[Surprise]:
+        _, revision, belief = self._beliefs.get(before.name, (0, -1, None))
+        if belief is None or revision != before.revision or before.measure is not after.measure:
+            return
+        answers: dict[str, Mapping[str, Estimate]] = {
+            "type": belief.by_type,
+            "step": belief.by_step,
+            "nodes": {str(count): each for count, each in belief.by_nodes.items()},
+            "tolerated": belief.tolerated,
+            "caused": belief.caused,
+        }
+        for question, columns in after.cells.items():
+            for column, value in columns.items():
+                estimate = answers.get(question, {}).get(column)
+                # The first cell of a row only sets its scale: nothing was predicted.
+                if estimate is not None and column not in before.cells.get(question, {}) and before.cells.get(question):
+                    yield Surprise(
+                        application=after, question=question, column=column, estimate=estimate, measured=value
+                    )
+
+
+def _scaled(belief: Classification, scale: float) -> Classification:
+    """Return a belief with performance ``scale`` times as high; 0: in an unknown unit."""
+    if scale == 1.0:
+        return belief
+    if scale == 0.0:
+        return replace(belief, measure=None)
+    return replace(
+        belief,
+        by_type=_times(belief.by_type, scale),
+        by_step=_times(belief.by_step, scale),
+        by_nodes=_times(belief.by_nodes, scale),
+    )
+
+
+def _times(answers: Mapping[K, Estimate], scale: float) -> dict[K, Estimate]:
+    return {
+        column: replace(each, value=each.value * scale, low=each.low * scale, high=each.high * scale)
+        for column, each in answers.items()
+    }

@@ -1,0 +1,397 @@
+"""How a submitted job becomes known: taken for a known program, profiled on machines of its own, or let go on unknown.
+
+A job nobody has seen is run for seconds on one or two small machines (Paragon §2.2, Quasar: Dissertation §4.3.2); the
+same program under new input is only looked at. Profiling serves the job, so it never stands in its way: it has a part
+of the time to the deadline, a price and a number of jobs at one time, and who has waited long enough goes on without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
+from hcloud.known import Application, Classification
+from hcloud.model import (
+    BatchTarget,
+    InstanceState,
+    Job,
+    JobId,
+    JobSpec,
+    Market,
+    Nodes,
+    Number,
+    Offer,
+    ProfileRequest,
+    Reason,
+    Retries,
+)
+from hcloud.planner.draft import Draft
+from hcloud.planner.plan import Classify, Profile, Wait
+from hcloud.planner.sizing import expected
+from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
+from hcloud.policy import Profiling
+
+SOURCES = ("llc-capacity", "memory-bandwidth")
+"""The two sources of interference that are tuned: both felt from other cores, and between them they tell most of what
+the others do (iBench ch. 5; two probes per question as in Paragon §2.2)."""
+FRUITLESS_RUNS = 3
+"""A program of which so many runs could not learn anything is not profiled again."""
+STOP_MARGIN_S = 30.0
+"""A profiling run that is not over this long after its own time cap is stopped."""
+PROFILE_TAG = "hcloud.profile"
+"""Tag of profiling runs; its value is the job that is profiled."""
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What is under way: profiling runs by the job they are for, and the programs being profiled."""
+
+    draft: Draft
+    runs: dict[JobId, list[Job]] = field(default_factory=dict)
+    programs: set[str] = field(default_factory=set)
+
+    @property
+    def policy(self) -> Profiling:
+        return self.draft.policy.profiling
+
+    def waited_s(self, job: Job) -> float:
+        return self.draft.now - job.submitted_at
+
+
+def leave_submitted(draft: Draft, submitted: Sequence[Job]) -> None:
+    """Decide about jobs taken in (``submitted``, by number); those that go on come out in ``draft.waiting``."""
+    plain = not draft.policy.profiles_jobs and not draft.snapshot.programs
+    desk = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(draft, submitted)
+    queued = []
+    for job in submitted if desk is None else sorted(submitted, key=_urgency):
+        if desk is None or job.spec.profile is not None:
+            queued.append(draft.enqueue(job, _admitted(draft, job)))
+        elif (gone_on := _decide(desk, job)) is not None:
+            queued.append(gone_on)
+    if queued:
+        draft.waiting = sorted([*draft.waiting, *queued], key=lambda job: number_of(job.id))
+
+
+def _urgency(job: Job) -> tuple[int, float, int]:
+    return (-job.spec.priority, job.submitted_at, number_of(job.id))
+
+
+def _open_desk(draft: Draft, submitted: Sequence[Job]) -> _Desk:
+    desk = _Desk(draft)
+    for job in draft.jobs:
+        if job.spec.profile is not None and job.cancelled_by is None:
+            desk.runs.setdefault(job.spec.profile.job_id, []).append(job)
+    desk.programs = {identify(job.spec).program for job in submitted if job.id in desk.runs}
+    return desk
+
+
+def _admitted(draft: Draft, job: Job) -> Reason:
+    waited_s = draft.now - job.submitted_at
+    numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
+    text = f"admitted {seconds(waited_s)} after submission, priority {job.spec.priority}"
+    return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+
+
+# ------------------------------------------------------------------------------------------------------------- deciding
+def _decide(desk: _Desk, job: Job) -> Job | None:
+    """Return the job as queued, or None where it is being profiled, or waits for that."""
+    identity = identify(job.spec)
+    rows = desk.draft.snapshot.programs.get(identity.program, ())
+    known = known_as(identity, rows)
+    if job.id in desk.runs:
+        return _give_up(desk, job)
+    if known is not None:
+        return _go_known(desk, job, identity, known)
+    if job.profile_runs and not _looked_in_vain(job, identity, rows):
+        text = "its profiling runs ended without anything to go by; it is taken for a typical application"
+        return _go_unknown(desk, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
+    refusal = _not_to_be_profiled(desk, job, identity, rows)
+    if refusal is not None:
+        return _go_unknown(desk, job, refusal.code, refusal.text, refusal.numbers)
+    return _start(desk, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
+
+
+def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
+    """Whether a look has shown that it is not what its program is known for: a whole profile is to come."""
+    own = next((row for row in rows if row.name == identity.name), None)
+    return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
+
+
+def _give_up(desk: _Desk, job: Job) -> Job | None:
+    """Let a job go on whose runs take too long; None: they have time left."""
+    runs, policy, now = desk.runs[job.id], desk.policy, desk.draft.now
+    ends_at = min(min(run.submitted_at for run in runs) + policy.total_s + policy.patience_s, _slack_ends_at(desk, job))
+    if now < ends_at:
+        return None
+    text = f"{len(runs)} profiling run(s) are not over, and it can wait no longer; taken for a typical application"
+    return _go_unknown(desk, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": desk.waited_s(job)})
+
+
+def _slack_ends_at(desk: _Desk, job: Job) -> float:
+    """Return until when profiling may keep a job: a part of the time from its submission to its deadline."""
+    deadline_at = job.deadline_at
+    if deadline_at is None:
+        return inf
+    return job.submitted_at + desk.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
+
+
+def _not_to_be_profiled(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+    """Return why this job is never profiled, whatever is free; None: it may be."""
+    spec, policy = job.spec, desk.policy
+    own = [row for row in rows if row.name == identity.name]
+    fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
+    lasts_s = min([row.run_s for row in rows if row.run_s is not None], default=inf)
+    lasts_s = min(lasts_s, spec.max_runtime_s if spec.max_runtime_s is not None else inf)
+    why: Mapping[str, tuple[bool, str]] = {
+        "profiling_off": (not desk.draft.policy.profiles_jobs, "the policy profiles no jobs"),
+        "profiling_never": (spec.profiling == "never", "it asked not to be profiled"),
+        "profiling_target": (
+            spec.target.kind not in policy.for_targets,
+            f"{spec.target.kind} jobs are not profiled (profiling.for_targets)",
+        ),
+        "profiling_network": (
+            spec.network != "none",
+            "it uses the machine's network, and a copy of it would talk to the outside as well",
+        ),
+        "profiling_image": (spec.image is not None, "it runs in a container image, which cannot be copied safely"),
+        "profiling_stateful": (
+            spec.stateful and policy.warm_up_s == 0,
+            "it is stateful, and the policy has no warm-up for such jobs",
+        ),
+        "profiling_short": (
+            lasts_s < policy.skip_if_shorter_than_s,
+            f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(policy.skip_if_shorter_than_s)} is not "
+            "worth it",
+        ),
+        "profiling_fruitless": (
+            fruitless >= FRUITLESS_RUNS,
+            f"{fruitless} profiling runs of this program could not learn anything",
+        ),
+    }
+    return next((Reason(code=code, text=text) for code, (holds, text) in why.items() if holds), None)
+
+
+# ---------------------------------------------------------------------------------------------------------------- going
+def _go_known(desk: _Desk, job: Job, identity: Identity, row: Application) -> Job | None:
+    key = key_of(row, identity)
+    believed = desk.draft.snapshot.applications.get(key)
+    if believed is None and desk.waited_s(job) < desk.policy.patience_s:
+        _hold(desk, job, "classifying", f"{row.name} is being classified", {})
+        return None
+    source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
+    text = f"profiled in {len(job.profile_runs)} run(s)" if source == "profiled" else f"taken for {row.name}"
+    if source == "known" and identity.input not in row.inputs:
+        text += f", which behaved alike under {len(row.inputs)} inputs"
+    elif source == "known" and job.profile_runs:
+        text += ", as which it behaved in a short look"
+    numbers = _believed(row, job, believed) if believed is not None else {}
+    if "predicted" in numbers:
+        text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
+        text += f" ({numbers['predicted_low']:.4g} to {numbers['predicted_high']:.4g})"
+    return _go(desk, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
+
+
+def _believed(row: Application, job: Job, known: Classification) -> dict[str, Number]:
+    """Return what is believed of a job, as numbers of a reason."""
+    numbers: dict[str, Number] = {
+        "quality_target": round(known.quality_target.value, 4),
+        "quality_class": known.quality_class,
+        "nearest": ", ".join(f"{each.name} ({each.similarity:.0%})" for each in known.nearest[:3]),
+        "measure": None if row.measure is None else row.measure.value,
+    }
+    vcpus = job.spec.resources.vcpus
+    alone = expected(known, row.type_column, vcpus=vcpus, asked_vcpus=row.reference_vcpus or vcpus)
+    if alone is not None:
+        low, high = alone.limits()
+        numbers |= {"predicted": alone.value, "predicted_low": low, "predicted_high": high}
+    return numbers
+
+
+def _go_unknown(desk: _Desk, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
+    if not desk.draft.policy.profiles_jobs and not job.profile_runs:
+        return desk.draft.enqueue(job, _admitted(desk.draft, job))
+    return _go(desk, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
+
+
+def _go(desk: _Desk, job: Job, application: str, source: str, reason: Reason) -> Job:
+    desk.draft.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
+    known = replace(job, application=application)
+    return desk.draft.enqueue(known, _admitted(desk.draft, job))
+
+
+def _hold(desk: _Desk, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
+    """Leave a job where it is, and say why, if that is news."""
+    if job.wait_code != code:
+        desk.draft.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
+
+
+# ------------------------------------------------------------------------------------------------------------- starting
+def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | None:
+    """Plan the runs, or say what is not free for them; a job that has waited long enough goes on without."""
+    policy, draft = desk.policy, desk.draft
+    offers = _offers_for(desk, job)
+    boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
+    needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(desk, job) - draft.now
+    if needs_s > left_s:
+        text = f"it would take up to {seconds(needs_s)}, and {seconds(max(0.0, left_s))} may be spent of the time to "
+        return _go_unknown(
+            desk, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
+        )
+    hold = _why_not_now(desk, job, identity, offers)
+    if hold is None:
+        runs, cost_usd = _affordable(desk, _runs(desk, job, offers, look=look), offers)
+        if not runs:
+            text = f"even one run on {offer_words(offers[0])} would cost more than {usd(cost_usd)}"
+            return _go_unknown(desk, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
+        desk.programs.add(identity.program)
+        desk.runs[job.id] = []
+        draft.add(
+            Profile(job_id=job.id, application=identity.name, runs=runs, reason=_starting(runs, offers, cost_usd))
+        )
+        return None
+    if desk.waited_s(job) >= policy.patience_s:
+        text = f"after {seconds(desk.waited_s(job))} still {hold.text}"
+        return _go_unknown(desk, job, "profiling_no_room", text, {**hold.numbers, "waited_s": desk.waited_s(job)})
+    _hold(desk, job, hold.code, hold.text, hold.numbers)
+    return None
+
+
+def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
+    draft, busy, limit = desk.draft, len(desk.runs), desk.policy.max_concurrent
+    if draft.snapshot.paused:
+        return Reason(code="paused", text=f"nothing is started now: {draft.snapshot.paused}")
+    if identity.program in desk.programs:
+        text = f"another job of {identity.program} is being profiled"
+        return Reason(code="profiling_same_program", text=text)
+    if busy >= limit:
+        text = f"{busy} jobs are being profiled, the most at one time"
+        return Reason(code="profiling_slots", text=text, numbers={"busy": busy, "limit": limit})
+    if not offers:
+        text = "no machine to profile it on can be had"
+        return Reason(code="profiling_no_offer", text=text)
+    if _idle_machine(draft, offers[0]):
+        return None
+    refusal = draft.ledger.refusal(offers[0], {job.spec.user: 1.0})
+    if refusal is None:
+        return None
+    return Reason(
+        code=f"profiling_{refusal.code}", text=f"{offer_words(offers[0])}: {refusal.text}", numbers=refusal.numbers
+    )
+
+
+def _idle_machine(draft: Draft, offer: Offer) -> bool:
+    """Whether a machine of that type stands idle."""
+    return any(
+        each.state is InstanceState.READY
+        and each.offer.instance_type.name == offer.instance_type.name
+        and not draft.fleet.holdings[at]
+        for at, each in enumerate(draft.fleet.instances)
+    )
+
+
+def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
+    """Return the cheapest offer of each of the two cheapest types that suit; never spot, which may go in the middle."""
+    draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
+    patterns = replace(job.spec, instance_types=desk.policy.instance_types)
+    for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
+        name = offer.instance_type.name
+        suits = job.spec.may_run_on(name) and patterns.may_run_on(name) and offer.market is not Market.SPOT
+        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer):
+            cheapest.setdefault((offer.provider, name), offer)
+    return list(cheapest.values())[:2]
+
+
+def _can_be_had(draft: Draft, offer: Offer) -> bool:
+    caps = draft.policy.caps
+    dear = caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h
+    none_allowed = caps.max_instances_per_type.get(offer.instance_type.name) == 0
+    backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
+    return (
+        not (dear or none_allowed or backed_off or offer.available == 0) and draft.policy.allow.refusal(offer) is None
+    )
+
+
+def _runs(desk: _Desk, job: Job, offers: Sequence[Offer], *, look: bool) -> list[tuple[JobSpec, float]]:
+    """Return the runs to make, most telling first, each with what it may cost."""
+    vcpus, first = job.spec.resources.vcpus, offers[0]
+    if look:
+        return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
+    runs = [_run(desk, job, first, "base", steps_vcpus=(vcpus, vcpus / 2), sources=SOURCES)]
+    if len(offers) > 1:
+        runs.append(_run(desk, job, offers[1], "type", steps_vcpus=(vcpus,)))
+    if job.spec.nodes.count > 1:
+        runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
+    return runs
+
+
+def _run(
+    desk: _Desk,
+    job: Job,
+    offer: Offer,
+    what: str,
+    *,
+    steps_vcpus: tuple[float, ...],
+    sources: tuple[str, ...] = (),
+    nodes: int = 1,
+    look: bool = False,
+) -> tuple[JobSpec, float]:
+    policy, spec = desk.policy, job.spec
+    request = ProfileRequest(
+        job_id=job.id,
+        type_column=f"{offer.provider}/{offer.instance_type.name}",
+        steps_vcpus=steps_vcpus,
+        sources=sources,
+        nodes=nodes,
+        run_s=policy.run_s,
+        total_s=policy.total_s,
+        warm_up_s=policy.warm_up_s if spec.stateful else 0.0,
+        look=look,
+    )
+    run = replace(
+        spec,
+        name=f"{spec.name}:profile-{what}",
+        target=BatchTarget(),
+        nodes=Nodes(count=nodes, minimum=nodes),
+        tags={**spec.tags, PROFILE_TAG: job.id},
+        interruptible=False,
+        retries=Retries(limits={"instance_lost": 1, "preempted": 1, "evicted": 1}),
+        max_runtime_s=policy.total_s + STOP_MARGIN_S,
+        stop_grace_s=min(spec.stop_grace_s, 5.0),
+        budget_usd=None,
+        instance_types=(offer.instance_type.name,),
+        exclusive=True,
+        profiling="never",
+        profile=request,
+    )
+    held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
+    return run, nodes * offer.price_usd_per_h * held_s / 3600
+
+
+def _affordable(
+    desk: _Desk, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
+) -> tuple[tuple[JobSpec, ...], float]:
+    """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
+    per_day_usd, policy = desk.draft.policy.budgets.per_day_usd, desk.policy
+    limit_usd = min(
+        policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
+        policy.max_share_of_budget * per_day_usd if per_day_usd is not None else inf,
+    )
+    taken, cost_usd = list[JobSpec](), 0.0
+    for spec, run_usd in runs:
+        if cost_usd + run_usd <= limit_usd:
+            taken.append(spec)
+            cost_usd += run_usd
+        elif not taken:
+            return (), limit_usd
+    return tuple(taken), cost_usd
+
+
+def _starting(runs: Sequence[JobSpec], offers: Sequence[Offer], cost_usd: float) -> Reason:
+    looks = any(run.profile is not None and run.profile.look for run in runs)
+    what = "looked at in one short run, as its program is known" if looks else f"profiled in {len(runs)} run(s)"
+    types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))
+    text = f"{what} on {types}, for {usd(cost_usd)} at most"
+    numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types}
+    return Reason(code="profiling", text=text, numbers=numbers)

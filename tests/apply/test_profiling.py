@@ -1,0 +1,179 @@
+"""Submitted jobs become known: profiled by runs of their own, recognised under new input, never held up for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hcloud.classifier.applications import identify
+from hcloud.engine.fake import StartFault
+from hcloud.model import BatchTarget, EventKind, Job, JobState, Nodes, ProgressHook
+from tests.apply.deployment import Deployment, deployment
+
+TYPES = {
+    "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},
+    "m.two": {"vcpus": 4, "memory_mib": 8192, "usd_per_h": 0.7},
+}
+PROFILING = {"enabled": True, "run_s": 2, "total_s": 20, "patience_s": 60, "skip_if_shorter_than_s": 0}
+PROMISE = BatchTarget()
+
+
+def open_site(home: Path, **profiling: object) -> Deployment:
+    cloud = {"types": TYPES, "markets": ["on_demand"], "persist": True, "boot": {"p50_s": 2, "p95_s": 2}}
+    return deployment(home, cloud, {"profiling": {**PROFILING, **profiling}})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Deployment:
+    return open_site(tmp_path)
+
+
+def runs_of(site: Deployment, job: Job) -> list[Job]:
+    return [site.scene.store.job(run) for run in site.scene.store.job(job.id).profile_runs]
+
+
+def states_of(site: Deployment, job: Job) -> list[str]:
+    """The states a job went through."""
+    told = [event for event in site.events(EventKind.JOB_STATE) if event.job_id == job.id]
+    return list(dict.fromkeys(str(event.fields["to"]) for event in told))
+
+
+def classified(site: Deployment, job: Job) -> dict[str, object]:
+    (event,) = [event for event in site.events(EventKind.JOB_CLASSIFIED) if event.job_id == job.id]
+    return dict(event.fields)
+
+
+def until_ended(site: Deployment, *jobs: Job) -> None:
+    site.until(lambda: all(site.scene.store.job(job.id).finished_at for job in jobs), cycles=250)
+
+
+def test_job_nobody_has_seen_is_profiled_classified_and_run(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "30", target=PROMISE, tags={"team": "a"}, progress=ProgressHook(file="p"))
+    site.cycle(2)
+    assert site.scene.store.job(job.id).wait_code == "profiling"
+    until_ended(site, job)
+    base, other = runs_of(site, job)
+    assert (base.spec.name, other.spec.name) == ("job:profile-base", "job:profile-type")
+    assert (base.spec.user, base.spec.tags) == ("ada", {"team": "a", "hcloud.profile": job.id})
+    assert base.spec.exclusive
+    assert [run.state for run in (base, other)] == [JobState.SUCCEEDED] * 2
+    known = [state for state in states_of(site, job) if state != "awaiting_instance"]
+    assert known == ["submitted", "profiled", "classified", "queued", "placed", "running", "succeeded"]
+    ended = site.scene.store.job(job.id)
+    row = site.scene.store.live().applications[ended.application]
+    assert set(row.runs) == {base.id, other.id}
+    assert set(row.cells["type"]) == {"mock/m.one", "mock/m.two"}
+    said = classified(site, job)
+    assert (said["source"], said["application"]) == ("profiled", row.name)
+    assert len([e for e in site.events(EventKind.JOB_PROFILED) if e.job_id == job.id]) == 2
+
+
+def test_what_was_expected_of_a_job_stands_beside_what_it_reached(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "30", target=PROMISE, progress=ProgressHook(file="p"))
+    until_ended(site, job)
+    predictions = [event.fields for event in site.events(EventKind.PREDICTION) if event.job_id == job.id]
+    (told,) = predictions
+    assert told["question"] == "run"
+    assert float(str(told["measured"])) == pytest.approx(1 / 30, rel=0.2)
+    assert float(str(told["predicted"])) == pytest.approx(1 / 30, rel=0.4)
+    assert site.scene.store.live().applications[site.job(1).application].run_s == pytest.approx(30, rel=0.2)
+
+
+def test_known_job_is_not_profiled_again_and_one_under_new_input_is_only_looked_at(site: Deployment) -> None:
+    hook = ProgressHook(file="p")
+    (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    until_ended(site, first)
+    (again,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    (other,) = site.submit("sleep", "60", target=PROMISE, progress=hook)
+    until_ended(site, again, other)
+    assert runs_of(site, again) == []
+    assert classified(site, again)["source"] == "known"
+    (look,) = runs_of(site, other)
+    assert look.spec.name == "job:profile-look"
+    row = site.scene.store.live().applications[site.scene.store.job(first.id).application]
+    assert row.inputs[identify(other.spec).input] == pytest.approx(0.5, rel=0.1)
+    assert site.scene.store.job(other.id).application.startswith(f"{row.name}#")
+    assert float(str(classified(site, other)["predicted"])) == pytest.approx(1 / 60, rel=0.4)
+
+
+def test_jobs_of_one_program_wait_for_the_first_ones_profile(site: Deployment) -> None:
+    jobs = site.submit("sleep", "20", count=4, target=PROMISE)
+    site.cycle(3)
+    assert [site.scene.store.job(job.id).wait_code for job in jobs[1:]] == ["profiling_same_program"] * 3
+    until_ended(site, *jobs)
+    assert [len(runs_of(site, job)) for job in jobs] == [2, 0, 0, 0]
+
+
+def test_cancelled_job_takes_its_runs_along(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "30", target=PROMISE)
+    site.until(lambda: any(run.state is JobState.RUNNING for run in runs_of(site, job)))
+    site.scene.store.request_cancel(job.id, "ada", site.now)
+    until_ended(site, job, *runs_of(site, job))
+    assert {run.state for run in runs_of(site, job)} == {JobState.CANCELLED}
+    assert site.scene.store.job(job.id).state is JobState.CANCELLED
+
+
+def test_runs_that_fail_do_not_hold_the_job_up(site: Deployment) -> None:
+    site.scene.engine.inject(StartFault.REFUSE, times=2)
+    (job,) = site.submit("sleep", "5", target=PROMISE)
+    until_ended(site, job)
+    assert {run.state for run in runs_of(site, job)} == {JobState.FAILED}
+    assert (classified(site, job)["source"], site.scene.store.job(job.id).state) == ("prior", JobState.SUCCEEDED)
+
+
+def test_program_that_crashes_while_profiled_still_runs_as_asked(site: Deployment) -> None:
+    (job,) = site.submit("/bin/sh", "-c", "sleep 3; exit 7", target=PROMISE)
+    until_ended(site, job)
+    assert classified(site, job)["code"] == "profiling_failed"
+    assert site.scene.store.job(job.id).state is JobState.FAILED
+    (told, *_) = [event.fields for event in site.events(EventKind.JOB_PROFILED)]
+    assert "ended with code 7" in str(told["text"])
+
+
+def test_runs_that_take_too_long_are_given_up_and_ended(tmp_path: Path) -> None:
+    site = open_site(tmp_path, patience_s=5, total_s=200, run_s=100)
+    (job,) = site.submit("sleep", "5", target=PROMISE)
+    until_ended(site, job)
+    assert site.scene.store.job(job.id).state is JobState.SUCCEEDED
+    site.until(lambda: all(run.finished_at for run in runs_of(site, job)))
+    assert classified(site, job)["code"] in ("profiling_too_long", "classified_profiled")
+
+
+def test_best_effort_and_unwilling_jobs_are_queued_at_once(site: Deployment) -> None:
+    (plain,) = site.submit("sleep", "2")
+    (never,) = site.submit("sleep", "3", target=PROMISE, profiling="never")
+    site.cycle()
+    assert [classified(site, job)["code"] for job in (plain, never)] == ["profiling_target", "profiling_never"]
+
+
+def test_job_on_several_nodes_is_measured_on_two(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "20", target=PROMISE, nodes=Nodes(count=3, minimum=3))
+    until_ended(site, job)
+    assert [run.spec.name for run in runs_of(site, job)] == [
+        "job:profile-base", "job:profile-type", "job:profile-nodes",
+    ]  # fmt: skip
+    assert runs_of(site, job)[2].spec.nodes.count == 2
+
+
+def test_restarted_daemon_goes_on_with_the_runs_it_finds(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "20", target=PROMISE)
+    for _ in range(40):
+        site.cycle()
+        site.restart()
+    until_ended(site, job)
+    assert len(runs_of(site, job)) == 2
+    assert classified(site, job)["source"] == "profiled"
+
+
+def test_drifted_application_is_profiled_anew(site: Deployment) -> None:
+    (first,) = site.submit("sleep", "20", target=PROMISE)
+    until_ended(site, first)
+    name = site.scene.store.job(first.id).application
+    with site.scene.store.transaction(site.now) as txn:
+        row = txn.application(name)
+        assert row is not None
+        txn.put_application(type(row)(**{f: getattr(row, f) for f in row.__slots__} | {"missed": (True,) * 3}))
+    (again,) = site.submit("sleep", "20", target=PROMISE)
+    until_ended(site, again)
+    assert len(runs_of(site, again)) == 2
