@@ -15,11 +15,13 @@ import json
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 from xml.sax.saxutils import escape
 
 import moto.ec2.models.instances as moto_instances
@@ -271,6 +273,9 @@ class FakeEc2:
             return _json(quota)
         if action == "GetParameter" and json.loads(content)["Name"].startswith("/aws/service/debian/"):
             return _json({"Parameter": {"Name": json.loads(content)["Name"], "Value": self.image_id}})
+        if action.startswith("DescribeInstanceType"):
+            content = urlencode(expanded(query)).encode()
+            environ = {**environ, "CONTENT_LENGTH": str(len(content))}
         if action == "RunInstances":
             return self._run(query, environ, content)
         return self._forward(action, environ, content)
@@ -473,6 +478,19 @@ def parameters_in(content: bytes) -> dict[str, str]:
     """Return the texts of a call in JSON, by name."""
     told = json.loads(content or b"{}") if content[:1] == b"{" else {}
     return {key: value for key, value in told.items() if isinstance(value, str)}
+
+
+def expanded(query: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return a query in which patterns such as ``m5.*`` are the types they stand for: moto takes them literally."""
+    found = []
+    numbers = Counter[str]()
+    for key, value in query.items():
+        base, _, number = key.rpartition(".")
+        names = [name for name in TYPES if fnmatchcase(name, value)] if "*" in value else [value]
+        for name in names:
+            numbers[base] += 1
+            found.append((f"{base}.{numbers[base]}" if number.isdigit() else key, name))
+    return found
 
 
 def service_in(environ: Environment) -> str:

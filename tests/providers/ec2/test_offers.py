@@ -1,0 +1,177 @@
+"""What is offered, and at which price."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hcloud.errors import InsufficientCapacity, ProviderUnavailable
+from hcloud.model import Market, Offer
+from providers.ec2.prices import Price, sane_spot
+from tests.providers.ec2.ec2_bench import PRICES, Ec2Bench
+from tests.providers.ec2.fake_ec2 import REGION, USD_PER_H
+
+YEAR_S = 365 * 86_400
+
+
+def offered(bench: Ec2Bench, **settings: object) -> dict[tuple[str, str, str], Offer]:
+    """Offers by zone letter, type and market."""
+    bench.provider = bench.build(settings)
+    return {(zone[-1], name, market): each for each in bench.provider.offers() for _, zone, name, market in [each.key]}
+
+
+def reserved(count: int, zone: str | None = None, **more: object) -> dict[str, object]:
+    """Reserved Instances as EC2 tells them: half upfront, half by the hour."""
+    scope = {"scope": "Availability Zone", "availabilityZone": zone} if zone else {"scope": "Region"}
+    return {
+        "reservedInstancesId": "ri-1",
+        "instanceType": "m5.large",
+        "instanceCount": count,
+        "productDescription": "Linux/UNIX",
+        "instanceTenancy": "default",
+        "state": "active",
+        "duration": YEAR_S,
+        "fixedPrice": 0.03 * YEAR_S / 3600,
+        "usagePrice": 0.0,
+        "recurringCharges": [{"frequency": "Hourly", "amount": 0.03}],
+        **scope,
+        **more,
+    }
+
+
+def room(count: int) -> dict[str, object]:
+    """A capacity reservation."""
+    return {
+        "capacityReservationId": "cr-0123456789abcdef0",
+        "availabilityZone": f"{REGION}b",
+        "instanceType": "m5.large",
+        "instancePlatform": "Linux/UNIX",
+        "tenancy": "default",
+        "availableInstanceCount": count,
+    }
+
+
+def test_types_have_their_real_sizes_less_what_the_system_takes(bench: Ec2Bench) -> None:
+    large = offered(bench)["a", "m5.large", "on_demand"].instance_type
+    assert large.capacity.vcpus == 2
+    assert 7 * 1024 < large.capacity.memory_mib < 8 * 1024
+    assert large.capacity.disk_gib == 18
+    assert large.labels["family"] == "m5"
+
+
+def test_type_without_a_price_is_not_offered_and_zero_is_no_price(bench: Ec2Bench, tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    rows = {"m5.large": {"on_demand": 0.1, "spot": 0.04}, "c5.large": {"on_demand": 0.0}, "m5.xlarge": {"spot": None}}
+    file.write_text(json.dumps({REGION: rows}))
+    found = offered(bench, prices={}, prices_file=str(file))
+    assert {name for _, name, _ in found} == {"m5.large"}
+    assert found["a", "m5.large", "on_demand"].price_usd_per_h == 0.1
+    assert found["a", "m5.large", "on_demand"].priced_at == pytest.approx(file.stat().st_mtime)
+
+
+def test_prices_file_is_read_again_when_it_changed_and_its_absence_is_told(bench: Ec2Bench, tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps({REGION: {"m5.large": {"on_demand": 0.1}}}))
+    offered(bench, prices={}, prices_file=str(file))
+    file.write_text(json.dumps({REGION: {"m5.large": {"on_demand": 0.125}}}))
+    os.utime(file, (2_000_000_000, 2_000_000_000))
+    prices = {each.price_usd_per_h for each in bench.provider.offers() if each.market is Market.ON_DEMAND}
+    assert prices == {0.125}
+    file.unlink()
+    with pytest.raises(ProviderUnavailable, match="hcloud catalog refresh"):
+        bench.provider.offers()
+
+
+def test_spot_prices_differ_by_zone_and_move(bench: Ec2Bench) -> None:
+    found = offered(bench)
+    assert found["a", "m5.large", "spot"].price_usd_per_h == pytest.approx(USD_PER_H["m5.large"] * 0.30)
+    assert found["b", "m5.large", "spot"].price_usd_per_h == pytest.approx(USD_PER_H["m5.large"] * 0.31)
+    bench.fake.spot_shares["m5.large"] = 0.5
+    moved = {each.key[2:]: each.price_usd_per_h for each in bench.provider.offers()}
+    assert moved["m5.large", "spot"] == pytest.approx(USD_PER_H["m5.large"] * 0.5)
+
+
+def test_unbelievable_spot_price_is_not_offered(bench: Ec2Bench) -> None:
+    bench.fake.spot_shares = {"m5.large": 0.0001, "c5.large": 40.0}
+    assert {name for _, name, market in offered(bench) if market == "spot"} == {"m5.xlarge"}
+
+
+@pytest.mark.parametrize(
+    ("usd", "sane"), [(0.03, True), (0.0, False), (-1, False), (float("nan"), False), (float("inf"), False), (9, False)]
+)
+def test_sanity_of_spot_prices(usd: float, sane: bool) -> None:
+    assert sane_spot(usd, Price(usd_per_h=0.1, priced_at=1)) is sane
+    assert not sane_spot(usd, None)
+
+
+def test_types_beyond_the_quota_are_not_offered(bench: Ec2Bench) -> None:
+    bench.fake.quota_vcpus = 2
+    assert {name for _, name, _ in offered(bench)} == {"m5.large", "c5.large"}
+
+
+def test_only_chosen_zones_markets_and_types(bench: Ec2Bench) -> None:
+    found = offered(bench, zones=[f"{REGION}b"], markets=["spot"], instance_types=["m5.*"], prices=PRICES)
+    assert {(zone, market) for zone, _, market in found} == {("b", "spot")}
+    assert {name for _, name, _ in found} == {"m5.large", "m5.xlarge"}
+
+
+def test_reserved_instances_are_offered_at_their_amortised_price_until_used_up(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2, zone=f"{REGION}a")]
+    found = offered(bench)
+    offer = found["a", "m5.large", "reserved"]
+    assert offer.price_usd_per_h == pytest.approx(0.06)
+    assert offer.available == 2
+    assert ("b", "m5.large", "reserved") not in found
+    for _ in range(2):
+        bench.provider.launch(bench.order(offer))
+    with pytest.raises(InsufficientCapacity, match="in use"):
+        bench.provider.launch(bench.order(offer))
+    left = {each.key: each.available for each in bench.provider.offers() if each.market is Market.RESERVED}
+    assert left == {offer.key: 0}
+    assert len(bench.fake.machines()) == 2
+
+
+def test_reserved_instances_of_the_region_count_in_every_zone_but_once(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(1)]
+    found = offered(bench, spot_prices_every_s=300)
+    a, b = found["a", "m5.large", "reserved"], found["b", "m5.large", "reserved"]
+    assert (a.available, b.available) == (1, 1)
+    bench.provider.launch(bench.order(a))
+    with pytest.raises(InsufficientCapacity):
+        bench.provider.launch(bench.order(b))
+
+
+def test_machines_of_others_use_up_reserved_instances_too(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2)]
+    somebody = bench.for_owner("somebody-else")
+    plain = {each.key: each for each in somebody.offers()}["ec2", f"{REGION}c", "m5.large", "on_demand"]
+    somebody.launch(bench.order(plain, owner="somebody-else"))
+    assert offered(bench)["a", "m5.large", "reserved"].available == 1
+
+
+def test_reserved_instances_of_another_kind_do_not_count(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2, productDescription="Windows"), reserved(2, instanceTenancy="dedicated")]
+    assert not [key for key in offered(bench) if key[2] == "reserved"]
+
+
+def test_capacity_reservation_is_aimed_at(bench: Ec2Bench) -> None:
+    bench.fake.rooms = [room(1)]
+    offer = offered(bench)["b", "m5.large", "reserved"]
+    assert (offer.available, offer.price_usd_per_h) == (1, USD_PER_H["m5.large"])
+    bench.provider.launch(bench.order(offer))
+    [call] = [each for each in bench.fake.calls if each.action == "RunInstances"]
+    name = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    assert call.parameters[name] == "cr-0123456789abcdef0"
+
+
+def test_reservations_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:
+    bench.fake.arm("DescribeReservedInstances", "forbidden")
+    found = offered(bench)
+    assert ("a", "m5.large", "on_demand") in found
+    assert "UnauthorizedOperation" in bench.provider.facts()["unread reservations"]
+
+
+def test_image_for_another_processor_is_refused(bench: Ec2Bench) -> None:
+    with pytest.raises(ProviderUnavailable, match="not arm64"):
+        bench.build({"architecture": "arm64"}).offers()

@@ -1,0 +1,154 @@
+"""AWS's error codes as reactions, and settings that are refused in one clear sentence."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError as AwsError
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
+from botocore.parsers import ResponseParserError
+
+from hcloud.cli.main import main
+from hcloud.clock import ManualClock
+from hcloud.errors import (
+    ConfigError,
+    InsufficientCapacity,
+    LaunchRejected,
+    OutcomeUnknown,
+    ProviderError,
+    ProviderUnavailable,
+    QuotaExceeded,
+    Throttled,
+)
+from providers.ec2 import factory
+from providers.ec2.failures import NOT_LET_IN, OUT_OF_CAPACITY, OVER_QUOTA, THROTTLED, Call, translated
+
+URL = "http://endpoint"
+GOOD: Mapping[str, object] = {
+    "region": "us-east-1",
+    "prices": {"m5.large": {"on_demand": 0.096}},
+    "credential": "image",
+}
+
+
+def answer(code: str, status: int) -> AwsError:
+    return AwsError(
+        {"Error": {"Code": code, "Message": "told"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        "RunInstances",
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "reaction"),
+    [
+        (THROTTLED, 503, Throttled),
+        (OUT_OF_CAPACITY, 500, InsufficientCapacity),
+        (OVER_QUOTA, 400, QuotaExceeded),
+        (NOT_LET_IN, 401, ProviderUnavailable),
+        (
+            {"UnauthorizedOperation", "InvalidParameterValue", "InvalidAMIID.NotFound", "Unsupported"},
+            400,
+            LaunchRejected,
+        ),
+        ({"InternalError", "Unavailable", "ServiceUnavailable", "SomethingNew", "502", ""}, 503, OutcomeUnknown),
+    ],
+)
+def test_answer_to_a_launch_is_the_reaction_it_calls_for(
+    codes: frozenset[str], status: int, reaction: type[ProviderError]
+) -> None:
+    assert {type(translated(answer(code, status), Call.WRITE, "launch")) for code in codes} == {reaction}
+
+
+@pytest.mark.parametrize(
+    "code", [*sorted(THROTTLED), "InternalError", "UnauthorizedOperation", "InvalidParameterValue"]
+)
+def test_failed_read_never_says_anything_about_what_exists(code: str) -> None:
+    assert isinstance(translated(answer(code, 400), Call.READ, "list"), ProviderUnavailable | Throttled)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "of_a_write"),
+    [
+        (EndpointConnectionError(endpoint_url=URL), ProviderUnavailable),
+        (ConnectTimeoutError(endpoint_url=URL), ProviderUnavailable),
+        (NoCredentialsError(), ProviderUnavailable),
+        (ReadTimeoutError(endpoint_url=URL), OutcomeUnknown),
+        (ConnectionClosedError(endpoint_url=URL), OutcomeUnknown),
+        (ResponseParserError("<html>"), OutcomeUnknown),
+    ],
+)
+def test_broken_connection_is_told_apart_from_one_that_never_was(
+    trouble: Exception, of_a_write: type[ProviderError]
+) -> None:
+    assert type(translated(trouble, Call.WRITE, "launch")) is of_a_write
+    assert type(translated(trouble, Call.READ, "list")) is ProviderUnavailable
+
+
+def test_encoded_policy_decision_is_left_out() -> None:
+    error = answer("UnauthorizedOperation", 403)
+    error.response["Error"]["Message"] = "You may not. Encoded authorization failure message: c2VjcmV0"
+    assert str(translated(error, Call.WRITE, "ec2: launch")) == "ec2: launch: UnauthorizedOperation: You may not."
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"region": None}, "region: "),
+        ({"region": "mars"}, "region: must be like us-east-1, not 'mars'"),
+        ({"regoin": "x"}, "there is no setting regoin; did you mean region?"),
+        ({"prices": {}}, "prices_file or prices is missing"),
+        ({"prices": {"m5.large": {"on_demand": 0}}}, r"prices\.m5\.large\.on_demand: input should be greater than 0"),
+        ({"prices": {"m5.large": {"ondemand": 1}}}, "there is no setting ondemand; did you mean on_demand?"),
+        ({"credential": "ssm"}, "credential: ssm needs instance_profile"),
+        ({"aws_secret_access_key": "k"}, "aws_secret_access_key does not belong into this file"),
+        ({"zones": ["us-west-2a"]}, "zones names us-west-2a, which is not in region us-east-1"),
+        ({"subnets": ["default"]}, r"subnets\.0: must be like subnet-0a1b2c3d, not 'default'"),
+        ({"image": "debian"}, "image: must be like ami-0a1b2c3d or ssm:"),
+        ({"markets": ["cheap"]}, r"markets\.0: input should be 'reserved', 'on_demand' or 'spot', not 'cheap'"),
+        ({"tags": {"hcloud:owner": "me"}}, "tags names hcloud:owner, which is set by HCloud"),
+        ({"disk_gib": 8, "system_disk_gib": 9}, "disk_gib must be more than system_disk_gib"),
+    ],
+)
+def test_wrong_setting_is_told_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        factory.check_settings("amazon", {**GOOD, **changes})
+    assert str(caught.value).startswith("providers.amazon.settings")
+    assert "\n" not in str(caught.value)
+
+
+def test_profile_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    with pytest.raises(ConfigError, match=r"profile.*nobody"):
+        factory("amazon", {**GOOD, "profile": "nobody"}, ManualClock(), "me", str(tmp_path))
+
+
+def test_config_check_tells_what_is_wrong_and_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HCLOUD_HOME", str(tmp_path / "home"))
+    (tmp_path / "policy.yaml").write_text("{}\n")
+    file = tmp_path / "config.yaml"
+    settings = "{region: us-east-1, prices: {m5.large: {on_demand: 0.096}}, credential: image}"
+
+    def check(text: str) -> tuple[int, str]:
+        file.write_text(
+            f"owner: me-too\npolicy: policy.yaml\nproviders: [{{name: amazon, type: ec2, settings: {text}}}]\n"
+        )
+        with pytest.raises(SystemExit) as ended:
+            main(["config", "check", str(file)])
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    assert check(settings)[0] == 0
+    code, said = check(settings.replace("credential", "credentials"))
+    assert (code, "did you mean credential?" in said) == (2, True)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    code, said = check(settings)
+    assert (code, "needs the AWS library boto3" in said, "hcloud-daemon[aws]" in said) == (2, True, True)
