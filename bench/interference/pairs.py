@@ -27,8 +27,7 @@ from hcloud.profiler.repeats import Interval, interval
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
 
-VICTIMS = ("gzip", "sqlite-insert", "redis-get", "numpy-matmul", "grep", "memory-random", "disk-write", "http-server",
-           "sort", "python-json")  # fmt: skip
+VICTIMS = ("gzip", "sqlite-insert", "redis-get", "numpy-matmul", "memory-random", "disk-write", "http-server", "sort")
 NEIGHBOURS = ("memory-triad", "zstd", "disk-read", "numpy-fft")
 NEIGHBOURS_EACH = 2
 PROBES = 2
