@@ -12,14 +12,12 @@ import numpy as np
 
 from hcloud.apply import Applier
 from hcloud.catalog import (
-    CLOUDS,
     AwsPrices,
     CatalogFiles,
     GcpPrices,
     Limits,
     Refreshed,
     Source,
-    price_file,
     refresh,
     sources,
 )
@@ -65,11 +63,13 @@ def _build(
 
 
 def ensure_price_files(config: Config) -> None:
-    """Write the prices that are known for providers to read, where that has not been done."""
+    """Write the prices that are known for providers to read, where that has not been done, or newer ones are known.
+
+    Without the lock: a refresh that is under way must not keep a daemon from starting, and files are replaced whole.
+    """
     files = CatalogFiles(config.catalog_dir)
-    if not all(price_file(files.directory, cloud).exists() for cloud in CLOUDS):
-        with files.locked():
-            files.write_price_files()
+    if not files.price_files_are_current():
+        files.write_price_files()
 
 
 def price_sources(config: Config, clock: Clock) -> tuple[Source, ...]:

@@ -114,13 +114,28 @@ class CatalogFiles:
         """Write, for each cloud, the prices in force as providers read them."""
         current = self.current()
         for cloud in CLOUDS:
-            newest_at = max((quote.at for key, quote in current.quotes.items() if key.cloud == cloud), default=0.0)
             # Providers take the file's own date for the date of its prices.
-            _write(price_file(self.directory, cloud), provider_prices(current, cloud), dated_at=newest_at)
+            dated_at = _newest_at(current, cloud)
+            _write(price_file(self.directory, cloud), provider_prices(current, cloud), dated_at=dated_at)
+
+    def price_files_are_current(self) -> bool:
+        """Tell whether providers find files there that hold the newest prices known."""
+        current = self.current()
+        try:
+            # To the second: file systems keep less of a date than we know.
+            return all(
+                price_file(self.directory, cloud).stat().st_mtime > _newest_at(current, cloud) - 1 for cloud in CLOUDS
+            )
+        except FileNotFoundError:
+            return False
 
     def record_spot(self, news: Iterable[SpotPrice], since: float) -> None:
         """Add spot prices to the history, which keeps what was in force at ``since`` or later. Call while locked."""
         _write_text(self.history_path, lines(with_news(self.history(), news, since)))
+
+
+def _newest_at(catalogue: Catalogue, cloud: str) -> float:
+    return max((quote.at for key, quote in catalogue.quotes.items() if key.cloud == cloud), default=0.0)
 
 
 def price_file(directory: Path, cloud: str) -> Path:

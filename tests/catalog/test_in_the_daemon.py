@@ -1,13 +1,14 @@
 """The daemon reads prices on its schedule, and says what came of it."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hcloud.assembly import ensure_price_files
-from hcloud.catalog import price_file, shipped_catalogue
+from hcloud.catalog import CatalogFiles, price_file, shipped_catalogue
 from hcloud.config import Config
 from tests.catalog.documents import row
 from tests.catalog.server import PriceLists
@@ -60,11 +61,22 @@ def test_daemon_goes_on_when_prices_cannot_be_read(home: Home, lists: PriceLists
     assert home.answers()
 
 
-def test_price_files_are_written_once_and_kept(tmp_path: Path) -> None:
+def test_price_files_are_written_once_and_again_when_newer_prices_are_known(tmp_path: Path) -> None:
     config = Config(owner="hcloud-a", state_dir=tmp_path)
     ensure_price_files(config)
     path = price_file(config.catalog_dir, "gce")
     assert path.stat().st_mtime == shipped_catalogue().oldest_at()
-    written = path.stat().st_ino
+    written = path.read_bytes()
+    path.write_bytes(b"kept")
     ensure_price_files(config)
-    assert path.stat().st_ino == written
+    assert path.read_bytes() == b"kept"
+    os.utime(path, (1.0, 1.0))
+    ensure_price_files(config)
+    assert path.read_bytes() == written
+
+
+def test_a_daemon_may_start_while_prices_are_refreshed(tmp_path: Path) -> None:
+    config = Config(owner="hcloud-a", state_dir=tmp_path)
+    with CatalogFiles(config.catalog_dir).locked():
+        ensure_price_files(config)
+    assert price_file(config.catalog_dir, "ec2").exists()
