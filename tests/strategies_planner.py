@@ -71,12 +71,13 @@ def offers(draw: DrawFn) -> tuple[Offer, ...]:
         )
     )
     built = [
-        _offer(name, market, zone, draw(st.sampled_from([None, None, 0, 1]))) for name, market, zone in sorted(keys)
+        offer_of(name, market, zone, draw(st.sampled_from([None, None, 0, 1]))) for name, market, zone in sorted(keys)
     ]
     return tuple(sorted(built, key=lambda offer: offer.key))
 
 
-def _offer(name: str, market: Market, zone: str, available: int | None) -> Offer:
+def offer_of(name: str, market: Market, zone: str, available: int | None) -> Offer:
+    """An offer of one of these types."""
     vcpus, memory_mib, price = _TYPES[name]
     kind = InstanceType(
         provider="mock",
@@ -96,7 +97,7 @@ def _offer(name: str, market: Market, zone: str, available: int | None) -> Offer
     )
 
 
-any_offer = st.builds(_offer, st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.just("a"), st.none())
+any_offer = st.builds(offer_of, st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.just("a"), st.none())
 
 
 @st.composite

@@ -75,6 +75,10 @@ class Counter:
             self.mapped[key] = self.hybrid.rentable(*key, self.offers)
         return self.mapped[key]
 
+    def serves(self, group: Group, at: int) -> bool:
+        """Return whether a machine of offer ``at`` may be launched for, or joined by, a rank of ``group``."""
+        return bool(self.fitting(group)[at]) and (self.hybrid is None or bool(self.rentable(group)[at]))
+
     def worth_usd_per_h(self, group: Group) -> float:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
         worth = self.worths.get(id(group))
@@ -163,7 +167,7 @@ def _needs_one(group: Group, first: Group) -> bool:
 def _judge(counter: Counter, at: int, company: list[tuple[Group, int]], worths: list[float]) -> Choice:
     left, worth, ranks = counter.capacity[at].copy(), 0.0, 0
     for (group, count), each in zip(company, worths, strict=True):
-        if counter.fitting(group)[at]:
+        if counter.serves(group, at):
             amount_each = group.taken_of(counter.capacity[at])
             taken = min(count, _times(left, amount_each))
             left -= amount_each * taken

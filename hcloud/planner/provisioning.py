@@ -272,7 +272,7 @@ def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
     """Return a machine this plan launches anyway with room for a rank of ``job`` (and its user the money)."""
     for machine in desk.machines:
         taken = group.taken_of(desk.counter.capacity[machine.at])
-        fits = desk.counter.fitting(group)[machine.at] and bool((machine.room + SLACK >= taken).all())
+        fits = desk.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
         if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):
             return machine
     return None

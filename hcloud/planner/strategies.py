@@ -271,7 +271,6 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
     rented = [o for o in allowed if o.market is not Market.RESERVED]
     unlaunched = [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
-    live = [fleet.instances[at] for at in fleet.staying]
     return Hybrid(
         policy=own,
         snapshot=snapshot,
@@ -283,9 +282,9 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
         soft=soft_limit(snapshot, own),
         spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
-        reserved_sizes=[i.capacity for i in live if i.offer.market is Market.RESERVED]
+        reserved_sizes=[i.capacity for i in fleet.instances if i.offer.market is Market.RESERVED]
         + [o.instance_type.capacity for o in unlaunched],
-        rented_sizes=[i.capacity for i in live if i.offer.market is not Market.RESERVED]
+        rented_sizes=[i.capacity for i in fleet.instances if i.offer.market is not Market.RESERVED]
         + [o.instance_type.capacity for o in rented],
         rented=rented,
     )

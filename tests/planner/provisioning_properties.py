@@ -1,0 +1,138 @@
+"""What must hold of every plan under a provisioning strategy; and for each a seeded fault that it must catch."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hcloud.known import Classification
+from hcloud.model import Instance, InstanceState, Job, Market, Offer, free_capacity
+from hcloud.planner.plan import Launch, Place, Plan
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy, Provisioning
+from tests.planner.apply_model import apply_ideally
+from tests.planner.properties import Case, Planner, honest
+
+
+# ----------------------------------------------------------------------------------------------------- what is paid for
+def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """No machine is rented for a job while a reserved one that could serve it has nothing to do, or is not launched.
+
+    A machine is rented for the first job it is for; those that share it then cost nothing more.
+    """
+    if policy.provisioning.strategy in ("odf", "odm") or _users_are_limited(policy):
+        return
+    plan, jobs = planner(snapshot, policy), {job.id: job for job in snapshot.jobs}
+    after = apply_ideally(snapshot, plan)
+    rented = [a for a in plan.actions if isinstance(a, Launch) and a.offer.market is not Market.RESERVED]
+    for launch in rented:
+        job = jobs[launch.for_jobs[0]]
+        if job.spec.nodes.count == 1:
+            idle = [m.id for m in _idle_reserved(after, policy) if _fits(job, m.offer)]
+            assert not idle, f"{launch.offer.key} is rented for {job.id} beside idle {idle}"
+            unlaunched = [o.key for o in _unlaunched(after, policy, launch.offer) if _fits(job, o)]
+            assert not unlaunched, f"{launch.offer.key} is rented for {job.id}, {unlaunched} are paid for"
+
+
+def _users_are_limited(policy: Policy) -> bool:
+    limits = policy.budgets.per_user.values()
+    return any(each.per_day_usd is not None for each in limits) or policy.caps.max_jobs_per_user is not None
+
+
+def _idle_reserved(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
+    """Reserved machines that are up, stay, and which nobody holds or awaits a part of."""
+    awaited = {i for job in snapshot.jobs for i in job.awaiting}
+    for machine in snapshot.instances:
+        lasts = machine.expires_at - snapshot.now > policy.lease.renew_before_s
+        up = machine.state is InstanceState.READY and machine.id in snapshot.reachable and machine.preempt_at is None
+        empty = free_capacity(machine, snapshot.jobs) == machine.capacity
+        if machine.offer.market is Market.RESERVED and up and lasts and empty and machine.id not in awaited:
+            yield machine
+
+
+def _unlaunched(snapshot: Snapshot, policy: Policy, instead_of: Offer) -> Iterable[Offer]:
+    """Reserved machines that could have been launched instead: no dearer, no larger, no limit of their own."""
+    for offer in snapshot.offers:
+        stock = offer.available is None or offer.available >= 1
+        tried = any(b.covers(offer) and b.until_at > snapshot.now for b in snapshot.backoffs)
+        small = offer.instance_type.capacity.vcpus <= instead_of.instance_type.capacity.vcpus
+        cheap = offer.price_usd_per_h <= instead_of.price_usd_per_h
+        capped = offer.instance_type.name in policy.caps.max_instances_per_type
+        if offer.market is Market.RESERVED and stock and not tried and small and cheap and not capped:
+            yield offer
+
+
+def _fits(job: Job, offer: Offer) -> bool:
+    return job.spec.resources.fits(offer.instance_type.capacity) and job.spec.may_run_on(offer.instance_type.name)
+
+
+def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes reserved machines for silent ones, and knows no reserved offers."""
+    kinds = {m.id: m.offer.market for m in snapshot.instances}
+    seen = frozenset(name for name in snapshot.reachable if kinds[name] is not Market.RESERVED)
+    offers = tuple(offer for offer in snapshot.offers if offer.market is not Market.RESERVED)
+    return honest(replace(snapshot, reachable=seen, engine_reachable=False, offers=offers), policy)
+
+
+# ------------------------------------------------------------------------------------------------------- the strategies
+def each_strategy_rents_what_it_may(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """SR launches reserved machines only, OdF and OdM none; OdF and HF rent nothing but full servers."""
+    name, full = policy.provisioning.strategy, _full_from(snapshot, policy)
+    for launch in (a for a in planner(snapshot, policy).actions if isinstance(a, Launch)):
+        reserved = launch.offer.market is Market.RESERVED
+        assert name != "sr" or reserved, f"{launch.offer.key} under SR"
+        assert name not in ("odf", "odm") or not reserved, f"{launch.offer.key} under {name}"
+        is_full = launch.offer.instance_type.capacity.vcpus >= full
+        assert name not in ("odf", "hf") or reserved or is_full, f"{launch.offer.key} is no full server"
+
+
+def _full_from(snapshot: Snapshot, policy: Policy) -> float:
+    limit = policy.caps.max_price_usd_per_h or float("inf")
+    rented = [o for o in snapshot.offers if o.market is not Market.RESERVED and o.price_usd_per_h <= limit]
+    return min(
+        [policy.provisioning.full_server_vcpus, max([o.instance_type.capacity.vcpus for o in rented], default=0)]
+    )
+
+
+def rents_anything(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: has no strategy."""
+    return honest(snapshot, replace(policy, provisioning=Provisioning()))
+
+
+def nobody_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Under P8 a job runs on reserved machines, full servers, or types of which nine in ten deliver what it needs."""
+    own, machines = policy.provisioning, {m.id: m for m in snapshot.instances}
+    if own.strategy not in ("hf", "hm") or own.mapping != "p8":
+        return
+    jobs, full = {j.id: j for j in snapshot.jobs}, _full_from(snapshot, policy)
+    for place in (a for a in planner(snapshot, policy).actions if isinstance(a, Place)):
+        needed = _needed(jobs[place.job_id], snapshot.applications, own)
+        for offer in (machines[rank.instance_id].offer for rank in place.ranks):
+            vcpus = offer.instance_type.capacity.vcpus
+            if offer.market is not Market.RESERVED and vcpus < full:
+                part = min(1.0, vcpus / full)
+                guess = own.unmeasured_quality_small * (1 - part) + own.unmeasured_quality_full * part
+                delivered = snapshot.recent.quality.q90(offer, unknown=guess)
+                assert delivered > needed - 0.01, f"{place.job_id} needs {needed}, {offer.key} delivers {delivered}"
+
+
+def _needed(job: Job, known: dict[str, Classification] | object, own: Provisioning) -> float:
+    if job.spec.target.kind == "best_effort":
+        return 0.0
+    assert hasattr(known, "get")
+    classification = known.get(job.application)
+    if classification is not None:
+        value: float = classification.quality_target.value
+        return value
+    return own.assumed_quality_service if job.spec.target.kind == "service" else own.assumed_quality_batch
+
+
+def takes_every_job_for_an_easy_one(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: knows nothing of jobs, and assumes that they need nothing."""
+    easy = replace(policy.provisioning, assumed_quality_batch=0.0, assumed_quality_service=0.0)
+    return honest(replace(snapshot, applications={}), replace(policy, provisioning=easy))
+
+
+CASES = (
+    Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved),
+    Case(each_strategy_rents_what_it_may, lambda: rents_anything),
+    Case(nobody_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),
+)
