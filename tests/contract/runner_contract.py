@@ -16,8 +16,7 @@ import pytest
 from hcloud.clock import Clock
 from hcloud.engine.fakework import Work
 from hcloud.errors import NotFound, WorkerUnreachable
-from hcloud.known import Measure
-from hcloud.model import FailureCause, InstanceId, MetricsHook, ProfileRequest, ProgressHook, Resources, UnitId
+from hcloud.model import FailureCause, InstanceId, MetricsHook, ProgressHook, Resources, UnitId
 from hcloud.provider import (
     ExitRecord,
     Runner,
@@ -147,20 +146,6 @@ class RunnerBench(abc.ABC):
         result = self.runner.start([unit])[unit.id]
         assert result.outcome == "started", result
         return unit
-
-    def profiled(
-        self, script: str, *, run_s: float = 1.0, total_s: float = 15.0, look: bool = False, **changes: object
-    ) -> UnitSpec:
-        """Start a unit that is measured, at half and a quarter of a CPU, and return it."""
-        request = ProfileRequest(
-            job_id="job-1",
-            type_column="local/here",
-            steps_vcpus=(0.5, 0.25),
-            run_s=run_s,
-            total_s=total_s,
-            look=look,
-        )
-        return self.started(script, profile=request, **changes)
 
     def worker(self, instance_id: InstanceId) -> WorkerReport | None:
         """The report of an instance's worker now."""
@@ -497,55 +482,6 @@ class RunnerContract(ContractSuite):
         sample = bench.until(measured, bench.patience_s * 2)
         assert sample.requests_per_s == pytest.approx(12.5)
         assert dict(sample.latency_ms) == {"50": 1.5, "99": 9.0}
-
-    # ------------------------------------------------------------------------------------------------------- profiling
-    def test_profiled_unit_ends_well_and_tells_what_it_found(self, bench: RunnerBench) -> None:
-        unit = bench.profiled(COUNTS_ON, progress=ProgressHook(file="progress"))
-        record = bench.until_ended(unit)
-        assert (record.exit_code, record.cause) == (0, None), record
-        found = record.findings
-        assert found is not None and found.measure is Measure.PROGRESS, found
-        columns = [(each.question, each.column) for each in found.readings]
-        assert columns == [("type", "local/here"), ("nodes", "1"), ("step", "0.5 vCPU"), ("step", "0.25 vCPU")]
-        assert all(0 <= each.low <= each.value <= each.high and each.value > 0 for each in found.readings)
-        assert len(found.use) == 4
-        assert found.duration_s > 0
-
-    def test_looked_at_unit_is_measured_at_one_size_only(self, bench: RunnerBench) -> None:
-        unit = bench.profiled(COUNTS_ON, progress=ProgressHook(file="progress"), look=True)
-        found = bench.until_ended(unit).findings
-        assert found is not None
-        assert [(each.question, each.column) for each in found.readings][-1] == ("step", "0.5 vCPU")
-
-    def test_crash_of_a_profiled_program_is_a_note_and_no_failure_of_the_unit(self, bench: RunnerBench) -> None:
-        record = bench.until_ended(bench.profiled("exit 3"))
-        assert (record.exit_code, record.cause) == (0, None)
-        assert record.findings is not None and record.findings.readings == ()
-        assert any("ended with code 3" in note for note in record.findings.notes)
-
-    def test_missing_command_of_a_profiled_unit_is_a_note(self, bench: RunnerBench) -> None:
-        record = bench.until_ended(bench.profiled("", command=("/no/such/program",)))
-        assert record.findings is not None and record.findings.readings == ()
-        assert any("/no/such/program" in note for note in record.findings.notes)
-
-    def test_stopped_profiling_run_tells_what_it_found_by_then(self, bench: RunnerBench) -> None:
-        unit = bench.profiled(COUNTS_ON, run_s=30.0, total_s=900.0)
-        bench.until_running(unit)
-        bench.let_pass(0.5)
-        bench.runner.stop(where(unit), cause=FailureCause.EVICTED)
-        record = bench.until_ended(unit)
-        assert record.cause is FailureCause.EVICTED
-        assert record.findings is not None
-        assert record.findings.notes
-
-    def test_profiling_run_over_its_time_ends_as_timeout(self, bench: RunnerBench) -> None:
-        unit = bench.profiled(COUNTS_ON, run_s=30.0, total_s=900.0, max_runtime_s=1.0)
-        record = bench.until_ended(unit)
-        assert record.cause is FailureCause.TIMEOUT
-        assert record.findings is not None
-
-    def test_unit_that_is_run_tells_of_no_findings(self, bench: RunnerBench) -> None:
-        assert bench.until_ended(bench.started("echo x")).findings is None
 
     # ----------------------------------------------------------------------------------------------------------- renew
     def test_renew_tells_which_machines_took_it(self, bench: RunnerBench) -> None:

@@ -7,11 +7,17 @@ import pytest
 
 from hcloud.engine.fake import FakeRunner, work_from
 from providers.mock import MockProvider
+from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.provider_contract import ProviderContract
 from tests.contract.runner_contract import SCRIPTS, RunnerContract
 from tests.contract.test_provider_mock import SETTINGS, MockBench
 from tests.contract.test_runner_fake import FakeBench
 from tests.providers import broken
+
+
+class WholeContract(RunnerContract, ProfilingContract):
+    """All that a Runner must do."""
+
 
 CAUGHT = (AssertionError, TimeoutError, pytest.fail.Exception)
 
@@ -62,4 +68,4 @@ def test_runner_contract_catches(tmp_path: Path, kind: type[FakeRunner], test: s
             return kind([self.cloud], self.clock, work=work_from(SCRIPTS), sample_every_s=1.0)
 
     with pytest.raises(CAUGHT):
-        getattr(RunnerContract(), test)(BrokenBench(tmp_path, {}))
+        getattr(WholeContract(), test)(BrokenBench(tmp_path, {}))

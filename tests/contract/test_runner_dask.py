@@ -14,6 +14,7 @@ from hcloud.engine.runner import DaskRunner, EngineAway
 from hcloud.model import InstanceId
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
+from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.runner_contract import RunnerAbility, RunnerBench, RunnerContract
 from tests.engine.site import Site
 from tests.waiting import wait_until
@@ -133,7 +134,7 @@ def numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-class TestDaskRunner(RunnerContract):
+class TestDaskRunner(RunnerContract, ProfilingContract):
     """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
 
     abilities = frozenset(RunnerAbility)

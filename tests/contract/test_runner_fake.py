@@ -12,6 +12,7 @@ from hcloud.model import InstanceId
 from hcloud.provider import LaunchRequest, Runner
 from providers.mock import MockProvider
 from tests.contract.benches import VirtualTime
+from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.runner_contract import SCRIPTS, RunnerAbility, RunnerBench, RunnerContract
 
 OWNER = "hcloud-contract"
@@ -72,7 +73,7 @@ class FakeBench(VirtualTime, RunnerBench):
         return self.cloud.launch(request).provider_id
 
 
-class TestFakeRunnerInMemory(RunnerContract):
+class TestFakeRunnerInMemory(RunnerContract, ProfilingContract):
     abilities: ClassVar = frozenset(RunnerAbility) - {RunnerAbility.RESTART}
 
     @pytest.fixture
@@ -80,7 +81,7 @@ class TestFakeRunnerInMemory(RunnerContract):
         return FakeBench(tmp_path, {})
 
 
-class TestFakeRunnerWrittenDown(RunnerContract):
+class TestFakeRunnerWrittenDown(RunnerContract, ProfilingContract):
     abilities: ClassVar = frozenset(RunnerAbility)
 
     @pytest.fixture
