@@ -78,7 +78,8 @@ def _believable(types: Mapping[str, Mapping[str, Any]], priced_at: float) -> dic
         for market, prices in found.items():
             usd = markets.get(market)
             if isinstance(usd, int | float) and 0 < usd <= USD_PER_H_MAX:
-                prices[name] = Price(usd_per_h=float(usd), priced_at=priced_at)
+                # The catalogue says how old a price is; a file made by hand is as old as itself.
+                prices[name] = Price(usd_per_h=float(usd), priced_at=float(markets.get("at") or priced_at))
     return found
 
 

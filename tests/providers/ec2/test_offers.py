@@ -72,7 +72,10 @@ def test_type_without_a_price_is_not_offered_and_zero_is_no_price(bench: Ec2Benc
 
 def test_prices_file_is_read_again_when_it_changed_and_its_absence_is_told(bench: Ec2Bench, tmp_path: Path) -> None:
     file = tmp_path / "prices.json"
-    file.write_text(json.dumps({REGION: {"m5.large": {"on_demand": 0.1}}}))
+    file.write_text(json.dumps({REGION: {"m5.large": {"on_demand": 0.1, "at": 1_234_567_890.0}}}))
+    assert {each.priced_at for each in bench.build({"prices": {}, "prices_file": str(file)}).offers()} >= {
+        1_234_567_890.0
+    }
     offered(bench, prices={}, prices_file=str(file))
     file.write_text(json.dumps({REGION: {"m5.large": {"on_demand": 0.125}}}))
     os.utime(file, (2_000_000_000, 2_000_000_000))
