@@ -27,7 +27,7 @@ def config() -> None:
 @form_option
 def check(file: Path | None, form: str) -> None:
     """Check the configuration in FILE (none: the one in force) and the policy it names, and say what it means."""
-    check_files([find_config(file)], form, _load_with_policy, _described)
+    check_files([find_config(file)], form, load_with_policy, _described)
 
 
 @config.command()
@@ -42,7 +42,8 @@ def example() -> None:
     click.echo(shipped.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
 
 
-def _load_with_policy(file: Path) -> Config:
+def load_with_policy(file: Path) -> Config:
+    """Return the configuration in ``file``, its policy and its providers' settings checked too. Raises ConfigError."""
     loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
     load_policy(loaded.policy)
     for provider in loaded.providers:

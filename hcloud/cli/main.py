@@ -47,6 +47,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
     "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
+    "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),
+    "doctor": ("hcloud.cli.doctor", "doctor", "Look the deployment over: what is wrong, and what to do."),
     "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
     "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
     "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),

@@ -1,0 +1,230 @@
+"""``hcloud doctor`` and ``hcloud orphans``: what is wrong with a deployment and what to do; what nearly leaked.
+
+Both only look. Permissions in cloud accounts are not tried out here: `hcloud status` tells what providers were refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from hcloud.catalog import CatalogFiles
+from hcloud.cli.client import Client
+from hcloud.cli.config import load_with_policy
+from hcloud.cli.output import format_option, span, when, write_rows
+from hcloud.clock import SystemClock
+from hcloud.config import Config, find_config, resolve_secret
+from hcloud.errors import HCloudError, Unreachable
+
+Verdict = Literal["ok", "warn", "fail"]
+COLUMNS = ("check", "verdict", "finding", "do")
+ORPHAN_COLUMNS = ("provider", "what", "action", ">times", "first", "last")
+DISK_WARN_MIB, DISK_FAIL_MIB = 2048, 256
+PRICES_OLD_S = 30 * 86_400.0
+CLOCK_SKEW_MAX_S = 5.0
+CYCLE_STALLED_S = 120.0
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What one look found. ``do`` says what would help, "" where nothing is wrong."""
+
+    check: str
+    verdict: Verdict
+    finding: str
+    do: str = ""
+
+
+@click.command()
+@format_option
+def doctor(form: str) -> int:
+    """Look over the deployment: configuration, keys, disk, secrets, prices, daemon, engine, providers.
+
+    Changes nothing. Ends with 1 when something must be mended.
+    """
+    found = [*_of_this_machine(), *_of_the_daemon()]
+    write_rows(form, [asdict(each) for each in found], COLUMNS, lambda each: list(each.values()))
+    return 1 if any(each.verdict == "fail" for each in found) else 0
+
+
+# ---------------------------------------------------------------------------------------------------- this machine
+def _of_this_machine() -> Iterator[Check]:
+    try:
+        path = find_config()
+        config = load_with_policy(path)
+    except HCloudError as error:
+        yield Check(check="configuration", verdict="fail", finding=str(error), do="hcloud config check")
+        return
+    yield Check(check="configuration", verdict="ok", finding=f"{path} and its policy are right")
+    yield from _keys(config)
+    yield from _disk(config.state_dir)
+    yield from _secrets(config)
+    yield from _prices(config)
+
+
+def _keys(config: Config) -> Iterator[Check]:
+    if config.engine.runner != "dask":
+        return
+    ca = config.engine.tls_dir / "ca.pem"
+    if not ca.is_file():
+        yield Check(check="keys", verdict="fail", finding=f"there is no {ca}, or you may not see it", do="hcloud init")
+    else:
+        yield Check(check="keys", verdict="ok", finding=f"in {config.engine.tls_dir}")
+
+
+def _disk(state_dir: Path) -> Iterator[Check]:
+    if not state_dir.is_dir():
+        finding = f"{state_dir} does not exist, or you may not see it"
+        yield Check(check="state directory", verdict="fail", finding=finding, do="hcloud init")
+        return
+    free_mib = shutil.disk_usage(state_dir).free // 2**20
+    verdict: Verdict = "fail" if free_mib < DISK_FAIL_MIB else "warn" if free_mib < DISK_WARN_MIB else "ok"
+    do = "" if verdict == "ok" else "make room; the daemon stands still on a full disk"
+    yield Check(check="disk", verdict=verdict, finding=f"{free_mib} MiB free at {state_dir}", do=do)
+    if not os.access(state_dir, os.W_OK):
+        finding = f"{state_dir} is not yours to write"
+        yield Check(check="state directory", verdict="warn", finding=finding, do="run as the daemon's user to be sure")
+
+
+def _secrets(config: Config) -> Iterator[Check]:
+    reference = config.catalog.gcp.api_key
+    if reference is None:
+        return
+    try:
+        resolve_secret(reference)
+    except HCloudError as error:
+        # A variable may be set for the daemon alone.
+        verdict: Verdict = "warn" if reference.startswith("env:") else "fail"
+        yield Check(check="secret", verdict=verdict, finding=str(error), do="see docs/prices.md")
+    else:
+        yield Check(check="secret", verdict="ok", finding=f"{reference} holds something")
+
+
+def _prices(config: Config) -> Iterator[Check]:
+    clouds = {each.type for each in config.providers if config.settings_of(each) is not each.settings}
+    if not clouds:
+        return
+    try:
+        quotes = CatalogFiles(config.catalog_dir).current().quotes
+    except HCloudError as error:
+        yield Check(check="prices", verdict="fail", finding=str(error), do="hcloud catalog refresh")
+        return
+    for cloud in sorted(clouds):
+        age_s = SystemClock().now() - max((q.at for key, q in quotes.items() if key.cloud == cloud), default=0.0)
+        old = age_s > PRICES_OLD_S
+        do = "hcloud catalog refresh; catalog.refresh_every_s does it regularly" if old else ""
+        verdict: Verdict = "warn" if old else "ok"
+        yield Check(check="prices", verdict=verdict, finding=f"the newest of {cloud} is {span(age_s)} old", do=do)
+
+
+# -------------------------------------------------------------------------------------------------------- the daemon
+def _of_the_daemon() -> Iterator[Check]:
+    try:
+        status = Client().get("/v1/status")
+    except Unreachable as error:
+        yield Check(check="daemon", verdict="fail", finding=str(error), do="hcloud daemon, or systemctl start hcloud")
+        return
+    except HCloudError as error:
+        yield Check(check="daemon", verdict="fail", finding=str(error), do="see its log")
+        return
+    for look in (_daemon, _clock, _engine, _providers):
+        yield from look(status)
+
+
+def _daemon(status: Mapping[str, Any]) -> Iterator[Check]:
+    cycle, leader = status["daemon"].get("cycle", {}), status["daemon"].get("leader", False)
+    age_s = status["now"] - cycle.get("at", 0.0)
+    if cycle.get("error"):
+        yield Check(
+            check="daemon", verdict="fail", finding=f"its last cycle failed: {cycle['error']}", do="see its log"
+        )
+    elif leader and age_s > CYCLE_STALLED_S:
+        yield Check(check="daemon", verdict="fail", finding=f"its last cycle was {span(age_s)} ago", do="see its log")
+    else:
+        role = "leads" if leader else "stands by for another one"
+        yield Check(check="daemon", verdict="ok", finding=f"version {status['version']} answers and {role}")
+    if status["paused"]:
+        yield Check(check="daemon", verdict="warn", finding=f"paused: {status['paused']}", do="hcloud resume")
+    wrong = status["daemon"].get("policy", {}).get("error")
+    if wrong:
+        yield Check(
+            check="policy", verdict="warn", finding=f"an older one is in force: {wrong}", do="hcloud policy check"
+        )
+
+
+def _clock(status: Mapping[str, Any]) -> Iterator[Check]:
+    skew_s = SystemClock().now() - status["now"]
+    if abs(skew_s) > CLOCK_SKEW_MAX_S:
+        finding = f"this machine and the daemon differ by {span(abs(skew_s))}"
+        yield Check(check="clock", verdict="warn", finding=finding, do="synchronise both (NTP)")
+    else:
+        yield Check(check="clock", verdict="ok", finding="this machine and the daemon agree")
+
+
+def _engine(status: Mapping[str, Any]) -> Iterator[Check]:
+    engine = status["daemon"].get("engine", {})
+    if not engine.get("reachable"):
+        yield Check(check="engine", verdict="fail", finding="does not answer the daemon", do="hcloud engine")
+        return
+    silent = engine.get("silent", 0)
+    finding = f"{engine.get('workers', 0)} workers answer" + (f", {silent} are silent" if silent else "")
+    do = "nothing is concluded until their provider confirms" if silent else ""
+    yield Check(check="engine", verdict="warn" if silent else "ok", finding=finding, do=do)
+
+
+def _providers(status: Mapping[str, Any]) -> Iterator[Check]:
+    for name, each in sorted(status["daemon"].get("providers", {}).items()):
+        if not each["ok"]:
+            do = "hcloud events --kind provider_trouble"
+            yield Check(check=f"provider {name}", verdict="fail", finding=each["error"], do=do)
+        elif not each["offers"]:
+            finding = "answers, but offers nothing"
+            yield Check(
+                check=f"provider {name}", verdict="warn", finding=finding, do="hcloud offers; are prices known?"
+            )
+        else:
+            yield Check(check=f"provider {name}", verdict="ok", finding=f"{each['offers']} offers")
+
+
+# ---------------------------------------------------------------------------------------------------------- orphans
+@click.command()
+@format_option
+def orphans(form: str) -> None:
+    """Show what carried our owner tag but was in no record, and what was done about it, the latest last.
+
+    The daemon ends such machines by itself, at its start and whenever it lists machines; `hcloud bill` finds those
+    that a provider never listed.
+    """
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for event in _orphan_events(Client().get):
+        fields = event["fields"]
+        what = fields.get("provider_id") or ""
+        key = (fields.get("provider") or "", what, fields.get("action") or "")
+        row = found.setdefault(key, {**dict(zip(("provider", "what", "action"), key, strict=True)), "times": 0})
+        row["times"] += 1
+        row.setdefault("first_at", event["at"])
+        row["last_at"] = event["at"]
+    rows = sorted(found.values(), key=lambda row: row["last_at"])
+    write_rows(form, rows, ORPHAN_COLUMNS, _orphan_cells, empty="no orphans are on record")
+
+
+def _orphan_events(get: Callable[..., Any]) -> Iterator[Mapping[str, Any]]:
+    after_seq = 0
+    while True:
+        page = get("/v1/events", after_seq=after_seq, limit=PAGE, kind=["orphan"])
+        yield from page
+        if len(page) < PAGE:
+            return
+        after_seq = page[-1]["seq"]
+
+
+def _orphan_cells(row: Mapping[str, Any]) -> list[Any]:
+    names = ("provider", "what", "action", "times")
+    return [*(row[name] for name in names), when(row["first_at"]), when(row["last_at"])]
