@@ -144,7 +144,7 @@ class Catalogue:
                     instance_type=made,
                     market=market,
                     price_usd_per_h=price,
-                    priced_at=self._prices.priced_at,
+                    priced_at=self._prices.priced_at(region_of(zone), facts.name),
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
                 )

@@ -165,7 +165,7 @@ def told(machine: compute.Instance, price_of: PriceOf, now: float) -> CloudInsta
         launched_at=seconds(raw.creation_timestamp) or now,
         price_usd_per_h=price_of(zone, last_part(raw.machine_type), market),
         terminated_at=ended_at,
-        preempt_at=_announced_end(raw, expires_at, now),
+        preempt_at=None if state is CloudState.TERMINATED else _announced_end(raw, expires_at, now),
         expires_at=expires_at,
         detail=raw.status_message or raw.status.lower(),
     )

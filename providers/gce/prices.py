@@ -1,4 +1,6 @@
-"""What machines cost, from the file the catalogue writes: ``{region: {type: {"on_demand": usd, "spot": usd}}}``.
+"""What machines cost, from the file the catalogue writes.
+
+Its form is ``{region: {type: {"on_demand": usd, "spot": usd, "at": time}}}``; without ``at`` the file's date counts.
 
 A price that is missing, zero, negative or not a number is no price: such a machine is never offered, and never free.
 """
@@ -21,7 +23,7 @@ class PriceBook:
         self._file = file
         self._read_of: tuple[int, int] | None = None
         self._plain: dict[str, Any] = {}
-        self.priced_at = 0.0
+        self._written_at = 0.0
 
     def refresh(self) -> None:
         """Read the file if it has changed.
@@ -38,15 +40,23 @@ class PriceBook:
             raise ProviderUnavailable(f"the prices in {self._file} cannot be read: {error}") from error
         if not isinstance(plain, dict):
             raise ProviderUnavailable(f"the prices in {self._file} are not a mapping of regions")
-        self._plain, self._read_of, self.priced_at = plain, (stat.st_mtime_ns, stat.st_size), stat.st_mtime
+        self._plain, self._read_of, self._written_at = plain, (stat.st_mtime_ns, stat.st_size), stat.st_mtime
 
     def usd_per_h(self, region: str, type_name: str, market: Market) -> float | None:
         """Return the price of a type; a reserved machine costs what it costs on demand. None: not known."""
-        kind = "spot" if market is Market.SPOT else "on_demand"
-        try:
-            price = self._plain[region][type_name][kind]
-        except (KeyError, TypeError):
-            return None
-        if isinstance(price, bool) or not isinstance(price, int | float) or not math.isfinite(price) or price <= 0:
-            return None
-        return float(price)
+        return _positive(self._cell(region, type_name).get("spot" if market is Market.SPOT else "on_demand"))
+
+    def priced_at(self, region: str, type_name: str) -> float:
+        """Return since when the prices of a type are known."""
+        return _positive(self._cell(region, type_name).get("at")) or self._written_at
+
+    def _cell(self, region: str, type_name: str) -> dict[str, Any]:
+        types = self._plain.get(region)
+        cell = types.get(type_name) if isinstance(types, dict) else None
+        return cell if isinstance(cell, dict) else {}
+
+
+def _positive(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value)

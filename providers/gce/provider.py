@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hcloud.clock import Clock
 from hcloud.model import Offer
 from hcloud.provider import CloudInstance, LaunchRequest, Listing
-from providers.gce.settings import GceSettings, parse_settings
+from providers.gce.settings import GceSettings, parse_settings, refuse_missing_prices
 
 if TYPE_CHECKING:
     from providers.gce.project import ComputeProject
@@ -26,13 +26,14 @@ class GceProvider:
         """Take the settings; nothing is asked yet, and nothing is ever kept in ``state_dir``."""
         self.name, self.owner = name, owner
         self.settings: GceSettings = parse_settings(name, settings)
+        refuse_missing_prices(name, self.settings)
         self._clock = clock
         self._lock = threading.Lock()
         self._built: ComputeProject | None = None
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
-        """Raise ConfigError as building would, and build nothing."""
+        """Raise ConfigError as building would, and build nothing; the prices may still be missing."""
         parse_settings(name, settings)
 
     def offers(self) -> tuple[Offer, ...]:

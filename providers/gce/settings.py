@@ -86,7 +86,8 @@ class GceSettings(_Section):
     """All settings of the GCE provider.
 
     ``types`` are patterns of machine types (``*`` and ``?``); custom ones (``n2-custom-4-8192``) are named in full.
-    ``prices_file`` holds ``{region: {type: {"on_demand": usd, "spot": usd}}}``; what has no price there is not offered.
+    ``prices_file`` holds ``{region: {type: {"on_demand": usd, "spot": usd, "at": time}}}``; what has no price there is
+    not offered. Where it is not given, it is the catalogue's.
     ``image`` needs cloud-init. ``credentials``: ``default`` (application default credentials), ``anonymous`` (for
     emulators) or the path of a key file. ``system_memory_mib`` is kept back from jobs for the system and the worker.
     ``longest_run_s`` is when Compute Engine itself deletes a machine whatever happens: its own limit cannot be moved
@@ -133,7 +134,7 @@ def region_of(zone: str) -> str:
 
 
 def parse_settings(provider: str, settings: Mapping[str, object]) -> GceSettings:
-    """Check settings, and that the client library is installed and the named files are there.
+    """Check settings, that the client library is installed and that a key file is where it is said to be.
 
     Raises:
         ConfigError: names the key and, for an unknown one, the nearest right one.
@@ -144,7 +145,7 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> GceSettings
     except ValidationError as error:
         raise _in_one_sentence(where, error) from error
     _refuse_missing_library(where)
-    _refuse_missing_files(where, parsed)
+    _refuse_missing_key(where, parsed)
     return parsed
 
 
@@ -157,13 +158,20 @@ def _refuse_missing_library(where: str) -> None:
         raise ConfigError(f"the Google client library is not installed; run: pip install '{EXTRA}'", where=where)
 
 
-def _refuse_missing_files(where: str, settings: GceSettings) -> None:
+def refuse_missing_prices(provider: str, settings: GceSettings) -> None:
+    """Raise ConfigError where the prices are not there; asked when the provider is built, for only then they must be.
+
+    The daemon writes the catalogue's own file before that.
+    """
     if not settings.prices_file.is_file():
         raise ConfigError(
-            f"there is no file {str(settings.prices_file)!r}; `hcloud catalog refresh` writes it, and without a price "
-            "nothing is rented",
-            where=f"{where}.prices_file",
+            f"there is no file {str(settings.prices_file)!r}; `hcloud catalog refresh` writes the catalogue's, and "
+            "without a price nothing is rented",
+            where=f"providers.{provider}.settings.prices_file",
         )
+
+
+def _refuse_missing_key(where: str, settings: GceSettings) -> None:
     if settings.credentials not in ("default", "anonymous") and not Path(settings.credentials).is_file():
         raise ConfigError(
             f"there is no file {settings.credentials!r}; give the path of a key file, 'default' or 'anonymous'",

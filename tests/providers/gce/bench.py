@@ -17,7 +17,7 @@ from tests.providers.gce.compute import PROJECT, FakeCompute, Fault
 from tests.providers.gce.server import Server
 
 T = TypeVar("T")
-PRICES = {
+PRICES: dict[str, dict[str, dict[str, float]]] = {
     region: {
         "e2-standard-2": {"on_demand": 0.067, "spot": 0.02},
         "e2-standard-4": {"on_demand": 0.134, "spot": 0.04},

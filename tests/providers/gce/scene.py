@@ -85,9 +85,7 @@ class GceMachines:
 
     def billed_usd(self, now: float) -> float:
         """Return the bill: by the second, a minute at least."""
-        return sum(
-            _usd_per_h(told) / 3600 * max(60.0, (told["ended_at"] or now) - told["born_at"]) for told in self._ask()
-        )
+        return sum(_usd_per_h(told) / 3600 * _billed_s(told, now) for told in self._ask())
 
     def _ask(self, expiries: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
         with urllib.request.urlopen(self._url, json.dumps(expiries or {}).encode(), timeout=60) as answer:
@@ -105,10 +103,15 @@ def _machine(told: Mapping[str, Any]) -> Machine:
     )
 
 
+def _billed_s(told: Mapping[str, Any], now: float) -> float:
+    ended_at: float = now if told["ended_at"] is None else told["ended_at"]
+    return max(60.0, ended_at - float(told["born_at"]))
+
+
 def _usd_per_h(told: Mapping[str, Any]) -> float:
     region = told["provider_id"].partition("/")[0][:-2]
-    price: float = PRICES[region][told["type_name"]][told["labels"]["hcloud-market"]]
-    return price
+    prices: Mapping[str, float] = PRICES[region][told["type_name"]]
+    return prices[told["labels"]["hcloud-market"]]
 
 
 def build_on_gce(home: Path, crash: CrashPoints, *, endpoint: str, operation_wait_s: float = 20.0) -> Scene:

@@ -96,7 +96,8 @@ def test_limit_stands_far_behind_the_workers_own_expiry_because_it_cannot_be_mov
 
 def test_machine_near_its_limit_is_announced_to_end(bench: GceBench) -> None:
     provider = bench.plain(longest_run_s=86400)
-    provider.launch(bench.request(offer=offer_in(bench), bootstrap=ENGINE))
+    launched = provider.launch(bench.request(offer=offer_in(bench), bootstrap=ENGINE))
+    bench.compute.renew({launched.provider_id: bench.clock.now() + 100_000})
     bench.let_pass(86400 - 300)
     (machine,) = provider.instances(bench.owner).instances
     assert machine.state is CloudState.RUNNING

@@ -39,6 +39,12 @@ def test_prices_are_read_again_when_the_catalogue_has_written_them(bench: GceBen
     assert offer is not None and offer.price_usd_per_h == 0.5
 
 
+def test_price_is_as_old_as_the_catalogue_says(bench: GceBench) -> None:
+    prices = {"us-central1": {"e2-medium": {"on_demand": 0.03, "at": 1_700_000_000.0}}}
+    bench.prices_file.write_text(json.dumps(prices))
+    assert {each.priced_at for each in bench.provider.offers()} == {1_700_000_000.0}
+
+
 def test_unreadable_prices_are_trouble_and_not_an_empty_offer(bench: GceBench) -> None:
     bench.prices_file.write_text("{")
     with pytest.raises(ProviderUnavailable, match="cannot be read"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hcloud.cli.main import main
+from hcloud.clock import SystemClock
 from hcloud.errors import ConfigError
 from providers.gce import GceProvider
 from providers.gce.settings import parse_settings
@@ -40,7 +41,6 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"endpoint": "http://example.org"}, "must be https except on this machine"),
         ({"endpoint": "compute.googleapis.com"}, "must be a scheme and a host"),
         ({"credentials": "/no/such/key.json"}, "there is no file '/no/such/key.json'"),
-        ({"prices_file": "/no/such/prices.json"}, "`hcloud catalog refresh` writes it"),
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
         (
             {"worker": {"tls_secrets": "x"}},
@@ -63,6 +63,13 @@ def test_missing_setting_is_named(tmp_path: Path, key: str) -> None:
     settings = _settings(tmp_path)
     del settings[key]
     assert _complaint(settings) == f"providers.gce.settings.{key}: is missing; it is needed"
+
+
+def test_missing_prices_are_named_when_the_provider_is_built(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, prices_file="/no/such/prices.json")
+    GceProvider.check_settings("gce", settings)
+    with pytest.raises(ConfigError, match=r"settings\.prices_file: there is no file '/no/such/prices\.json'"):
+        GceProvider("gce", settings, SystemClock(), "me", str(tmp_path))
 
 
 def test_missing_library_is_named_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,5 +104,5 @@ def test_config_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.Capture
 def test_key_files_are_named_never_shown(tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text('{"private_key": "very secret"}')
-    provider = GceProvider("gce", _settings(tmp_path, credentials=str(key)), None, "me", str(tmp_path))  # type: ignore[arg-type]
+    provider = GceProvider("gce", _settings(tmp_path, credentials=str(key)), SystemClock(), "me", str(tmp_path))
     assert "very secret" not in str(provider.facts()) + repr(provider.settings)
