@@ -8,7 +8,8 @@ Fairness, Ghodsi et al., NSDI 2011); what nobody holds is idle, or boot before t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 HOUR_S = 3600.0
 
@@ -55,3 +56,140 @@ def split(shares: Sequence[float]) -> tuple[tuple[float, ...], float]:
     if total > 1.0:
         return tuple(share / total for share in shares), 0.0
     return tuple(shares), 1.0 - total
+
+
+# --------------------------------------------------------------------------------------------------------- commitments
+SUSTAINED_USE: tuple[tuple[float, float], ...] = ((0.25, 1.0), (0.25, 0.8), (0.25, 0.6), (0.25, 0.4))
+"""Google's sustained-use discount on N1: parts of the month, and what part of the list price each costs."""
+
+
+def sustained_use_usd(
+    price_usd_per_h: float, used_s: float, month_s: float, tiers: Sequence[tuple[float, float]] = SUSTAINED_USE
+) -> float:
+    """Return what one machine's worth of use costs in a month under a sustained-use discount.
+
+    Each further part of the month costs less: ``tiers`` are pairs of a part of the month and the part of the list price
+    it costs. Use beyond the month (0 or more machines at once) is another machine's: the provider adds up use of a type
+    whoever runs it ("inferred instances"), so a total of 2.5 months is two whole ones and a half.
+
+    Raises ValueError where the month is not positive or the tiers do not make up one.
+    """
+    if month_s <= 0 or abs(sum(part for part, _ in tiers) - 1.0) > 1e-9:
+        raise ValueError(f"a month of {month_s} s in tiers {tiers}: the month must be positive, the parts add up to 1")
+    whole, rest = divmod(max(0.0, used_s) / month_s, 1.0)
+    full = sum(part * factor for part, factor in tiers)
+    begun = 0.0
+    for part, factor in tiers:
+        taken = min(rest, part)
+        begun, rest = begun + taken * factor, rest - taken
+    return cost_usd(price_usd_per_h, month_s) * (whole * full + begun)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """``count`` machines of one type, paid for every hour of the term, used or not (also a zonal committed use)."""
+
+    instance_type: str
+    count: float
+    usd_per_h: float
+    """Amortised, for one machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedUse:
+    """So many vCPUs of a family of types, paid for every hour (Google's resource-based commitments). ``usd_per_h`` is
+    for one vCPU with its share of memory."""
+
+    family: str
+    vcpus: float
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingsPlan:
+    """So much money per hour, used or not, which buys any type at its plan rate: the list price less ``discount``.
+
+    ``families``: whose use it covers; empty: all (a compute savings plan).
+    """
+
+    usd_per_h: float
+    discount: float
+    families: tuple[str, ...] = ()
+
+
+Commitment = Reserved | CommittedUse | SavingsPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Machines of one type in one hour: ``count`` machines (parts of an hour are parts of a machine) at list price."""
+
+    instance_type: str
+    family: str
+    vcpus: float
+    list_usd_per_h: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourBill:
+    """One hour's cost: what is committed, whether used or not, and what was used beyond it; ``covered_list_usd`` is
+    the list price of what commitments covered."""
+
+    committed_usd: float
+    beyond_usd: float
+    covered_list_usd: float
+
+    @property
+    def usd(self) -> float:
+        """Return all of it."""
+        return self.committed_usd + self.beyond_usd
+
+
+def bill_hour(uses: Sequence[Use], commitments: Sequence[Commitment]) -> HourBill:
+    """Return what an hour of ``uses``, whoever they are by, costs under ``commitments``, which are used first.
+
+    As the clouds apply them: reserved machines of the very type, then committed vCPUs of the family, then savings plans
+    (the narrow before the wide, each where it saves most); the rest is on demand. Commitments are shared: the order of
+    uses, and who they belong to, change nothing.
+    """
+    left: dict[Use, float] = {}
+    for use in sorted(uses, key=_use_key):
+        kind = replace(use, count=1.0)
+        left[kind] = left.get(kind, 0.0) + use.count
+    listed = sum(use.list_usd_per_h * count for use, count in left.items())
+    for held in (each for each in commitments if isinstance(each, Reserved)):
+        _cover(left, [u for u in left if u.instance_type == held.instance_type], held.count, lambda _: 1.0)
+    for family in (each for each in commitments if isinstance(each, CommittedUse)):
+        _cover(left, [u for u in left if u.family == family.family], family.vcpus, lambda use: use.vcpus)
+    plans = (each for each in commitments if isinstance(each, SavingsPlan))
+    for plan in sorted(plans, key=lambda plan: (not plan.families, -plan.discount)):
+        fitting = [u for u in left if not plan.families or u.family in plan.families]
+        _cover(left, fitting, plan.usd_per_h, _at_rate(1.0 - plan.discount))
+    beyond = sum(use.list_usd_per_h * count for use, count in left.items())
+    committed = sum(committed_usd_per_h(each) for each in commitments)
+    return HourBill(committed_usd=committed, beyond_usd=beyond, covered_list_usd=listed - beyond)
+
+
+def committed_usd_per_h(commitment: Commitment) -> float:
+    """Return what a commitment costs per hour, used or not."""
+    if isinstance(commitment, Reserved):
+        return commitment.count * commitment.usd_per_h
+    return commitment.vcpus * commitment.usd_per_h if isinstance(commitment, CommittedUse) else commitment.usd_per_h
+
+
+def _use_key(use: Use) -> tuple[float, str, str]:
+    """Dearest per vCPU first: there a commitment counted in vCPUs saves most."""
+    return (-use.list_usd_per_h / max(use.vcpus, 1e-9), use.instance_type, use.family)
+
+
+def _at_rate(part: float) -> Callable[[Use], float]:
+    return lambda use: use.list_usd_per_h * part
+
+
+def _cover(left: dict[Use, float], fitting: Sequence[Use], amount: float, each: Callable[[Use], float]) -> None:
+    """Take from ``left`` what ``amount`` of a commitment covers; ``each``: how much of it one machine takes."""
+    for use in fitting:
+        taken = min(left[use], amount / max(each(use), 1e-12))
+        left[use] -= taken
+        amount = max(0.0, amount - taken * each(use))

@@ -1,0 +1,210 @@
+"""``hcloud plan``: what to commit to, from the load there was."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.catalog import Catalogue, Plan, shipped_catalogue
+from hcloud.cli.client import Client
+from hcloud.cli.output import console, format_option, table, usd, write_csv, write_json
+from hcloud.errors import BadInput
+from hcloud.forecast.load import Load
+from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
+from hcloud.quantity import parse_utc_s
+
+PAGE = 10_000
+COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">back after",
+           ">at least", ">if halved", ">by week")  # fmt: skip
+FIELDS = ("option", "term_months", "count", "upfront_usd", "usd_per_h", "on_demand_usd_per_h", "saving", "use",
+          "break_even_use", "pays_after_months", "least_load", "if_load_halves_usd_per_h", "by_week_min",
+          "by_week_max")  # fmt: skip
+TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
+
+
+@click.group()
+def plan() -> None:
+    """Recommend what to commit to."""
+
+
+@plan.command()
+@click.option("--load", "load_file", type=click.Path(path_type=Path), help="CSV with at,load; else what was recorded.")
+@click.option("--type", "kind", help="CLOUD/REGION/TYPE in the catalogue of prices; of records: the type's name.")
+@click.option("--on-demand", type=click.FloatRange(min=0, min_open=True), help="On-demand price, USD per hour.")
+@click.option("--terms", "terms_file", type=click.Path(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
+@format_option
+def reservations(
+    load_file: Path | None, kind: str | None, on_demand: float | None, terms_file: Path | None, form: str
+) -> None:
+    """Say how many machines to reserve under each option: the least cost over the load, cheapest option first.
+
+    The load is how many machines were needed when: a CSV, or the machines the daemon had. Prices are those of the
+    catalogue for --type, or --on-demand and --terms.
+    """
+    cloud, region, name = _place(kind)
+    load = _read_load(load_file) if load_file is not None else _recorded(name)
+    price = on_demand if on_demand is not None else _listed(cloud, region, name)
+    options = _read_terms(terms_file) if terms_file is not None else _catalogue_terms(cloud, region, name)
+    found, notes = advise(load, price, options), _notes(load, price)
+    if form == "json":
+        write_json({"on_demand_usd_per_h": price, "advice": [_document(each) for each in found], "notes": notes})
+    elif form == "csv":
+        write_csv(FIELDS, [list(_document(each).values()) for each in found])
+    else:
+        out = console()
+        out.print(table(COLUMNS, [_row(each) for each in found]))
+        for note in notes:
+            out.print(note, style="dim")
+
+
+# --------------------------------------------------------------------------------------------------------------- prices
+def _place(kind: str | None) -> tuple[str, str, str]:
+    parts = kind.split("/") if kind else []
+    if len(parts) not in (0, 1, 3) or not all(parts):
+        raise BadInput(f"--type {kind!r}: write CLOUD/REGION/TYPE, for example ec2/us-east-1/m5.large")
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", parts[0] if parts else "")
+
+
+def _listed(cloud: str, region: str, name: str) -> float:
+    quote = shipped_catalogue().price(cloud, region, name)
+    if quote is None:
+        asked = f"{cloud}/{region}/{name}" if cloud else name or "nothing named"
+        raise BadInput(
+            f"the catalogue has no on-demand price of {asked}; give --on-demand, or --type CLOUD/REGION/TYPE"
+        )
+    return quote.usd_per_h
+
+
+def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
+    catalogue: Catalogue = shipped_catalogue()
+    found = []
+    for each, months in ((Plan.COMMIT_1Y, 12.0), (Plan.COMMIT_3Y, 36.0)):
+        quote = catalogue.price(cloud, region, name, each)
+        if quote is not None:
+            label = f"{months / 12:g} year{'s' if months > 12 else ''}, no upfront"
+            found.append(Terms(name=label, term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h))
+    if not found:
+        raise BadInput(f"the catalogue has no price of commitments to {name or 'it'}; give --terms, a CSV of options")
+    return found
+
+
+def _read_terms(file: Path) -> list[Terms]:
+    found = []
+    for line, row in _rows(file, TERMS_HEADER):
+        months, upfront, hourly = (_number(file, line, row, key) for key in TERMS_HEADER[1:])
+        if months <= 0 or upfront < 0 or hourly < 0:
+            raise BadInput(f"{file}, line {line}: the term must be more than 0 months, prices 0 or more")
+        found.append(Terms(name=row["option"] or "", term_months=months, upfront_usd=upfront, usd_per_h=hourly))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- load
+def _read_load(file: Path) -> Load:
+    samples = [
+        (_moment(file, line, row["at"]), _number(file, line, row, "load")) for line, row in _rows(file, ("at", "load"))
+    ]
+    try:
+        return Load.of(samples)
+    except BadInput as error:
+        raise BadInput(f"{file}: {error}") from error
+
+
+def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        reader = csv.DictReader(lines)
+        missing = [name for name in header if name not in (reader.fieldnames or ())]
+        if missing:
+            raise BadInput(f"{file}, line 1: the header lacks {', '.join(missing)}; it must name {','.join(header)}")
+        for row in reader:
+            yield reader.line_num, row
+
+
+def _number(file: Path, line: int, row: dict[str, str], key: str) -> float:
+    try:
+        return float(row[key])
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{file}, line {line}: {key} is {row[key]!r}; it must be a number") from error
+
+
+def _moment(file: Path, line: int, text: str) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return parse_utc_s(text)
+    except ValueError as error:
+        raise BadInput(
+            f"{file}, line {line}: at is {text!r}; write seconds, or a time such as 2026-05-01T18:00:00Z"
+        ) from error
+
+
+def _recorded(name: str) -> Load:
+    """Count the machines (of one type, or all) that lived at each time, from the daemon's log."""
+    client = Client()
+    changes: list[tuple[float, int]] = []
+    wanted: set[str] = set()
+    for event in _events(client):
+        machine, fields = event["instance_id"], event["fields"]
+        if event["kind"] == "instance_requested" and (not name or fields.get("type") == name):
+            wanted.add(machine)
+        elif event["kind"] == "instance_launched" and machine in wanted:
+            changes.append((float(fields.get("launched_at", event["at"])), 1))
+        elif event["kind"] == "instance_terminated" and machine in wanted and fields.get("billed", True):
+            changes.append((float(fields.get("terminated_at", event["at"])), -1))
+    level, samples = 0, dict[float, float]()
+    for at, change in sorted(changes):
+        level += change
+        samples[at] = float(max(0, level))
+    if not samples:
+        raise BadInput(f"no machine{' of type ' + name if name else ''} was ever launched here; give --load, a CSV")
+    return Load.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
+
+
+def _events(client: Client) -> Iterator[dict[str, Any]]:
+    kinds, after = ["instance_requested", "instance_launched", "instance_terminated"], 0
+    while page := client.get("/v1/events", after_seq=after, kind=kinds, limit=PAGE):
+        yield from page
+        after = page[-1]["seq"]
+
+
+# --------------------------------------------------------------------------------------------------------------- saying
+def _notes(load: Load, on_demand: float) -> list[str]:
+    days = float(load.seconds.sum()) / 86_400
+    sizes = "; ".join(f"{names}: {count}" for names, count in sizes_by_strategy(load).items())
+    since = datetime.fromtimestamp(float(load.times[0]), tz=UTC).strftime("%Y-%m-%d")
+    notes = [
+        f"load: {load.mean:.1f} machines on average, {load.steady:g} nearly always, {load.peak:g} at most, over "
+        f"{days:.1f} days from {since}; on demand alone ${load.mean * on_demand:.4f}/h at ${on_demand:g}/h each",
+        f"what HCloud's strategies reserve: {sizes}",
+        "pays from: the part of the time in which a machine must be in use; at least: the part of this load down to "
+        "which it costs no more than on demand alone; if halved: what is lost per hour against that at half the load",
+    ]
+    if days < 28:
+        notes.append(f"only {days:.1f} days of load are known: too little to commit to a year on")
+    return notes
+
+
+def _row(each: Advice) -> list[str]:
+    weeks = f"{each.by_week[0]}-{each.by_week[1]}" if each.by_week is not None else ""
+    after = "" if each.pays_after_months is None else f"{each.pays_after_months:.1f} months"
+    return [
+        each.terms.name, str(each.count), usd(each.upfront_usd), f"{each.usd_per_h:.4f}", f"{100 * each.saving:.1f}",
+        f"{100 * each.use:.0f}", f"{100 * each.break_even_use:.0f}", after, f"{100 * each.least_load:.0f} %",
+        f"{each.if_load_halves_usd_per_h:+.4f}", weeks,
+    ]  # fmt: skip
+
+
+def _document(each: Advice) -> dict[str, Any]:
+    low, high = each.by_week if each.by_week is not None else (None, None)
+    values = [
+        each.terms.name, each.terms.term_months, each.count, each.upfront_usd, each.usd_per_h,
+        each.on_demand_usd_per_h, each.saving, each.use, each.break_even_use, each.pays_after_months,
+        each.least_load, each.if_load_halves_usd_per_h, low, high,
+    ]  # fmt: skip
+    return dict(zip(FIELDS, values, strict=True))

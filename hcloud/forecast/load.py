@@ -1,0 +1,95 @@
+"""How much is needed, how often: the distribution of load over time, and what of it is steady."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.errors import BadInput
+
+Floats = NDArray[np.float64]
+STEADY_PART = 0.95
+"""The steady load is what is needed for this part of the time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """A step function: ``levels[n]`` (machines, or any unit) hold from ``times[n]`` to ``times[n + 1]``.
+
+    ``times`` has shape ``(N + 1,)`` and rises, ``levels`` shape ``(N,)``, none negative.
+    """
+
+    times: Floats
+    levels: Floats
+
+    @classmethod
+    def of(cls, samples: Iterable[tuple[float, float]], until_at: float | None = None) -> Load:
+        """Take samples of time and level, in any order; each level holds until the next, the last until ``until_at``.
+
+        Without ``until_at`` the last holds as long as the samples are apart in the middle.
+
+        Raises BadInput where there are fewer than two moments, or a level is negative or not finite.
+        """
+        found = dict(sorted(samples))
+        times, levels = np.array(list(found), dtype=np.float64), np.array(list(found.values()), dtype=np.float64)
+        if times.size and not (np.isfinite(levels).all() and np.isfinite(times).all() and levels.min() >= 0):
+            raise BadInput("a load is negative or not finite; write how many machines were needed, 0 or more")
+        if until_at is None and times.size >= 2:
+            until_at = float(times[-1] + np.median(np.diff(times)))
+        if until_at is None or times.size < 1 or until_at <= times[-1]:
+            raise BadInput("a load needs two moments at least, to know for how long each level held")
+        return cls(np.append(times, until_at), levels)
+
+    @property
+    def seconds(self) -> Floats:
+        """How long each level held, shape ``(N,)``."""
+        lasted: Floats = np.diff(self.times)
+        return lasted
+
+    @property
+    def mean(self) -> float:
+        """The load on average over time."""
+        return float(np.average(self.levels, weights=self.seconds))
+
+    @property
+    def peak(self) -> float:
+        """The most that was needed at once."""
+        return float(self.levels.max())
+
+    def quantile(self, part: float) -> float:
+        """Return the least level that suffices for ``part`` (0..1) of the time."""
+        order = np.argsort(self.levels, kind="stable")
+        covered = np.cumsum(self.seconds[order]) / self.seconds.sum()
+        return float(self.levels[order][min(int(np.searchsorted(covered, part - 1e-12)), order.size - 1)])
+
+    @property
+    def steady(self) -> float:
+        """The steady load: what is needed nearly always (HCloud reserves this much, §8.4.1)."""
+        return self.quantile(1.0 - STEADY_PART)
+
+    def use_of_layers(self) -> Floats:
+        """Return for the first, second, ... unit of capacity which part (0..1) of the time it is in use; falls.
+
+        Shape ``(ceil(peak),)``; all of them together are the mean.
+        """
+        count = int(np.ceil(self.peak - 1e-9))
+        weights = self.seconds / self.seconds.sum()
+        use = [float((np.clip(self.levels - below, 0.0, 1.0) * weights).sum()) for below in range(count)]
+        return np.array(use, dtype=np.float64)
+
+    def scaled(self, factor: float) -> Load:
+        """Return the same course at another height."""
+        return Load(self.times, self.levels * factor)
+
+    def parts(self, length_s: float) -> list[Load]:
+        """Return the load in pieces of ``length_s``; a shorter rest at the end is left out."""
+        first, found = float(self.times[0]), list[Load]()
+        while first + length_s <= self.times[-1] + 1e-9:
+            edges = [first, *self.times[(self.times > first) & (self.times < first + length_s)], first + length_s]
+            held = np.searchsorted(self.times, np.array(edges[:-1]), side="right") - 1
+            found.append(Load(np.array(edges, dtype=np.float64), self.levels[held]))
+            first += length_s
+        return found

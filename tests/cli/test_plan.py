@@ -1,0 +1,63 @@
+"""`hcloud plan reservations` on loads and prices given as files."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+TERMS = "option,term_months,upfront_usd,usd_per_h\n1y none,12,0,0.06\n3y all,36,788.4,0\n"
+
+
+@pytest.fixture
+def files(lonely: Shell) -> Shell:
+    """Two days of four machines, with a peak, and what could be committed to."""
+    lines = "".join(f"{hour * 3600},{10 if hour == 7 else 4}\n" for hour in range(48))
+    (lonely.directory / "load.csv").write_text("at,load\n" + lines)
+    (lonely.directory / "terms.csv").write_text(TERMS)
+    return lonely
+
+
+def test_options_are_compared_cheapest_first(files: Shell) -> None:
+    given = ("plan", "reservations", "--load", "load.csv", "--terms", "terms.csv", "--on-demand", "0.1")
+    found = json.loads(files.run(*given, "-o", "json")[0])
+    assert [(each["option"], each["count"]) for each in found["advice"]] == [("3y all", 4), ("1y none", 4)]
+    assert found["advice"][1]["break_even_use"] == pytest.approx(0.6)
+    assert any("too little to commit" in note for note in found["notes"])
+    rows = list(csv.DictReader(io.StringIO(files.run(*given, "-o", "csv")[0])))
+    assert [row["option"] for row in rows] == ["3y all", "1y none"]
+    assert "sr: 12; hf, hm: 4" in files.run(*given)[0]
+
+
+def test_list_price_comes_from_the_catalogue(files: Shell) -> None:
+    out, _ = files.run(
+        "plan", "reservations", "--load", "load.csv", "--terms", "terms.csv", "--type", "ec2/us-east-1/m5.large"
+    )
+    assert "each" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("at,level\n0,1\n", "line 1: the header lacks load"),
+        ("at,load\n0,1\nnoon,2\n", "line 3: at is 'noon'"),
+        ("at,load\n0,1\n5,many\n", "line 3: load is 'many'"),
+        ("at,load\n0,1\n", "two moments"),
+    ],
+)
+def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: str) -> None:
+    (files.directory / "bad.csv").write_text(content)
+    _, err = files.run(
+        "plan", "reservations", "--load", "bad.csv", "--terms", "terms.csv", "--on-demand", "1", exit_code=2
+    )
+    assert "bad.csv" in err
+    assert says in err
+
+
+def test_unknown_prices_are_asked_for(files: Shell) -> None:
+    _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y/z", exit_code=2)
+    assert "give --on-demand" in err
+    _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y", exit_code=2)
+    assert "CLOUD/REGION/TYPE" in err

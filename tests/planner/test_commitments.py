@@ -1,0 +1,101 @@
+"""What to commit to: the least cost over the load, and what follows from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.errors import BadInput
+from hcloud.forecast.load import Load
+from hcloud.planner.commitments import Terms, advise, best_count, cost_usd_per_h, sizes_by_strategy
+
+HOUR = 3600.0
+YEAR = Terms(name="1y", term_months=12, upfront_usd=0.0, usd_per_h=0.6)
+
+
+def hourly(*levels: float) -> Load:
+    """A load that holds each level for an hour."""
+    return Load.of([(HOUR * n, level) for n, level in enumerate(levels)], until_at=HOUR * len(levels))
+
+
+loads = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 7.0]), min_size=2, max_size=12).map(lambda x: hourly(*x))
+prices = st.sampled_from([0.05, 0.3, 0.5, 0.75, 1.0, 1.2])
+
+
+def count_without_the_rest(load: Load, on_demand: float, committed: float) -> int:
+    """Seeded fault: sizes for the mean, whatever the prices."""
+    return round(load.mean) if committed < on_demand else 0
+
+
+def is_the_least(count: int, load: Load, committed: float) -> bool:
+    """Try every other count."""
+    least = min(cost_usd_per_h(load, 1.0, committed, n) for n in range(int(np.ceil(load.peak)) + 2))
+    return cost_usd_per_h(load, 1.0, committed, count) <= least + 1e-9
+
+
+@given(loads, prices)
+def test_no_other_count_costs_less(load: Load, committed: float) -> None:
+    assert is_the_least(best_count(load, 1.0, committed), load, committed)
+
+
+def test_that_property_catches_a_size_by_the_mean() -> None:
+    load = hourly(1, 1, 1, 9)
+    assert not is_the_least(count_without_the_rest(load, 1.0, 0.5), load, 0.5)
+
+
+@given(loads, prices, st.sampled_from([1.0, 1.5]))
+def test_cheaper_commitments_are_bought_more_of_and_never_cost_more_than_none(
+    load: Load, committed: float, dearer: float
+) -> None:
+    assert best_count(load, 1.0, committed * dearer) <= best_count(load, 1.0, committed)
+    advice = advise(load, 1.0, [Terms(name="x", term_months=12, upfront_usd=0.0, usd_per_h=committed)])[0]
+    assert advice.usd_per_h <= advice.on_demand_usd_per_h + 1e-9
+    assert 0.0 <= advice.use <= 1.0 + 1e-9
+    assert advice.use >= advice.break_even_use - 1e-9 or advice.count == 0
+    assert advice.least_load <= 1.0
+
+
+@given(loads)
+def test_layers_of_load_add_up_to_its_mean_and_fall(load: Load) -> None:
+    layers = load.use_of_layers()
+    assert layers.sum() == pytest.approx(load.mean)
+    assert (np.diff(layers) <= 1e-12).all()
+
+
+def test_advice_says_what_a_steady_load_with_a_peak_calls_for() -> None:
+    load = hourly(*[4] * 95, *[10] * 5)
+    advice = advise(load, 1.0, [YEAR])[0]
+    assert advice.count == 4
+    assert advice.use == pytest.approx(1.0)
+    assert advice.break_even_use == 0.6
+    assert advice.usd_per_h == pytest.approx(4 * 0.6 + 0.05 * 6)
+    assert advice.if_load_halves_usd_per_h == pytest.approx(4 * 0.6 + 0.05 * 1 - 0.5 * 4.3)
+    assert 0.5 < advice.least_load < 0.7
+    assert sizes_by_strategy(load) == {"sr": 12, "hf, hm": 4}
+
+
+def test_upfront_money_comes_back_after_the_months_its_savings_take() -> None:
+    upfront = Terms(name="all", term_months=12, upfront_usd=0.5 * 8760, usd_per_h=0.0)
+    advice = advise(hourly(2, 2), 1.0, [upfront, YEAR])[0]
+    assert advice.terms is upfront
+    assert advice.upfront_usd == 8760
+    assert advice.pays_after_months == pytest.approx(6.0)
+
+
+def test_weeks_that_differ_give_a_range() -> None:
+    day = 86_400.0
+    load = Load.of([(0, 2.0), (7 * day, 5.0)], until_at=14 * day)
+    assert advise(load, 1.0, [YEAR])[0].by_week == (2, 5)
+
+
+@pytest.mark.parametrize("samples", [[], [(0.0, 1.0)], [(0.0, 1.0), (1.0, -1.0)], [(0.0, 1.0), (1.0, float("nan"))]])
+def test_no_load_is_no_load(samples: list[tuple[float, float]]) -> None:
+    with pytest.raises(BadInput):
+        Load.of(samples)
+
+
+def test_free_machines_and_no_options_are_refused() -> None:
+    with pytest.raises(BadInput, match="more than 0"):
+        advise(hourly(1, 1), 0.0, [YEAR])
+    with pytest.raises(BadInput, match="at least one option"):
+        advise(hourly(1, 1), 1.0, [])
