@@ -24,6 +24,7 @@ from hcloud.catalog import (
 from hcloud.clock import Clock
 from hcloud.config import Config, ProviderSettings, resolve_secret
 from hcloud.controller import Controller
+from hcloud.engine.fake import FakeRunner, WorkOf, read_work
 from hcloud.errors import ConfigError
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
@@ -92,29 +93,40 @@ def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_ru
     )
 
 
-def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work on mock machines."""
+def build_runner(
+    config: Config, providers: Mapping[str, Provider], clock: Clock, *, work: WorkOf = read_work
+) -> Runner:
+    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended ``work``.
+
+    Raises ConfigError for fake work on real machines.
+    """
     if config.engine.runner == "fake":
-        return _fake_runner(providers, clock)
+        return _fake_runner(providers, clock, work)
     from hcloud.engine.runner import DaskRunner
 
     return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
 
 
-def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    from hcloud.engine.fake import FakeRunner
-
+def _fake_runner(providers: Mapping[str, Provider], clock: Clock, work: WorkOf) -> Runner:
     sources = [p for p in providers.values() if isinstance(p, MachineSource)]
     if len(sources) < len(providers):
         real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
         raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
-    return FakeRunner(sources, clock)
+    return FakeRunner(sources, clock, work=work)
 
 
 def build_controller(
-    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, policy: Policy
+    config: Config,
+    store: Store,
+    providers: Mapping[str, Provider],
+    runner: Runner,
+    clock: Clock,
+    policy: Policy,
+    *,
+    rng: np.random.Generator | None = None,
+    holder: str = "",
 ) -> Controller:
-    """Put the cycle together on the given ports."""
+    """Put the cycle together on the given ports; without ``rng`` a fresh one, without ``holder`` this host's name."""
     logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
     logs.folder.mkdir(parents=True, exist_ok=True)
     poll_s = {p.name: p.poll_s for p in config.providers}
@@ -153,8 +165,8 @@ def build_controller(
             bootstrap=bootstrap,
             uploads_dir=config.state_dir / "uploads",
         ),
-        rng=np.random.default_rng(),
+        rng=np.random.default_rng() if rng is None else rng,
         # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
         # successor leads at once instead of waiting for the lease to run out.
-        holder=f"{socket.gethostname()}:{config.state_dir}",
+        holder=holder or f"{socket.gethostname()}:{config.state_dir}",
     )

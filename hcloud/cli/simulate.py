@@ -1,0 +1,234 @@
+"""``hcloud simulate``: what a workload would cost under a policy, and which promises it would break."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.cli.output import console, format_option, write_json
+from hcloud.config import load_policy, read_documents
+from hcloud.errors import BadInput
+from hcloud.policy import Policy
+from hcloud.quantity import parse_duration_s
+from hcloud.shipped import path as shipped_path
+from hcloud.simulator.outcome import Outcome, comparison, outcome_of
+from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
+from hcloud.simulator.run import Progress, Setting, simulated
+from hcloud.simulator.scenarios import SCENARIOS, make_scenario
+from hcloud.simulator.workload import LogReading, Workload, read_csv, read_history, read_swf
+
+FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16
+CLOUD: Mapping[str, object] = {
+    "zones": ["east-1a"],
+    "reserved_default": 0,
+    "quality": {"spread": 0.05},
+    "keep_terminated_s": 600,
+}
+FAST_FOLDER = Path("/dev/shm")
+
+
+@click.command()
+@click.argument("workload")
+@click.option(
+    "--policy",
+    "--compare",
+    "policies",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A policy file or the name of a shipped one; several are compared.",
+)
+@click.option("--reserved", default="auto", help="TYPE=COUNT, or auto (by strategy, from the load), or none.")
+@click.option("--cloud", type=click.Path(path_type=Path, dir_okay=False), help="YAML: settings of a mock provider.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
+@click.option("--share", type=float, default=1.0, show_default=True, help="Part of the jobs, or of a scenario's load.")
+@click.option("--hours", type=float, default=2.0, show_default=True, help="Length of a scenario.")
+@click.option(
+    "--node-vcpus", type=click.IntRange(min=1), default=16, show_default=True, help="A job log's widest node."
+)
+@click.option("--since", default="7d", show_default=True, help="How far back, for the workload `history`.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@format_option
+def simulate(
+    workload: str,
+    policies: tuple[Path, ...],
+    reserved: str,
+    cloud: Path | None,
+    seed: int,
+    share: float,
+    hours: float,
+    node_vcpus: int,
+    since: str,
+    out: Path | None,
+    form: str,
+) -> None:
+    """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
+
+    WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
+    (FILE.csv), or `history`: what this daemon was given.
+    """
+    made = _workload(workload, seed, share, hours, node_vcpus, since)
+    chosen = [_policy(each) for each in policies] or [load_policy(shipped_path("policies/default.yaml"))]
+    settings = [
+        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, reserved, policy, made))
+        for policy in chosen
+    ]
+    outcomes = [_simulated(setting) for setting in settings]
+    for note in made.notes:
+        click.echo(f"{made.name}: {note}", err=True)
+    _write(outcomes, form)
+    if out is not None:
+        _write_files(outcomes, out)
+
+
+def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
+    path = Path(source)
+    if path.suffix in (".swf", ".csv"):
+        text = _text(path)
+        read = (
+            read_csv(text, source)
+            if path.suffix == ".csv"
+            else read_swf(text, source, LogReading(node_vcpus=node_vcpus))
+        )
+        return read.scaled(share)
+    if source == "history":
+        return _history(since).scaled(share)
+    if source not in SCENARIOS and (path.suffix or path.exists()):
+        raise BadInput(f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv)")
+    return make_scenario(source, seed, hours=hours, share=share)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+
+
+def _history(since: str) -> Workload:
+    from hcloud.clock import SystemClock
+    from hcloud.config import find_config, load_config
+    from hcloud.store import Store
+
+    now = SystemClock().now()
+    try:
+        back_s = parse_duration_s(since)
+    except ValueError as error:
+        raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
+    store = Store.open(load_config(find_config(None)).database)
+    try:
+        return read_history(store, now - back_s, now)
+    finally:
+        store.close()
+
+
+def _policy(named: Path) -> Policy:
+    shipped = shipped_path("policies") / f"{named}.yaml"
+    return load_policy(shipped if not named.exists() and shipped.exists() else named)
+
+
+def _cloud(file: Path | None, reserved: str, policy: Policy, workload: Workload) -> dict[str, object]:
+    settings: dict[str, object] = dict(CLOUD)
+    if file is not None:
+        (document,) = read_documents(file)
+        if not isinstance(document.value, dict):
+            raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
+        settings |= document.value
+    counts = _reserved(reserved, policy, workload)
+    return settings | ({"reserved": counts} if counts is not None else {})
+
+
+def _reserved(reserved: str, policy: Policy, workload: Workload) -> dict[str, int] | None:
+    """Return reserved machines by type: as given, or what a strategy buys for this very load (HCloud §8.4)."""
+    if reserved == "none":
+        return {}
+    if reserved != "auto":
+        name, _, count = reserved.partition("=")
+        if not (name and count.isdigit()):
+            raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
+        return {name: int(count)}
+    cores = workload.cores()
+    strategy = policy.provisioning.strategy
+    wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
+    rounded = math.ceil if strategy == "sr" else math.floor
+    return {FULL_SERVER: rounded(wanted / FULL_SERVER_VCPUS)}
+
+
+def _steady(cores: Sequence[float]) -> float:
+    """The least load after the first jobs have come: the tenth percentile, so that one idle minute does not decide."""
+    return sorted(cores)[len(cores) // 10]
+
+
+def _simulated(setting: Setting) -> Outcome:
+    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
+        with simulated(setting, Path(made)) as simulation, _progress(setting) as watch:
+            commitments = simulation.commitments()
+            simulation.run(watch)
+            return outcome_of(setting.policy.name, simulation.events, commitments)
+
+
+@contextmanager
+def _progress(setting: Setting) -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
+
+        def watch(progress: Progress) -> None:
+            if progress.cycles % 50 == 0:
+                bar.update(
+                    task, completed=progress.ended, now=f"{progress.now_s / 3600:.2f} h, {progress.ended} jobs ended"
+                )
+
+        yield watch
+
+
+def _write(outcomes: Sequence[Outcome], form: str) -> None:
+    from hcloud.cli.report import show
+
+    table = comparison(outcomes)
+    if form == "json":
+        write_json({**table.to_json(), "series": [_series(each) for each in outcomes]})
+    elif form == "csv":
+        click.echo(table.to_csv(), nl=False)
+    else:
+        show(table)
+
+
+def _series(outcome: Outcome) -> dict[str, Any]:
+    series = outcome.series
+    return {
+        "policy": outcome.name,
+        "at_s": list(series.at_s),
+        "up_vcpus": {market: list(amounts) for market, amounts in series.up_vcpus.items()},
+        "held_vcpus": list(series.held_vcpus),
+        "waiting_jobs": list(series.waiting),
+    }
+
+
+def _write_files(outcomes: Sequence[Outcome], folder: Path) -> None:
+    import json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table = comparison(outcomes)
+    contents = {
+        "outcome.json": json.dumps({**table.to_json(), "series": [_series(each) for each in outcomes]}, indent=2)
+        + "\n",
+        "outcome.csv": table.to_csv(),
+        "allocation.svg": allocation_svg(outcomes),
+        "cost.svg": cost_svg(outcomes),
+        "waits.svg": waits_svg(outcomes),
+    }
+    for name, text in contents.items():
+        (folder / name).write_text(text)
+        click.echo(f"wrote {folder / name}", err=True)

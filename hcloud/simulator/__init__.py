@@ -1,0 +1,1 @@
+"""The same decision code on a virtual cloud: any workload under any policy, hours in seconds."""

@@ -1,0 +1,292 @@
+"""What came of a simulation: money, promises, waits, use and churn, and how they went over time; from events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.model import Event, EventKind, Market
+from hcloud.pricing import HOUR_S
+from hcloud.report import build_report
+from hcloud.report.table import ReportTable, Row, columns, share_pct
+from hcloud.simulator.run import START_AT, Commitment
+
+POINTS = 240
+"""Moments in a time series."""
+
+
+@dataclass(slots=True)
+class _Machine:
+    vcpus: float
+    market: str
+    launched_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    kind: str
+    submitted_at: float
+    started_at: float | None = None
+    run_s: float = 0.0
+    samples: int = 0
+    kept: int = 0
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Amounts over time: ``at_s`` (POINTS moments), vCPUs up by market, vCPUs held by jobs, jobs waiting."""
+
+    at_s: tuple[float, ...] = ()
+    up_vcpus: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    held_vcpus: tuple[float, ...] = ()
+    waiting: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
+
+    ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples; None without targets.
+    """
+
+    name: str
+    span_s: float
+    jobs: int
+    succeeded: int
+    metered_usd: float
+    committed_usd: float
+    target_met_pct: float | None
+    batch_met_pct: float | None
+    service_met_pct: float | None
+    wait_s: tuple[float, ...]
+    launches: int
+    used_once: int
+    up_vcpu_h: float
+    held_vcpu_h: float
+    committed_vcpu_h: float
+    committed_held_vcpu_h: float
+    series: Series
+
+    @property
+    def cost_usd(self) -> float:
+        """Return all of the money."""
+        return self.metered_usd + self.committed_usd
+
+    def wait_quantile_s(self, share: float) -> float:
+        """Return the wait that this share (0..1) of the jobs did not exceed."""
+        return float(np.quantile(self.wait_s, share)) if self.wait_s else 0.0
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Follows the log once."""
+
+    machines: dict[str, _Machine] = field(default_factory=dict)
+    jobs: dict[str, _Job] = field(default_factory=dict)
+    met: dict[str, list[float]] = field(default_factory=lambda: {"batch": [], "service": []})
+    changes: list[tuple[float, str, float]] = field(default_factory=list)
+    """At which time (s from the start) what (a market's vCPUs, ``held``, ``waiting``) changed by how much."""
+    waits: list[float] = field(default_factory=list)
+    succeeded: int = 0
+    launches: int = 0
+    uses: dict[str, set[str]] = field(default_factory=dict)
+    held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
+    held_vcpu_s: dict[str, float] = field(default_factory=dict)
+    up_vcpu_s: dict[str, float] = field(default_factory=dict)
+    last_at: float = START_AT
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take in every event."""
+        for event in events:
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+
+    def change(self, at: float, what: str, by: float) -> None:
+        """Note a change of an amount."""
+        self.changes.append((at - START_AT, what, by))
+        self.last_at = max(self.last_at, at)
+
+    def submitted(self, event: Event) -> None:
+        latency = event.fields.get("latency_ms")
+        self.jobs[event.job_id or ""] = _Job(
+            kind=str(event.fields.get("target_kind")),
+            submitted_at=event.at,
+            latency_ms=float(latency) if isinstance(latency, (int, float)) else None,
+        )
+        self.change(event.at, "waiting", 1)
+
+    def requested(self, event: Event) -> None:
+        self.machines[event.instance_id or ""] = _Machine(
+            vcpus=_number(event, "vcpus"),
+            market=str(event.fields.get("market")),
+        )
+
+    def launched(self, event: Event) -> None:
+        machine = self.machines[event.instance_id or ""]
+        machine.launched_at = _number(event, "launched_at") or event.at
+        self.launches += 1
+        self.change(machine.launched_at, machine.market, machine.vcpus)
+
+    def terminated(self, event: Event) -> None:
+        machine = self.machines[event.instance_id or ""]
+        if machine.launched_at is None:
+            return
+        ended_at = _number(event, "terminated_at") or event.at
+        lived_s = max(0.0, ended_at - machine.launched_at)
+        self.up_vcpu_s[machine.market] = self.up_vcpu_s.get(machine.market, 0.0) + lived_s * machine.vcpus
+        self.change(ended_at, machine.market, -machine.vcpus)
+
+    def unit_started(self, event: Event) -> None:
+        job, machine = self.jobs[event.job_id or ""], self.machines[event.instance_id or ""]
+        self.uses.setdefault(event.instance_id or "", set()).add(event.job_id or "")
+        if job.started_at is None:
+            job.started_at = event.at
+            self.waits.append(max(0.0, event.at - job.submitted_at))
+            self.change(event.at, "waiting", -1)
+        vcpus = _number(event, "vcpus")
+        self.held_since[_unit(event)] = (event.at, vcpus, machine.market)
+        self.change(event.at, "held", vcpus)
+
+    def unit_ended(self, event: Event) -> None:
+        since, vcpus, market = self.held_since.pop(_unit(event), (event.at, 0.0, ""))
+        self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + max(0.0, event.at - since) * vcpus
+        self.change(event.at, "held", -vcpus)
+
+    def sample(self, event: Event) -> None:
+        job = self.jobs[event.job_id or ""]
+        measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
+        if job.latency_ms is not None and measured:
+            job.samples += 1
+            job.kept += measured[0] <= job.latency_ms
+
+    def finished(self, event: Event) -> None:
+        job = self.jobs[event.job_id or ""]
+        self.succeeded += event.fields.get("state") == "succeeded"
+        met = event.fields.get("target_met")
+        if job.kind == "service":
+            self.met["service"].append(job.kept / job.samples if job.samples else 0.0)
+        elif isinstance(met, bool):
+            self.met["batch"].append(float(met))
+        if job.started_at is None:
+            self.change(event.at, "waiting", -1)
+
+
+def _number(event: Event, key: str) -> float:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _unit(event: Event) -> tuple[str, object]:
+    return str(event.fields.get("attempt")), event.fields.get("rank")
+
+
+_HANDLERS = {
+    EventKind.JOB_SUBMITTED: _Reader.submitted,
+    EventKind.INSTANCE_REQUESTED: _Reader.requested,
+    EventKind.INSTANCE_LAUNCHED: _Reader.launched,
+    EventKind.INSTANCE_TERMINATED: _Reader.terminated,
+    EventKind.UNIT_STARTED: _Reader.unit_started,
+    EventKind.UNIT_ENDED: _Reader.unit_ended,
+    EventKind.SAMPLE: _Reader.sample,
+    EventKind.JOB_FINISHED: _Reader.finished,
+}
+
+
+def outcome_of(name: str, events: Callable[[], Iterable[Event]], commitments: Sequence[Commitment] = ()) -> Outcome:
+    """Read a finished simulation's log, twice. Commitments are paid from its start to the last thing that happened."""
+    reader = _Reader()
+    reader.follow(events())
+    span_s = reader.last_at - START_AT
+    batch, service = reader.met["batch"], reader.met["service"]
+    reserved = Market.RESERVED.value
+    return Outcome(
+        name=name,
+        span_s=span_s,
+        jobs=len(reader.jobs),
+        succeeded=reader.succeeded,
+        metered_usd=_metered_usd(events(), reader.last_at),
+        committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * span_s / HOUR_S,
+        target_met_pct=share_pct(sum(batch) + sum(service), len(batch) + len(service)),
+        batch_met_pct=share_pct(sum(batch), len(batch)),
+        service_met_pct=share_pct(sum(service), len(service)),
+        wait_s=tuple(sorted(reader.waits)),
+        launches=reader.launches,
+        used_once=sum(len(jobs) == 1 for jobs in reader.uses.values()),
+        up_vcpu_h=sum(reader.up_vcpu_s.values()) / HOUR_S,
+        held_vcpu_h=sum(reader.held_vcpu_s.values()) / HOUR_S,
+        committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * span_s / HOUR_S,
+        committed_held_vcpu_h=reader.held_vcpu_s.get(reserved, 0.0) / HOUR_S,
+        series=_series(reader.changes, span_s),
+    )
+
+
+def _metered_usd(events: Iterable[Event], now: float) -> float:
+    """Return what the cost report says of all machines that are paid by use."""
+    table = build_report("cost", events, now + HOUR_S, by="market")
+    cost = [column.name for column in table.columns].index("cost_usd")
+    return sum(float(row[cost] or 0.0) for row in table.rows if row[0] != Market.RESERVED.value)
+
+
+def _series(changes: Sequence[tuple[float, str, float]], span_s: float) -> Series:
+    at_s = np.linspace(0.0, max(span_s, 1.0), POINTS)
+    named = sorted({what for _, what, _ in changes})
+    amounts = {what: _amounts([(at, by) for at, each, by in changes if each == what], at_s) for what in named}
+    zero = (0.0,) * POINTS
+    return Series(
+        at_s=tuple(at_s.tolist()),
+        up_vcpus={market: amounts[market] for market in named if market not in ("held", "waiting")},
+        held_vcpus=amounts.get("held", zero),
+        waiting=amounts.get("waiting", zero),
+    )
+
+
+def _amounts(changes: Sequence[tuple[float, float]], at_s: np.ndarray) -> tuple[float, ...]:
+    ordered = sorted(changes)
+    moments, sums = np.array([at for at, _ in ordered]), np.cumsum([by for _, by in ordered])
+    places = np.searchsorted(moments, at_s, side="right")
+    return tuple(float(sums[place - 1]) if place else 0.0 for place in places)
+
+
+def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
+    """Return one row per outcome, the first being what the others' ``cost_pct`` is a part of."""
+    names = columns(
+        "policy", "cost_usd", "cost_pct", "metered_usd", "committed_usd", "target_met_pct", "batch_met_pct",
+        "service_met_pct", "wait_p50_s", "wait_p95_s", "used_pct", "reserved_used_pct", "launches", "used_once_pct",
+        "succeeded", "jobs",
+    )  # fmt: skip
+    first = outcomes[0].cost_usd if outcomes else 0.0
+    return ReportTable(
+        title="Simulated", columns=names, rows=tuple(_row(each, first) for each in outcomes), notes=_NOTES
+    )
+
+
+_NOTES = (
+    "cost_pct: of the first row's cost; committed: reserved machines, paid for used or not",
+    "used: vCPUs held by jobs, of those up; reserved_used: of the vCPUs paid for",
+    "used_once: machines launched for a single job; wait: to the first start",
+)
+
+
+def _row(each: Outcome, first_usd: float) -> Row:
+    return (
+        each.name,
+        each.cost_usd,
+        share_pct(each.cost_usd, first_usd),
+        each.metered_usd,
+        each.committed_usd,
+        each.target_met_pct,
+        each.batch_met_pct,
+        each.service_met_pct,
+        each.wait_quantile_s(0.5),
+        each.wait_quantile_s(0.95),
+        share_pct(each.held_vcpu_h, each.up_vcpu_h),
+        share_pct(each.committed_held_vcpu_h, each.committed_vcpu_h),
+        each.launches,
+        share_pct(each.used_once, each.launches),
+        each.succeeded,
+        each.jobs,
+    )

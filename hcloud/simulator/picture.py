@@ -1,0 +1,106 @@
+"""Pictures of simulations as SVG: allocation over time, cost bars, and how many jobs waited how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from hcloud.simulator.outcome import Outcome
+
+WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP = 860, 64, 560, 150, 46
+COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
+LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
+
+
+def allocation_svg(outcomes: Sequence[Outcome]) -> str:
+    """Draw, for each outcome on the same scales, vCPUs up by market (areas) and held by jobs (line) over time."""
+    most = max((max(_up(each), default=1.0) for each in outcomes), default=1.0)
+    span_s = max((each.span_s for each in outcomes), default=1.0)
+    parts: list[str] = []
+    for number, each in enumerate(outcomes):
+        parts += _allocation(each, GAP + number * (PLOT_HEIGHT + GAP), max(most, 1.0), max(span_s, 1.0))
+    return _document(parts, GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
+
+
+def cost_svg(outcomes: Sequence[Outcome]) -> str:
+    """Draw a bar per outcome: what was committed and what was metered, with the share of targets met beside it."""
+    most = max([each.cost_usd for each in outcomes] + [1e-9])
+    parts = ['<text x="8" y="18">cost in USD: reserved (used or not), metered; targets met</text>']
+    for number, each in enumerate(outcomes):
+        top, x = 34 + number * 30, 220.0
+        parts.append(f'<text x="8" y="{top + 15}">{escape(each.name)}</text>')
+        for usd, colour in ((each.committed_usd, COLOURS["reserved"]), (each.metered_usd, COLOURS["on_demand"])):
+            width = 400 * usd / most
+            parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
+            x += width
+        met = "-" if each.target_met_pct is None else f"{each.target_met_pct:.1f} %"
+        parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${each.cost_usd:.2f}, {met}</text>')
+    return _document(parts, 50 + 30 * len(outcomes))
+
+
+def waits_svg(outcomes: Sequence[Outcome]) -> str:
+    """Draw the distribution of waits to the first start, the time on a logarithmic scale from one second."""
+    longest = max([each.wait_s[-1] for each in outcomes if each.wait_s] + [10.0])
+    top, bottom = 34, 34 + 220
+    parts = ['<text x="8" y="18">share of jobs that waited at most so long for their first start</text>']
+    for seconds in (1, 10, 60, 600, 3600, 36000):
+        if seconds <= longest:
+            x = _log_x(seconds, longest)
+            parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
+            parts.append(f'<text x="{x - 10:.1f}" y="{bottom + 16}">{seconds} s</text>')
+    for share in (0.0, 0.5, 0.95, 1.0):
+        y = bottom - (bottom - top) * share
+        parts.append(f'<line x1="{PLOT_LEFT}" y1="{y:.1f}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="8" y="{y + 4:.1f}">{share:.0%}</text>')
+    for number, each in enumerate(outcomes):
+        colour = LINES[number % len(LINES)]
+        shares = [n / 100 for n in range(101)]
+        points = [(_log_x(each.wait_quantile_s(s), longest), bottom - (bottom - top) * s) for s in shares]
+        parts.append(_line(points, colour))
+        y = top + 16 + 18 * number
+        parts.append(f'<text x="{PLOT_LEFT + PLOT_WIDTH + 16}" y="{y}" fill="{colour}">{escape(each.name)}</text>')
+    return _document(parts, bottom + 30)
+
+
+def _log_x(seconds: float, longest: float) -> float:
+    return PLOT_LEFT + PLOT_WIDTH * math.log10(max(seconds, 1.0)) / max(math.log10(longest), 1e-9)
+
+
+def _up(outcome: Outcome) -> list[float]:
+    return [sum(amounts) for amounts in zip(*outcome.series.up_vcpus.values(), strict=True)]
+
+
+def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Iterator[str]:
+    bottom, series = top + PLOT_HEIGHT, outcome.series
+
+    def place(at_s: float, vcpus: float) -> tuple[float, float]:
+        return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
+
+    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{escape(outcome.name)}: vCPUs up (areas) and held by jobs (line)</text>'
+    below = [0.0] * len(series.at_s)
+    for number, market in enumerate(name for name in COLOURS if name in series.up_vcpus):
+        above = [base + more for base, more in zip(below, series.up_vcpus[market], strict=True)]
+        edge = [place(at, v) for at, v in zip(series.at_s, above, strict=True)]
+        edge += [place(at, v) for at, v in reversed(list(zip(series.at_s, below, strict=True)))]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        yield f'<polygon points="{points}" fill="{COLOURS[market]}" fill-opacity="0.75"/>'
+        x, y = PLOT_LEFT + PLOT_WIDTH + 16, top + 14 + 18 * number
+        yield f'<text x="{x}" y="{y}" fill="{COLOURS[market]}">{market.replace("_", "-")}</text>'
+        below = above
+    yield _line([place(at, v) for at, v in zip(series.at_s, series.held_vcpus, strict=True)], "black")
+    yield f'<line x1="{PLOT_LEFT}" y1="{bottom}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{bottom}" stroke="black"/>'
+    yield f'<text x="8" y="{top + 10}">{most:.0f}</text><text x="8" y="{bottom}">0</text>'
+    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{span_s / 3600:.1f} h</text>'
+
+
+def _line(points: Sequence[tuple[float, float]], colour: str) -> str:
+    text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+
+
+def _document(parts: Sequence[str], height: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+        f'font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
+    )

@@ -1,0 +1,192 @@
+"""One simulation: the daemon's own controller, on a clock that jumps, a mock cloud and pretended work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from hcloud.assembly import build_controller, build_providers, build_runner
+from hcloud.clock import ManualClock
+from hcloud.config import Config, EngineSettings, ProviderSettings
+from hcloud.controller import Controller
+from hcloud.engine.fake import FakeRunner, Work
+from hcloud.errors import BadInput
+from hcloud.model import Event, Market
+from hcloud.policy import Policy
+from hcloud.provider import UnitSpec
+from hcloud.sentences import nearest
+from hcloud.simulator.workload import Arrival, Workload
+from hcloud.store import Store, Submission
+
+START_AT = 1_900_000_800.0
+"""A fixed date, so that a simulation does not depend on the day it is run."""
+STEP_S, QUIET_STEP_S = 1.0, 10.0
+LONGEST_TAIL_S = 7 * 86_400.0
+OWNER = "hcloud-simulation"
+REQUESTS_PER_S, LATENCY_MS = 100.0, 18.0
+"""What a service does on a machine as fast as its type should be; on a slower one the latency grows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings."""
+
+    workload: Workload
+    policy: Policy
+    cloud: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commitment:
+    """Reserved machines that are paid for all the time: how many of a type, its vCPUs, and the amortised price."""
+
+    count: int
+    vcpus: float
+    price_usd_per_h: float
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a simulation is, told to whoever watches."""
+
+    now_s: float = 0.0
+    submitted: int = 0
+    ended: int = 0
+    cycles: int = 0
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A virtual deployment in ``folder``. ``run`` drives it until every job has ended and no machine costs any more."""
+
+    setting: Setting
+    folder: Path
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START_AT))
+    give_up_after_s: float = LONGEST_TAIL_S
+    progress: Progress = field(default_factory=Progress)
+    store: Store = field(init=False)
+    controller: Controller = field(init=False)
+    _runner: FakeRunner = field(init=False)
+    _run_s: dict[str, float] = field(default_factory=dict)
+    _waiting: list[Arrival] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
+        config = _config(self.folder, self.setting)
+        self._waiting = list(reversed(self.setting.workload.arrivals))
+        self.store = Store.open(config.database)
+        providers = build_providers(config, self.clock)
+        self._runner = cast(FakeRunner, build_runner(config, providers, self.clock, work=self._work))
+        rng = np.random.default_rng(self.setting.seed)
+        self.controller = build_controller(
+            config, self.store, providers, self._runner, self.clock, self.setting.policy, rng=rng, holder=OWNER
+        )
+
+    def _work(self, unit: UnitSpec) -> Work:
+        """The truth about a unit, which the planner never sees."""
+        # A profiling run measures copies of the job it is made for.
+        run_s = self._run_s[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
+        if unit.metrics is None:
+            return Work(duration_s=run_s)
+        return Work(duration_s=run_s, requests_per_s=REQUESTS_PER_S, latency_ms={"99": LATENCY_MS})
+
+    def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
+        """Drive cycles to the end.
+
+        Raises BadInput where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
+        """
+        give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s
+        while self._waiting or self.store.live().jobs or self._unreserved():
+            self._submit_due()
+            moved = self.controller.cycle().moved
+            self.progress.cycles += 1
+            self.progress.now_s = self.clock.now() - START_AT
+            self.progress.ended = self.progress.submitted - len(self.store.live().jobs)
+            watch(self.progress)
+            if self.clock.now() > give_up_at:
+                left = len(self.store.live().jobs)
+                raise BadInput(
+                    f"{left} jobs still wait {self.give_up_after_s:.0f} s after the last arrival; {self._why()}"
+                )
+            self.clock.advance(self._step_s(moved))
+
+    def _unreserved(self) -> bool:
+        """Whether machines live that are paid for by use; reserved ones need not be ended."""
+        return any(each.offer.market is not Market.RESERVED for each in self.store.live().instances)
+
+    def _submit_due(self) -> None:
+        now_s, due = self.clock.now() - START_AT, []
+        while self._waiting and self._waiting[-1].at_s <= now_s + 1e-9:
+            due.append(self._waiting.pop())
+        if due:
+            jobs = self.store.submit([Submission(spec=a.spec, actor=a.spec.user) for a in due], self.clock.now())
+            self._run_s |= {job.id: arrival.run_s for job, arrival in zip(jobs, due, strict=True)}
+            self.progress.submitted += len(due)
+
+    def _step_s(self, moved: bool) -> float:
+        """A second while something moves; else to the next arrival or end, at most ten."""
+        if moved:
+            return STEP_S
+        now = self.clock.now()
+        events = [START_AT + self._waiting[-1].at_s] if self._waiting else []
+        if (ends_at := self._runner.next_event_at()) is not None:
+            events.append(ends_at)
+        return min(
+            QUIET_STEP_S, max(STEP_S, math.ceil(min(events, default=math.inf) - now) if events else QUIET_STEP_S)
+        )
+
+    def _why(self) -> str:
+        codes = sorted({job.wait_code for job in self.store.live().jobs})
+        return f"the reasons are {', '.join(codes)}"
+
+    def commitments(self) -> tuple[Commitment, ...]:
+        """Return what is reserved on this cloud; asked before the first cycle, while nothing of it is in use.
+
+        Raises BadInput where the settings reserve a type that the cloud does not have.
+        """
+        offers = [offer for each in self.controller.offers.providers.values() for offer in each.offers()]
+        types, wanted = {offer.instance_type.name for offer in offers}, self.setting.cloud.get("reserved", {})
+        for name in wanted if isinstance(wanted, Mapping) else ():
+            if name not in types:
+                raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
+        return tuple(
+            Commitment(count=o.available, vcpus=o.instance_type.capacity.vcpus, price_usd_per_h=o.price_usd_per_h)
+            for o in offers
+            if o.market is Market.RESERVED and o.available
+        )
+
+    def events(self) -> Iterator[Event]:
+        """Yield all that happened."""
+        return self.store.iter_events()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.store.close()
+
+
+@contextmanager
+def simulated(setting: Setting, folder: Path) -> Iterator[Simulation]:
+    """Open a simulation for a block."""
+    simulation = Simulation(setting, folder)
+    try:
+        yield simulation
+    finally:
+        simulation.close()
+
+
+def _config(folder: Path, setting: Setting) -> Config:
+    cloud = {"seed": setting.seed, **setting.cloud}
+    return Config(
+        owner=OWNER,
+        state_dir=folder,
+        run_dir=folder / "run",
+        providers=(ProviderSettings(name="mock", type="mock", settings=cloud),),
+        engine=EngineSettings(runner="fake"),
+    )

@@ -1,0 +1,142 @@
+"""Workloads by name: HCloud's three (table 8.2), made anew from what the table states. The same seed, the same jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, JobSpec, MetricsHook, Resources, ServiceTarget
+from hcloud.sentences import nearest
+from hcloud.simulator.workload import COMMAND, MIB_PER_VCPU, Arrival, Workload, workload_of
+
+HOUR_S = 3600.0
+SPREAD = 0.6
+"""Standard deviation of the logarithm of run times: ours, the paper states means only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What table 8.2 states: ``cores`` in use over time (0..1 of the run), jobs batch : service and cores batch :
+    service, and the mean run time. Shapes between the stated extremes, and sizes of single jobs, are ours.
+    """
+
+    name: str
+    summary: str
+    cores: Callable[[float], float]
+    batch_per_service: float
+    batch_cores_per_service: float
+    run_s: float
+    peak_cores: float
+    steady_cores: float
+
+
+def _low(at: float) -> float:
+    return 605 + (900 - 605) * 0.5 * (1 - math.cos(2 * math.pi * at))
+
+
+def _high(at: float) -> float:
+    """Two surges, the second the higher: 210 to 1,226 cores."""
+    first = 0.55 * math.exp(-(((at - 0.28) / 0.09) ** 2))
+    second = math.exp(-(((at - 0.68) / 0.13) ** 2))
+    return 210 + (1226 - 210) * min(1.0, first + second)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    each.name: each
+    for each in (
+        Scenario(
+            name="static", summary="steady, about 854 cores", cores=lambda _: 854.0,
+            batch_per_service=4.2, batch_cores_per_service=1.4, run_s=340.0, peak_cores=854, steady_cores=854,
+        ),
+        Scenario(
+            name="low-variability", summary="605 to 900 cores, one slow wave", cores=_low,
+            batch_per_service=3.6, batch_cores_per_service=1.4, run_s=360.0, peak_cores=900, steady_cores=605,
+        ),
+        Scenario(
+            name="high-variability", summary="210 to 1,226 cores, two surges", cores=_high,
+            batch_per_service=4.1, batch_cores_per_service=1.5, run_s=486.0, peak_cores=1226, steady_cores=210,
+        ),
+    )
+}  # fmt: skip
+
+
+def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0) -> Workload:
+    """Return a scenario's workload over ``hours``, its load scaled by ``share`` (0..1].
+
+    Raises BadInput for an unknown name or a nonsensical size.
+    """
+    if name not in SCENARIOS:
+        raise BadInput(f"there is no scenario {name!r}; {nearest(name, SCENARIOS)}")
+    if not (0 < share <= 1 and 0 < hours <= 24 * 31):
+        raise BadInput(f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= 744")
+    scenario, rng = SCENARIOS[name], np.random.default_rng([seed, sum(map(ord, name))])
+    # At the beginning the load is there already: jobs under way, which long ones are likelier to be.
+    first = range(_poisson(rng, _running_jobs(scenario, 0.0) * share))
+    arrivals = [_job(scenario, rng, 0.0, n, under_way=True) for n in first]
+    span_s = hours * HOUR_S
+    for second in range(int(span_s)):
+        rate = _running_jobs(scenario, second / span_s) / scenario.run_s * share
+        arrivals += [_job(scenario, rng, second + rng.random(), len(arrivals)) for _ in range(_poisson(rng, rate))]
+    return workload_of(name if share == 1 else f"{name} x {share:g}", arrivals)
+
+
+def _poisson(rng: np.random.Generator, mean: float) -> int:
+    return int(rng.poisson(mean))
+
+
+def _running_jobs(scenario: Scenario, at: float) -> float:
+    """Return how many jobs run at once so that their mean size fills the cores."""
+    return scenario.cores(at) / _mean_cores(scenario)
+
+
+BATCH_CORES, BATCH_ODDS = (1, 2, 4), (0.45, 0.35, 0.20)
+BATCH_MEAN = float(np.dot(BATCH_CORES, BATCH_ODDS))
+
+
+def _service_mean(scenario: Scenario) -> float:
+    return BATCH_MEAN * scenario.batch_per_service / scenario.batch_cores_per_service
+
+
+def _mean_cores(scenario: Scenario) -> float:
+    batch = scenario.batch_per_service
+    return (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
+
+
+def _job(scenario: Scenario, rng: np.random.Generator, at_s: float, number: int, *, under_way: bool = False) -> Arrival:
+    middle = math.log(scenario.run_s) - 0.5 * SPREAD**2
+    run_s = float(rng.lognormal(middle, SPREAD))
+    if under_way:
+        run_s = max(1.0, float(rng.lognormal(middle + SPREAD**2, SPREAD) * rng.random()))
+    if rng.random() * (scenario.batch_per_service + 1) < 1:
+        return _service(scenario, rng, at_s, number, run_s)
+    cores = int(rng.choice(BATCH_CORES, p=BATCH_ODDS))
+    spec = JobSpec(
+        name=f"batch-{number}",
+        user=f"user{number % 20}",
+        command=COMMAND,
+        target=BatchTarget(finish_within_s=1.5 * run_s + 60.0),
+        resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
+        tags={"kind": "batch"},
+    )
+    return Arrival(at_s=at_s, run_s=run_s, spec=spec)
+
+
+def _service(scenario: Scenario, rng: np.random.Generator, at_s: float, number: int, run_s: float) -> Arrival:
+    small, large = 4, 8
+    odds_large = min(1.0, max(0.0, (_service_mean(scenario) - small) / (large - small)))
+    cores = large if rng.random() < odds_large else small
+    spec = JobSpec(
+        name=f"service-{number}",
+        user=f"user{number % 20}",
+        command=COMMAND,
+        target=ServiceTarget(requests_per_s=100.0 * cores, latency_ms=20.0),
+        resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
+        interruptible=False,
+        metrics=MetricsHook(probe=COMMAND, every_s=60.0),
+        tags={"kind": "service"},
+    )
+    return Arrival(at_s=at_s, run_s=run_s, spec=spec)

@@ -1,0 +1,236 @@
+"""Workloads: which jobs arrive when, and how long each runs alone on a machine as fast as its type should be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, Nodes, Resources, ServiceTarget, Target
+from hcloud.store import Store
+
+MIB_PER_VCPU = 1024
+COMMAND = ("simulated",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job that is submitted ``at_s`` after the beginning and runs for ``run_s`` on what it asks for."""
+
+    at_s: float
+    run_s: float
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Arrivals in order of time. ``notes`` say in sentences what of the source was left out."""
+
+    name: str
+    arrivals: tuple[Arrival, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def span_s(self) -> float:
+        """Return when the last job arrives."""
+        return self.arrivals[-1].at_s if self.arrivals else 0.0
+
+    def cores(self, step_s: float = 60.0) -> tuple[float, ...]:
+        """Return how many cores would be in use at each step if every job began at once: the load itself."""
+        changes: dict[int, float] = {}
+        for each in self.arrivals:
+            vcpus = each.spec.resources.vcpus * each.spec.nodes.count
+            for at_s, by in ((each.at_s, vcpus), (each.at_s + each.run_s, -vcpus)):
+                changes[int(at_s / step_s)] = changes.get(int(at_s / step_s), 0.0) + by
+        used, now = [], 0.0
+        for step in range(int(self.span_s / step_s) + 1):
+            now += changes.get(step, 0.0)
+            used.append(max(0.0, now))
+        return tuple(used)
+
+    def scaled(self, share: float, name: str = "") -> Workload:
+        """Return about this share (0..1] of the jobs, evenly picked."""
+        if not 0 < share <= 1:
+            raise BadInput(f"the share of a workload is {share:g}; it must be more than 0 and at most 1")
+        kept = tuple(
+            each for n, each in enumerate(self.arrivals) if math.floor((n + 1) * share) > math.floor(n * share)
+        )
+        return replace(self, name=name or self.name, arrivals=kept)
+
+
+def workload_of(name: str, arrivals: Sequence[Arrival], notes: Sequence[str] = ()) -> Workload:
+    """Bring arrivals into order, the first at zero.
+
+    Raises BadInput where there are none.
+    """
+    if not arrivals:
+        raise BadInput(
+            f"{name}: there is no job in it that could be simulated" + "".join(f"; {note}" for note in notes)
+        )
+    ordered = sorted(arrivals, key=lambda each: each.at_s)
+    first_s = ordered[0].at_s
+    return Workload(
+        name=name, arrivals=tuple(replace(each, at_s=each.at_s - first_s) for each in ordered), notes=tuple(notes)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ job logs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """How jobs of a log become jobs here. A job wider than ``node_vcpus`` is spread over nodes of that size.
+
+    ``slack``: a job is to be done within its run time x (1 + slack) + ``slack_s`` of its submission.
+    """
+
+    node_vcpus: int = 16
+    slack: float = 1.0
+    slack_s: float = 600.0
+
+
+def read_swf(text: str, name: str, reading: LogReading) -> Workload:
+    """Read a job log in the Standard Workload Format (18 columns, -1 for unknown, ``;`` begins a comment).
+
+    Raises BadInput, naming the line, for one that is no line of such a log.
+    """
+    arrivals, never_ran = [], 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(";"):
+            continue
+        columns = _swf_numbers(line, f"{name}:{number}")
+        if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
+            never_ran += 1
+            continue
+        arrivals.append(_swf_arrival(columns, reading))
+    notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
+    return workload_of(name, arrivals, notes)
+
+
+def _swf_numbers(line: str, where: str) -> list[float]:
+    words = line.split()
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}") from None
+    if len(numbers) < 12:
+        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {len(numbers)}")
+    return numbers
+
+
+def _swf_arrival(columns: Sequence[float], reading: LogReading) -> Arrival:
+    run_s, processors = columns[3], int(max(columns[4], columns[7]))
+    count = -(-processors // reading.node_vcpus)
+    vcpus = math.ceil(processors / count)
+    kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else -1)
+    memory_mib = vcpus * (math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU)
+    spec = JobSpec(
+        name=f"log-{columns[0]:.0f}",
+        user=f"user{columns[11]:.0f}" if columns[11] >= 0 else "unknown",
+        command=COMMAND,
+        target=BatchTarget(finish_within_s=run_s * (1 + reading.slack) + reading.slack_s),
+        resources=Resources(vcpus=vcpus, memory_mib=memory_mib),
+        nodes=Nodes(count=count, minimum=count),
+    )
+    return Arrival(at_s=columns[1], run_s=run_s, spec=spec)
+
+
+# ----------------------------------------------------------------------------------------------------------------- CSV
+NEEDED = ("at_s", "run_s", "vcpus")
+OPTIONAL = (
+    "memory_mib", "name", "user", "nodes", "priority", "interruptible", "within_s", "requests_per_s", "latency_ms",
+)  # fmt: skip
+
+
+def read_csv(text: str, name: str) -> Workload:
+    """Read arrivals: a header, then a line per job. ``within_s`` makes it a batch job with a deadline,
+    ``requests_per_s`` and ``latency_ms`` a service; neither: best effort.
+
+    Raises BadInput, naming line and column.
+    """
+    rows = csv.DictReader(io.StringIO(text))
+    columns = rows.fieldnames or []
+    unknown = sorted(set(columns) - {*NEEDED, *OPTIONAL})
+    missing = [each for each in NEEDED if each not in columns]
+    if unknown or missing:
+        what = f"there is no column {unknown[0]!r}" if unknown else f"the column {missing[0]!r} is missing"
+        raise BadInput(f"{name}:1: {what}; columns are {', '.join(NEEDED)} and, if wanted, {', '.join(OPTIONAL)}")
+    return workload_of(name, [_csv_arrival(row, f"{name}:{rows.line_num}") for row in rows])
+
+
+def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
+    def number(column: str, otherwise: float | None = None, least: float = 0.0) -> float:
+        text = row.get(column) or ""
+        if not text and otherwise is not None:
+            return otherwise
+        return _parsed(text, column, where, least)
+
+    vcpus, nodes = number("vcpus", least=0.001), int(number("nodes", 1.0, 1.0))
+    spec = JobSpec(
+        name=row.get("name") or "job",
+        user=row.get("user") or "unknown",
+        command=COMMAND,
+        target=_target(row, number),
+        resources=Resources(vcpus=vcpus, memory_mib=round(number("memory_mib", vcpus * MIB_PER_VCPU, 1.0))),
+        nodes=Nodes(count=nodes, minimum=nodes),
+        priority=int(number("priority", 0.0, -math.inf)),
+        interruptible=(row.get("interruptible") or "true").lower() in ("true", "yes", "1"),
+    )
+    return Arrival(at_s=number("at_s"), run_s=number("run_s", least=0.001), spec=spec)
+
+
+def _parsed(text: str, column: str, where: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadInput(f"{where}: {column} is {text!r}; it must be a number") from None
+    if not (math.isfinite(value) and value >= least):
+        raise BadInput(f"{where}: {column} is {value:g}; it must be a number of at least {least:g}")
+    return value
+
+
+def _target(row: Mapping[str, str], number: Callable[..., float]) -> Target:
+    if row.get("within_s"):
+        return BatchTarget(finish_within_s=number("within_s"))
+    if row.get("requests_per_s"):
+        return ServiceTarget(requests_per_s=number("requests_per_s"), latency_ms=number("latency_ms", least=0.001))
+    return BestEffortTarget()
+
+
+# ------------------------------------------------------------------------------------------------------------- history
+def read_history(store: Store, since: float, until: float) -> Workload:
+    """Return what a daemon was given between two times, each job as long as it really ran.
+
+    A job that did not succeed (yet) is left out: nobody knows how long it would have run.
+    """
+    ran_s = _times_ran(store, since)
+    arrivals, unknown = [], 0
+    for event in store.iter_events(since=since, until=until, kinds=(EventKind.JOB_SUBMITTED,)):
+        run_s = ran_s.get(event.job_id or "")
+        if run_s is None:
+            unknown += 1
+            continue
+        spec = store.job(event.job_id or "").spec
+        if spec.profile is None:
+            arrivals.append(Arrival(at_s=event.at, run_s=run_s, spec=_relative(spec, event.at)))
+    notes = [f"{unknown} jobs did not succeed, so that nobody knows how long they run; left out"] if unknown else []
+    return workload_of("history", arrivals, notes)
+
+
+def _times_ran(store: Store, since: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for event in store.iter_events(since=since, kinds=(EventKind.JOB_FINISHED,)):
+        run_s = event.fields.get("run_s")
+        if event.fields.get("state") == "succeeded" and isinstance(run_s, (int, float)) and run_s > 0:
+            found[event.job_id or ""] = float(run_s)
+    return found
+
+
+def _relative(spec: JobSpec, submitted_at: float) -> JobSpec:
+    """Return the job with a deadline that moves with its submission; it has no files to take along."""
+    spec = replace(spec, workdir_sha256=None, setup=None, progress=None, metrics=None)
+    target = spec.target
+    if isinstance(target, BatchTarget) and (by := target.deadline_at(submitted_at)) is not None:
+        spec = replace(spec, target=BatchTarget(finish_within_s=max(1.0, by - submitted_at)))
+    return spec

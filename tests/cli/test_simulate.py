@@ -1,0 +1,63 @@
+"""``hcloud simulate`` as people type it: no daemon, no money."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+ARRIVALS = "at_s,run_s,vcpus,within_s\n" + "".join(f"{10 * n},{60 + n},2,400\n" for n in range(6))
+CLOUD = """
+types: {m.one: {vcpus: 2, memory_mib: 4096, usd_per_h: 0.4}, m.two: {vcpus: 8, memory_mib: 16384, usd_per_h: 1.5}}
+boot: {p50_s: 10, p95_s: 20}
+"""
+POLICY = "name: mine\nprofiling: {enabled: false}\ncaps: {max_instances: 3}\n"
+
+
+@pytest.fixture
+def desk(lonely: Shell) -> Shell:
+    """A directory with a workload, a cloud and a policy."""
+    for name, text in (("jobs.csv", ARRIVALS), ("cloud.yaml", CLOUD), ("mine.yaml", POLICY)):
+        (lonely.directory / name).write_text(text)
+    return lonely
+
+
+def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
+    options = ["--cloud", "cloud.yaml", "--reserved", "m.two=1", "--policy", "mine.yaml", "--compare", "cheapest"]
+    out, err = desk.run("simulate", "jobs.csv", *options, "--out", "made", "-o", "json")
+    document = json.loads(out)
+    assert [row["policy"] for row in document["rows"]] == ["mine", "cheapest"]
+    assert all(row["succeeded"] == row["jobs"] >= 6 and row["cost_usd"] > 0 for row in document["rows"])
+    assert len(document["series"][0]["at_s"]) == len(document["series"][0]["held_vcpus"])
+    assert err.count("wrote made/") == 5
+    assert {path.name for path in (desk.directory / "made").iterdir()} == {
+        "outcome.json", "outcome.csv", "allocation.svg", "cost.svg", "waits.svg",
+    }  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO((desk.directory / "made" / "outcome.csv").read_text())))
+    assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]
+
+
+def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
+    out, _ = desk.run("simulate", "static", "--hours", "0.05", "--share", "0.01", "--policy", "mine.yaml")
+    assert "target_met %" in out
+    assert "\nmine " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["statik"], "there is no scenario 'statik'; did you mean 'static'?"),
+        (["none.csv"], "none.csv: no such file"),
+        (["cloud.yaml"], "cloud.yaml: a workload file is a job log (.swf) or a list of arrivals (.csv)"),
+        (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
+        (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
+        (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
+        (["jobs.csv", "--share", "7"], "the share of a workload is 7"),
+        (["history", "--since", "soon"], "--since 'soon': write a duration"),
+    ],
+)
+def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
+    _, err = desk.run("simulate", *arguments, exit_code=2)
+    assert words in err

@@ -1,0 +1,162 @@
+"""Simulations: the daemon's decisions on a clock that jumps; equal settings give equal traces."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, BestEffortTarget, Event, JobSpec, Resources
+from hcloud.policy import Policy, parse_policy
+from hcloud.simulator.outcome import Outcome, comparison, outcome_of
+from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
+from hcloud.simulator.run import Commitment, Setting, simulated
+from hcloud.simulator.scenarios import make_scenario
+from hcloud.simulator.workload import Arrival, Workload, workload_of
+
+CLOUD: dict[str, object] = {
+    "types": {"m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 3.6}},
+    "zones": ["east-1a"],
+    "markets": ["on_demand"],
+    "boot": {"p50_s": 10, "p95_s": 10},
+}
+
+
+def arrival(at_s: float, run_s: float, vcpus: float = 2.0, within_s: float | None = None) -> Arrival:
+    target = BestEffortTarget() if within_s is None else BatchTarget(finish_within_s=within_s)
+    spec = JobSpec(
+        name="job",
+        user="ada",
+        command=("simulated",),
+        target=target,
+        resources=Resources(vcpus=vcpus),
+        profiling="never",
+    )
+    return Arrival(at_s=at_s, run_s=run_s, spec=spec)
+
+
+def policy(**sections: object) -> Policy:
+    return parse_policy({"name": "tried", "retention": {"spin_up_multiple": 1, "maximum_s": 10}, **sections})
+
+
+def events(setting: Setting, folder: Path) -> list[Event]:
+    folder.mkdir()
+    with simulated(setting, folder) as simulation:
+        simulation.run()
+        return list(simulation.events())
+
+
+def summed(made: list[Event], name: str) -> float:
+    return sum(float(str(each.fields[name])) for each in made if name in each.fields)
+
+
+def test_jobs_run_as_long_as_they_are_told_on_machines_that_boot_and_end(tmp_path: Path) -> None:
+    work = workload_of("two", [arrival(0, 100, within_s=130), arrival(1000, 50, within_s=55)])
+    made = events(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path / "a")
+    outcome = outcome_of("tried", lambda: made)
+    assert (outcome.jobs, outcome.succeeded, outcome.launches, outcome.used_once) == (2, 2, 2, 2)
+    assert outcome.target_met_pct == 50.0  # the second had five seconds to spare, and its machine took ten
+    assert all(10.0 <= wait <= 13.0 for wait in outcome.wait_s)
+    lived_s = summed(made, "terminated_at") - summed(made, "launched_at")
+    assert outcome.cost_usd == pytest.approx(lived_s * 3.6 / 3600)
+    assert outcome.held_vcpu_h == pytest.approx(2 * 150 / 3600)
+
+
+TROUBLED: dict[str, object] = {
+    "markets": ["on_demand", "spot"],
+    "spot": {"preemptions_per_h": 4},
+    "quality": {"spread": 0.2},
+}
+
+
+def trace_digest(folder: Path, seed: int) -> str:
+    """What happened in a small troubled simulation, to the last digit."""
+    work = make_scenario("high-variability", 1, hours=0.1, share=0.03)
+    setting = Setting(workload=work, policy=policy(caps={"max_instances": 100}), cloud=TROUBLED, seed=seed)
+    made = events(setting, folder / "simulated")
+    assert len(made) > 100
+    return hashlib.sha256("\n".join(map(repr, made)).encode()).hexdigest()
+
+
+def test_equal_settings_give_equal_traces_in_every_process_and_another_seed_another(tmp_path: Path) -> None:
+    program = """
+import pathlib, sys
+from tests.simulator.test_run import trace_digest
+print(trace_digest(pathlib.Path(sys.argv[1]), 3))
+"""
+    (tmp_path / "other").mkdir()
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    line = [sys.executable, "-c", program, str(tmp_path / "other")]
+    elsewhere = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    (tmp_path / "here").mkdir()
+    assert elsewhere.stdout.strip() == trace_digest(tmp_path / "here", 3)
+    (tmp_path / "else").mkdir()
+    assert elsewhere.stdout.strip() != trace_digest(tmp_path / "else", 4)
+
+
+def test_reserved_machines_are_paid_for_used_or_not(tmp_path: Path) -> None:
+    cloud = {**CLOUD, "markets": ["reserved"], "reserved": {"m.one": 3}, "reserved_price_factor": 0.5}
+    setting = Setting(workload=workload_of("one", [arrival(0, 100)]), policy=policy(), cloud=cloud)
+    with simulated(setting, tmp_path) as simulation:
+        commitments = simulation.commitments()
+        assert commitments == (Commitment(count=3, vcpus=2.0, price_usd_per_h=1.8),)
+        simulation.run()
+        outcome = outcome_of("tried", simulation.events, commitments)
+    assert outcome.metered_usd == 0.0
+    assert outcome.committed_usd == pytest.approx(3 * 1.8 * outcome.span_s / 3600)
+    assert 0 < outcome.committed_held_vcpu_h < outcome.committed_vcpu_h
+
+
+def test_work_that_no_machine_can_do_ends_the_simulation_and_fails(tmp_path: Path) -> None:
+    work = workload_of("wide", [arrival(0, 10, vcpus=64)])
+    made = events(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path / "a")
+    assert outcome_of("tried", lambda: made).succeeded == 0
+
+
+def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    work = workload_of("one", [arrival(0, 10)])
+    sold_out = {**CLOUD, "stockouts": {"rate": 1.0}}
+    with simulated(Setting(workload=work, policy=policy(), cloud=sold_out), tmp_path) as simulation:
+        simulation.give_up_after_s = 100.0
+        with pytest.raises(BadInput, match=r"1 jobs still wait 100 s after the last arrival; the reasons are \w+"):
+            simulation.run()
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    """Two policies on the same work."""
+    work = Workload(name="w", arrivals=(arrival(0, 60, within_s=200), arrival(30, 60), arrival(31, 60)))
+    made = []
+    for name in ("first", "<second>"):
+        folder = tmp_path_factory.mktemp("simulated")
+        with simulated(Setting(workload=work, policy=policy(), cloud=CLOUD), folder) as simulation:
+            simulation.run()
+            made.append(outcome_of(name, simulation.events))
+    return made
+
+
+def test_comparison_has_a_row_for_each_policy_and_measures_against_the_first(outcomes: list[Outcome]) -> None:
+    table = comparison(outcomes)
+    names = [column.name for column in table.columns]
+    assert [row[0] for row in table.rows] == ["first", "<second>"]
+    assert [row[names.index("cost_pct")] for row in table.rows] == [100.0, 100.0]
+
+
+def test_series_end_at_nothing_and_never_hold_more_than_is_up(outcomes: list[Outcome]) -> None:
+    series = outcomes[0].series
+    up = [sum(each) for each in zip(*series.up_vcpus.values(), strict=True)]
+    assert max(series.held_vcpus) > 0
+    assert all(held <= there + 1e-9 for held, there in zip(series.held_vcpus, up, strict=True))
+    assert (up[-1], series.held_vcpus[-1], series.waiting[-1]) == (0.0, 0.0, 0.0)
+
+
+def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[Outcome]) -> None:
+    from xml.etree import ElementTree
+
+    for draw in (allocation_svg, cost_svg, waits_svg):
+        text = draw(outcomes)
+        assert "&lt;second&gt;" in text
+        assert ElementTree.fromstring(text).tag.endswith("svg")

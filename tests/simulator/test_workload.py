@@ -1,0 +1,124 @@
+"""Workloads from job logs, lists and the daemon's past."""
+
+from pathlib import Path
+
+import pytest
+
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, ServiceTarget
+from hcloud.simulator.scenarios import SCENARIOS, make_scenario
+from hcloud.simulator.workload import LogReading, read_csv, read_history, read_swf
+from hcloud.store import Store, Submission
+from tests.apply.deployment import deployment
+
+LOG = """; UnixStartTime: 0
+1 100 5 60 4 -1 2048 4 600 -1 1 7 1 1 1 -1 -1 -1
+2 130 5 30 40 -1 -1 40 600 -1 1 8 1 1 1 -1 -1 -1
+3 140 5 0 4 -1 -1 4 600 -1 0 8 1 1 1 -1 -1 -1
+"""
+ARRIVALS = """at_s,run_s,vcpus,name,within_s,requests_per_s,latency_ms,nodes
+5,60,2,first,600,,,
+0,30,1,,,100,20,
+7,1,0.5,,,,,3
+"""
+
+
+def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
+    made = read_swf(LOG, "log.swf", LogReading(node_vcpus=16, slack=1.0, slack_s=10.0))
+    first, second = made.arrivals
+    assert (first.at_s, first.run_s, first.spec.resources.vcpus, first.spec.user) == (0.0, 60.0, 4, "user7")
+    assert first.spec.resources.memory_mib == 4 * 2
+    assert first.spec.target == BatchTarget(finish_within_s=130.0)
+    assert (second.at_s, second.spec.nodes.count, second.spec.resources.vcpus) == (30.0, 3, 14)
+    assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1 2 3\n", "log.swf:1: a line of a job log holds 18 numbers, not 3"),
+        ("; fine\nname,size\n", "log.swf:2: a line of a job log holds 18 numbers, not 'name,size'"),
+        ("; nothing\n", "log.swf: there is no job in it that could be simulated"),
+    ],
+)
+def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        read_swf(text, "log.swf", LogReading())
+
+
+def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
+    made = read_csv(ARRIVALS, "jobs.csv")
+    assert [each.at_s for each in made.arrivals] == [0.0, 5.0, 7.0]
+    service, batch, effort = (each.spec for each in made.arrivals)
+    assert service.target == ServiceTarget(requests_per_s=100.0, latency_ms=20.0)
+    assert (batch.name, batch.target) == ("first", BatchTarget(finish_within_s=600.0))
+    assert (effort.target, effort.nodes.count, effort.resources.memory_mib) == (BestEffortTarget(), 3, 512)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("at_s,run_s\n1,2\n", "jobs.csv:1: the column 'vcpus' is missing"),
+        ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: there is no column 'cpus'"),
+        ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
+        ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is nan"),
+        ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
+        ("at_s,run_s,vcpus\n", "jobs.csv: there is no job"),
+    ],
+)
+def test_what_is_no_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        read_csv(text, "jobs.csv")
+
+
+def test_share_of_a_workload_is_evenly_picked() -> None:
+    made = make_scenario("static", 0, hours=0.2)
+    half = made.scaled(0.5)
+    assert len(half.arrivals) == len(made.arrivals) // 2
+    names = [each.spec.name for each in made.arrivals]
+    assert [each.spec.name for each in half.arrivals] == names[1::2]
+    with pytest.raises(BadInput, match="the share of a workload is 0"):
+        made.scaled(0)
+
+
+def test_history_is_replayed_with_the_times_jobs_really_ran(tmp_path: Path) -> None:
+    site = deployment(tmp_path)
+    site.submit("sleep", "7", target=BatchTarget(finish_within_s=100.0))
+    site.submit("/bin/sh", "-c", "exit 3")
+    site.until(lambda: not site.scene.store.live().jobs)
+    made = read_history(site.scene.store, 0.0, site.now + 1)
+    (arrival,) = made.arrivals
+    assert arrival.run_s == pytest.approx(7.0, abs=1.1)
+    assert arrival.spec.target == BatchTarget(finish_within_s=100.0)
+    assert made.notes == ("1 jobs did not succeed, so that nobody knows how long they run; left out",)
+    site.scene.close()
+
+
+def test_history_without_a_job_says_so(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'hcloud.db'}")
+    spec = JobSpec(name="a", user="u", command=("true",), target=BestEffortTarget())
+    store.submit([Submission(spec=spec, actor="u")], 10.0)
+    with pytest.raises(BadInput, match="history: there is no job in it"):
+        read_history(store, 0.0, 100.0)
+    assert next(iter(store.iter_events(kinds=(EventKind.JOB_SUBMITTED,)))).job_id == "job-1"
+    store.close()
+
+
+# ----------------------------------------------------------------------------------------------------------- scenarios
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_has_the_load_it_states_and_is_the_same_for_the_same_seed(name: str) -> None:
+    made, again, other = (make_scenario(name, seed, hours=2.0) for seed in (1, 1, 2))
+    assert made == again != other
+    scenario, cores = SCENARIOS[name], made.cores()
+    assert max(cores) == pytest.approx(scenario.peak_cores, rel=0.15)
+    assert min(cores[5:]) == pytest.approx(scenario.steady_cores, rel=0.2)
+    batch = [each for each in made.arrivals if isinstance(each.spec.target, BatchTarget)]
+    services = len(made.arrivals) - len(batch)
+    assert len(batch) / services == pytest.approx(scenario.batch_per_service, rel=0.15)
+
+
+def test_unknown_scenario_or_size_is_refused() -> None:
+    with pytest.raises(BadInput, match="there is no scenario 'statik'; did you mean 'static'"):
+        make_scenario("statik")
+    with pytest.raises(BadInput, match="a share of 2 over 2 h cannot be made"):
+        make_scenario("static", share=2)
