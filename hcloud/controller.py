@@ -14,6 +14,7 @@ from hcloud.classifier.book import Book, Surprise
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
+from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
 from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
@@ -120,6 +121,7 @@ class Controller:
         self.started_at = clock.now()
         self._engine_reachable_since: float | None = None
         self._book: SpendBook | None = None
+        self._recent = RecentBook()
         self._renewed: dict[str, tuple[float, float]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- cycle
@@ -157,6 +159,7 @@ class Controller:
             instances=tuple(self._with_seen(i) for i in view.instances),
             offers=self.offers.all,
             spend=self.last_spend,
+            recent=self._recent.recent(now),
             backoffs=tuple(b for b in view.backoffs if b.until_at > now),
             reachable=self.last_seen.reachable,
             applications=self._believed(view),
@@ -220,8 +223,14 @@ class Controller:
             self._book = SpendBook()
             since = min([month_start(self.clock.now()), *(i.requested_at for i in live)])
             self._book.follow(self.store.iter_events(since=since, kinds=SPEND_KINDS))
+            self._recent = RecentBook()
+            since = min([self.clock.now() - KEPT_S, *(i.requested_at for i in live)])
+            seq = self._book.seq
+            events_before = self.store.iter_events(since=since, kinds=RECENT_KINDS)
+            self._recent.follow(event for event in events_before if event.seq <= seq)
         while events := self.store.events(after_seq=self._book.seq, limit=_EVENTS_AT_ONCE):
             self._book.follow(events)
+            self._recent.follow(events)
             if len(events) < _EVENTS_AT_ONCE:
                 break
         return self._book

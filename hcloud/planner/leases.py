@@ -125,10 +125,17 @@ def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool) -> No
         else:
             let_idle_go(draft, at, refusal)
         return
-    if draining:
+    if draining and not _misbehaved(draft, instance):
         reason = Reason(code="renewed", text=f"the budget has room for {instance.id} again")
         draft.add(Drain(instance_id=instance.id, reason=reason, undo=True))
-    draft.fleet.placeable[at] = draft.fleet.hopeful[at] = True
+        draining = False
+    draft.fleet.placeable[at] = draft.fleet.hopeful[at] = not draining
+
+
+def _misbehaved(draft: Draft, instance: Instance) -> bool:
+    """Whether it was drained for good: it delivered too little."""
+    delivered = draft.snapshot.recent.delivered.get(instance.id, 1.0)
+    return delivered < draft.policy.retention.release_below_quality
 
 
 def _wanted_idle(draft: Draft, at: int, instance: Instance) -> bool:

@@ -11,7 +11,7 @@ from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
 from hcloud.planner.plan import Plan
 from hcloud.planner.provisioning import launch, open_desk, provision
-from hcloud.planner.retention import release_idle
+from hcloud.planner.retention import let_misbehaving_go, release_idle
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
@@ -27,6 +27,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     draft = open_draft(snapshot, policy, rng)
     adapt(draft)
     tend_machines(draft)
+    let_misbehaving_go(draft)
     admit(draft)
     _serve(draft)
     release_idle(draft)

@@ -1,10 +1,16 @@
-"""The last stage: machines idle for long enough are ended (HCloud §8.3: a multiple of the spin-up time)."""
+"""Which machines are let go: idle ones after a multiple of their spin-up time, misbehaving ones at once (HCloud §8.3).
+
+A machine misbehaves when it delivered clearly less than machines of its type usually do, by what its jobs achieved of
+what was predicted for them, or when no unit could ever be started on it (``Recent.delivered``). It is drained, so that
+no more jobs are put there, and ended when those it has are done.
+"""
 
 from __future__ import annotations
 
-from hcloud.model import InstanceState, Reason
+from hcloud.model import InstanceState, Market, Reason
 from hcloud.planner.draft import Draft
 from hcloud.planner.leases import idle_for_s, idle_too_long
+from hcloud.planner.plan import Drain
 from hcloud.planner.wording import seconds
 
 
@@ -17,6 +23,30 @@ def is_idle(draft: Draft, at: int) -> bool:
         and draft.fleet.load[at] <= 0.0  # this plan may have just placed something there
         and at not in draft.used
     )
+
+
+def let_misbehaving_go(draft: Draft) -> None:
+    """Drain or end machines that delivered too little; reserved ones stay, they are paid for in any case."""
+    limit = draft.policy.retention.release_below_quality
+    for at in [at for at in draft.fleet.staying if draft.fleet.placeable[at] and misbehaves(draft, at)]:
+        instance, delivered = draft.fleet.instances[at], draft.snapshot.recent.delivered[draft.fleet.instances[at].id]
+        text = f"{instance.id} delivered {delivered:.0%} of what its type usually does; at least {limit:.0%} is wanted"
+        reason = Reason(
+            code="misbehaved", text=text, numbers={"delivered": round(delivered, 4), "release_below": limit}
+        )
+        if not draft.fleet.holdings[at]:
+            draft.terminate(at, reason)
+        elif instance.state is InstanceState.READY:
+            draft.fleet.placeable[at] = draft.fleet.hopeful[at] = False
+            draft.add(Drain(instance_id=instance.id, reason=reason))
+
+
+def misbehaves(draft: Draft, at: int) -> bool:
+    """Return whether machine ``at`` is rented and delivered less than the policy wants."""
+    instance = draft.fleet.instances[at]
+    delivered = draft.snapshot.recent.delivered.get(instance.id, 1.0)
+    rented = instance.offer.market is not Market.RESERVED
+    return rented and delivered < draft.policy.retention.release_below_quality
 
 
 def release_idle(draft: Draft) -> None:

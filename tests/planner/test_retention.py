@@ -1,0 +1,122 @@
+"""Machines that misbehave are let go; nobody is condemned by a prediction that was wrong for all."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.forecast.recent import Recent, RecentBook
+from hcloud.model import Event, EventKind, InstanceState, JobState, Market
+from hcloud.planner.plan import Drain, Launch, Place, Terminate
+from tests.planner.apply_model import apply_ideally
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene
+
+BAD = Recent(delivered={"inst-1": 0.5})
+
+
+# ------------------------------------------------------------------------------------------------------- what plans do
+def test_misbehaving_machine_is_ended_when_it_is_idle_and_gets_no_more_jobs() -> None:
+    plan = decide(scene(job(1), machine(1), offer(), recent=BAD))
+    assert [(a.instance_id, a.reason.code) for a in of(plan, Terminate)] == [("inst-1", "misbehaved")]
+    assert not of(plan, Place)
+    assert of(plan, Launch)
+
+
+def test_misbehaving_machine_with_jobs_is_drained_and_ended_after_them() -> None:
+    busy = machine(1, idle_since=None)
+    before = scene(running(1, busy), busy, recent=BAD)
+    plan = decide(before)
+    assert [(type(a), a.reason.code) for a in plan.actions] == [(Drain, "misbehaved")]
+    assert not decide(apply_ideally(before, plan)).actions
+    drained = machine(1, state=InstanceState.DRAINING)
+    assert [a.reason.code for a in of(decide(scene(drained, recent=BAD)), Terminate)] == ["drained"]
+
+
+def test_drained_machine_that_misbehaved_is_not_taken_back_when_it_is_renewed() -> None:
+    near = machine(1, state=InstanceState.DRAINING, expires_at=NOW + 800, idle_since=None)
+    assert not of(decide(scene(running(1, near), near, recent=BAD)), Drain)
+
+
+def test_reserved_machine_stays_whatever_it_delivered() -> None:
+    assert not decide(scene(machine(1, offer(market=Market.RESERVED)), recent=BAD)).actions
+
+
+def test_machine_as_good_as_others_stays() -> None:
+    assert not decide(scene(machine(1), recent=Recent(delivered={"inst-1": 0.85}))).actions
+
+
+# --------------------------------------------------------------------------------------------------- what the log tells
+def told(kind: EventKind, at: float, number: int = 1, job_number: int = 1, **fields: object) -> Event:
+    """An event of a machine."""
+    return Event(at=at, kind=kind, instance_id=f"inst-{number}", job_id=f"job-{job_number}", fields=fields)
+
+
+def requested(number: int, market: str = "on_demand") -> Event:
+    """A machine of the one type there is."""
+    where = {"provider": "mock", "region": "r", "zone": "a", "type": "small", "market": market}
+    return told(EventKind.INSTANCE_REQUESTED, 0.0, number, **where)
+
+
+def measured(number: int, ratio: float) -> Event:
+    """A job there achieved this part of what was predicted."""
+    return told(EventKind.PREDICTION, 5.0, number, predicted=10.0, measured=10.0 * ratio)
+
+
+def book(*events: Event) -> Recent:
+    """What a book of these events says."""
+    kept = RecentBook()
+    kept.follow(events)
+    return kept.recent(100.0)
+
+
+def test_machine_is_judged_against_its_type_and_only_with_enough_readings() -> None:
+    fleet = [requested(n) for n in (1, 2, 3)]
+    good = [measured(n, 0.6) for n in (2, 3)] * 3
+    assert book(*fleet, *good, *[measured(1, 0.3)] * 2).delivered.keys() == {"inst-2", "inst-3"}
+    delivered = book(*fleet, *good, *[measured(1, 0.3)] * 3).delivered
+    assert delivered == {"inst-1": 0.5, "inst-2": 1.0, "inst-3": 1.0}
+
+
+def test_machine_on_which_nothing_ever_starts_is_broken() -> None:
+    refused = [
+        told(EventKind.UNIT_ENDED, 1.0, 1, n, attempt=f"job-{n}.1", rank=0, cause="start_refused") for n in (1, 2)
+    ]
+    assert book(requested(1), *refused).delivered == {"inst-1": 0.0}
+    started = told(EventKind.UNIT_STARTED, 2.0, 1, 3, attempt="job-3.1", rank=0, vcpus=1.0)
+    assert book(requested(1), *refused, started).delivered == {}
+    assert book(requested(1), *refused[:1]).delivered == {}
+
+
+@given(st.lists(st.floats(0.0, 2.0), min_size=3, max_size=9))
+def test_a_prediction_wrong_for_all_alike_condemns_nobody(factors: list[float]) -> None:
+    wrong = [measured(n, 0.4) for n in (1, 2, 3)] * 3
+    assert all(value == 1.0 for value in book(*[requested(n) for n in (1, 2, 3)], *wrong).delivered.values())
+    mixed = [measured(1, factor) for factor in factors]
+    assert book(requested(1), *mixed).delivered["inst-1"] >= 0.0
+
+
+def test_queue_is_followed_and_who_passes_through_at_one_moment_has_not_waited() -> None:
+    def state(at: float, number: int, to: str) -> Event:
+        return Event(at=at, kind=EventKind.JOB_STATE, job_id=f"job-{number}", fields={"to": to})
+
+    queued, placed = JobState.QUEUED.value, JobState.PLACED.value
+    seen = book(
+        state(10, 1, queued), state(10, 1, placed), state(20, 2, queued), state(20, 3, queued), state(50, 2, placed)
+    )
+    assert seen.queue == ((10, 0), (20, 2), (50, 1))
+    assert (seen.queue_growth(60, 45), seen.queue_growth(60, 5), seen.quiet_s(60)) == (1, 0, 0.0)
+    assert replace(seen, queue=((10, 2), (40, 0))).quiet_s(100) == 60.0
+
+
+def test_expected_wait_is_a_quantile_of_the_times_between_releases() -> None:
+    events = [requested(1, "reserved")]
+    for n in range(8):
+        where = {"attempt": f"job-{n}.1", "rank": 0}
+        events.append(told(EventKind.UNIT_STARTED, 1.0, 1, n, vcpus=2.0 if n < 7 else 0.5, **where))
+        events.append(told(EventKind.UNIT_ENDED, 10.0 * n * n, 1, n, **where))
+    seen = RecentBook()
+    seen.follow(events)
+    recent = seen.recent(500.0)
+    assert recent.release_interval_s(1.0, 0.5) == 70.0
+    assert recent.release_interval_s(1.0, 0.99) == 110.0
+    assert recent.release_interval_s(4.0, 0.5) is None
