@@ -75,7 +75,7 @@ class WorkerSettings(_Section):
 
     tls_secret: Secret | None = None
     tls_in_metadata: bool = False
-    package: str = "hcloud-daemon"
+    package: str = ""
     package_index: str = ""
     system_packages: bool = True
     scheduler_address: str = ""
