@@ -24,6 +24,8 @@ DOUBT = 4.0
 """The distribution without scale weighs as much as this many observations."""
 YOUNGEST_S = 1.0
 """A server is taken to have been busy for at least this long."""
+AGE_STEP = 0.05
+"""Ages that differ by less than 5 % count as the same, so that a large pool costs little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +60,10 @@ class BusyTimes:
 
     def some_free(self, ages_s: Sequence[float] | Floats, times_s: Sequence[float] | Floats) -> Floats:
         """Return the probability, shape ``(times,)``, that at least one of the servers is free; no servers: 0."""
-        none_free: Floats = 1.0 - self.freed_within(ages_s, times_s)
-        some: Floats = 1.0 - none_free.prod(axis=0)
+        steps = np.round(np.log(np.maximum(np.asarray(ages_s, dtype=np.float64), YOUNGEST_S)) / AGE_STEP)
+        alike, counts = np.unique(steps, return_counts=True)
+        none_free: Floats = 1.0 - self.freed_within(np.exp(alike * AGE_STEP), times_s)
+        some: Floats = 1.0 - (none_free ** counts[:, None]).prod(axis=0)
         return some
 
     def wait_s(self, ages_s: Sequence[float] | Floats, probability: float, *, limit_s: float) -> float:

@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
+import numpy as np
+
 from hcloud.model import Job, JobState, Reason
-from hcloud.planner.draft import Draft
+from hcloud.planner.arq import slacks_s
+from hcloud.planner.draft import Draft, Group
 from hcloud.planner.suitability import Suitability, open_suitability
 from hcloud.planner.wording import number_of, seconds
 
@@ -28,21 +31,27 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 
 def admit(draft: Draft) -> None:
     """Fill ``draft.queue`` from ``draft.waiting``; the others are told why they wait."""
-    paused, now = draft.snapshot.paused, draft.now
-    draft.suit = open_suitability(draft.snapshot, draft.policy, draft.fleet, draft.stopping)
-    by_quality = draft.suit is not None and draft.policy.admission.queues == "by_quality"
-    for job in _by_quality(draft, draft.suit) if by_quality and draft.suit else _in_order(draft.waiting):
+    paused, now, awaiting = draft.snapshot.paused, draft.now, JobState.AWAITING_INSTANCE
+    for job, group in _served_in_order(draft):
         if paused:
             draft.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
         elif job.not_before_at > now:
             draft.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
         else:
-            group = draft.group_of(job)
+            group = group or draft.group_of(job)
             group.pending += 1
             queue = draft.queue[group.promise]
-            if job.state is JobState.AWAITING_INSTANCE:
+            if job.state is awaiting:
                 draft.awaiting.append((group.promise, len(queue)))
             queue.append((job, group))
+
+
+def _served_in_order(draft: Draft) -> Iterator[tuple[Job, Group | None]]:
+    """Yield who is served first, with its group where that is known already."""
+    draft.suit = open_suitability(draft.snapshot, draft.policy, draft.fleet, draft.stopping)
+    if draft.suit is not None and draft.policy.admission.queues == "by_quality":
+        return _by_quality(draft, draft.suit)
+    return ((job, None) for job in _in_order(draft.waiting))
 
 
 def _in_order(waiting: list[Job]) -> Iterator[Job]:
@@ -54,19 +63,27 @@ def _in_order(waiting: list[Job]) -> Iterator[Job]:
         yield from ranked[rank]
 
 
-def _by_quality(draft: Draft, suit: Suitability) -> list[Job]:
-    """Return waiting jobs: with a promise first; of these those out of patience, then class by class."""
-    shortest = draft.policy.admission.order == "shortest"
-    by_number = sorted(draft.waiting, key=attrgetter("submitted_at"))
-
-    def key(job: Job) -> tuple[bool, bool, float, float]:
-        left_s, best_effort = draft.slack_left_s(job), job.spec.target.kind == "best_effort"
-        if left_s <= 0.0:
-            return (best_effort, False, left_s, 0.0)
-        inner = suit.run_s(job) if shortest else -float(job.spec.priority)
-        return (best_effort, True, -float(suit.level(job.application)), inner)
-
-    return sorted(by_number, key=key)
+def _by_quality(draft: Draft, suit: Suitability) -> Iterator[tuple[Job, Group | None]]:
+    """Yield waiting jobs: with a promise first; of these those out of patience, then class by class."""
+    jobs = draft.waiting
+    groups = [draft.group_of(job) for job in jobs]
+    kinds = {id(group): place for place, group in enumerate(draft.groups.values())}
+    of_kind = np.array([kinds[id(group)] for group in groups], dtype=np.intp)
+    expected = [suit.expected_s(group.application, group.wanted) for group in draft.groups.values()]
+    expected_s = np.array(expected, dtype=np.float64)[of_kind] if jobs else np.zeros(0)
+    classes = np.array([suit.quality_class(group.application) for group in draft.groups.values()])
+    best_effort = np.array([not group.promise for group in draft.groups.values()])
+    queued_at = np.array([draft.queued_at(job) for job in jobs])
+    left_s = slacks_s(jobs, queued_at, expected_s, draft.policy.admission) - (draft.now - queued_at)
+    if draft.policy.admission.order == "shortest":
+        inner = np.nan_to_num(expected_s, nan=np.inf)
+    else:
+        inner = np.array([-job.spec.priority for job in jobs], dtype=np.float64)
+    late, submitted_at = left_s <= 0.0, np.array([job.submitted_at for job in jobs])
+    demanding = np.where(late, left_s, -classes[of_kind]) if jobs else left_s
+    # The last key counts most; jobs come by number, and what is equal keeps its order.
+    order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, best_effort[of_kind]))
+    return ((jobs[at], groups[at]) for at in order.tolist())
 
 
 def _backing_off(job: Job, now: float) -> Reason:

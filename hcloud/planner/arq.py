@@ -54,6 +54,24 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
     return max(0.0, min(slack, admission.patience_cap_s))
 
 
+def slacks_s(jobs: Sequence[Job], queued_at: Floats, expected_s: Floats, admission: Admission) -> Floats:
+    """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN where it is not known."""
+    submitted_at = np.array([job.submitted_at for job in jobs])
+    profiled = np.array([bool(job.profile_runs) for job in jobs])
+    unknown, within_s, by_at = np.isnan(expected_s), _limits(jobs, "finish_within_s"), _limits(jobs, "finish_by_at")
+    slack = admission.tolerance * expected_s - np.where(profiled, queued_at - submitted_at, 0.0)
+    slack = np.where(unknown, admission.patience_s, slack)
+    deadline_at = np.fmin(submitted_at + within_s, by_at)
+    slack = np.fmin(slack, deadline_at - queued_at - np.where(unknown, 0.0, expected_s))
+    return np.clip(slack, 0.0, admission.patience_cap_s)
+
+
+def _limits(jobs: Sequence[Job], name: str) -> Floats:
+    """Return one of the two limits of batch targets, NaN where there is none."""
+    targets = [job.spec.target for job in jobs]
+    return np.array([getattr(each, name) if each.kind == "batch" else None for each in targets], dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     """When to go down: once no more than ``within_s`` of the slack is left. ``chance``: ``Pr`` within that time."""

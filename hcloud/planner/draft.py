@@ -194,8 +194,11 @@ class Draft:
 
     def slack_left_s(self, job: Job) -> float:
         """Return for how long ``job`` may still hold out for a machine that suits it; without end where none asks."""
-        queued_at = self.now if job.id in self.enqueued or job.queued_at is None else job.queued_at
-        return self.suit.slack_left_s(job, queued_at) if self.suit is not None else inf
+        return self.suit.slack_left_s(job, self.queued_at(job)) if self.suit is not None else inf
+
+    def queued_at(self, job: Job) -> float:
+        """Return since when ``job`` is in the queue; one that this plan puts there: from now."""
+        return self.now if job.queued_at is None or job.id in self.enqueued else job.queued_at
 
     def count_active(self, job: Job, by: int = 1) -> None:
         """Count a job as holding machines (or, with -1, no longer)."""

@@ -35,9 +35,11 @@ class Strain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A chosen machine. ``among``: how many satisfied the same; ``margin``: the least of D1 and D2 there."""
+    """A chosen machine, and the pool it is in. ``among``: how many satisfied the same; ``margin``: the least of D1 and
+    D2 there."""
 
     at: int
+    pool: int
     among: int
     margin: float
     relaxed: tuple[Strain, ...] = ()
@@ -57,7 +59,8 @@ def select(
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, by_pool)
-    return Selection(at=at, among=int(candidates.size), margin=margin(pressure, who, at))
+    pool = int(pressure.level[at])
+    return Selection(at=at, pool=pool, among=int(candidates.size), margin=margin(pressure, who, at))
 
 
 def select_relaxed(
@@ -74,25 +77,32 @@ def select_relaxed(
     Constraints that would leave no server are passed over, the others hold. Without ``neighbours_too`` no resident is
     disturbed: then there may be none. ``work_cells``: after so many comparisons the best so far is taken.
     """
-    count, left, cut_short = len(pressure.sources), np.flatnonzero(among), False
+    count, left, cut_short = len(pressure.sources), among, False
     for constraint in _order(who, count, neighbours_too):
         if work_cells <= 0:
             cut_short = True
             break
-        work_cells -= int(left.size)
-        kept = left[_holds(pressure, who, constraint, left)]
-        if kept.size:
+        work_cells -= among.size
+        kept = left & (pressure.state[constraint] >= who.bounds[constraint])
+        if kept.any():
             left = kept
         elif constraint < count and not neighbours_too:
             return None
-    if not left.size:
+    candidates = np.flatnonzero(left)
+    if not candidates.size:
         return None
-    at = _best(pressure, left, preference, False)
+    at = _best(pressure, candidates, preference, False)
     strains = strained(pressure, who, at)
     if not neighbours_too and any(strain.neighbours for strain in strains):
         return None
-    least = margin(pressure, who, at)
-    return Selection(at=at, among=int(left.size), margin=least, relaxed=strains, cut_short=cut_short)
+    return Selection(
+        at=at,
+        pool=int(pressure.level[at]),
+        among=int(candidates.size),
+        margin=margin(pressure, who, at),
+        relaxed=strains,
+        cut_short=cut_short,
+    )
 
 
 def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
@@ -100,16 +110,6 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
     if neighbours_too:
         return who.hardest
     return sorted(who.hardest, key=lambda constraint: constraint >= count)
-
-
-def _holds(pressure: Pressure, who: Sensitivity, constraint: int, places: Places) -> Mask:
-    count = len(pressure.sources)
-    holds: Mask
-    if constraint < count:
-        holds = pressure.headroom[constraint, places] >= who.caused[constraint] - _SLACK
-    else:
-        holds = pressure.caused[constraint - count, places] <= who.tolerated[constraint - count] + _SLACK
-    return holds
 
 
 def _best(pressure: Pressure, candidates: Places, preference: Floats | None, by_pool: bool) -> int:
@@ -127,14 +127,13 @@ def margin(pressure: Pressure, who: Sensitivity, at: int) -> float:
     """Return the least of D1 and D2 of ``who`` on machine ``at``; below 0 something is disturbed."""
     if not pressure.sources:
         return 100.0
-    own = pressure.headroom[:, at] - who.caused
-    borne = who.tolerated - pressure.caused[:, at]
-    return float(min(own.min(), borne.min()))
+    return float(np.minimum.reduce(pressure.state[:, at] - who.bounds)) - _SLACK
 
 
 def strained(pressure: Pressure, who: Sensitivity, at: int) -> tuple[Strain, ...]:
     """Return the constraints that ``who`` would break on machine ``at``, the worst first."""
-    own, borne = pressure.headroom[:, at] - who.caused, who.tolerated - pressure.caused[:, at]
+    count, left = len(pressure.sources), pressure.state[:, at] - who.bounds - _SLACK
+    own, borne = left[:count], left[count:]
     found = [Strain(source=s, neighbours=True, by=-float(d)) for s, d in zip(pressure.sources, own, strict=True)]
     found += [Strain(source=s, neighbours=False, by=-float(d)) for s, d in zip(pressure.sources, borne, strict=True)]
     return tuple(sorted((each for each in found if each.by > _SLACK), key=lambda each: (-each.by, each.source)))

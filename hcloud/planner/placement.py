@@ -261,9 +261,12 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
     fleet, places = draft.fleet, list[int]()
     if draft.suit is not None:
         draft.suit.chosen.clear()
-    own = np.zeros(len(fleet.instances), dtype=np.bool_)
-    own[list(held)] = True
-    for mask in (fleet.placeable & own, *_open_now(draft, group)) if held else _open_now(draft, group):
+    masks = list(_open_now(draft, group))
+    if held:
+        own = np.zeros(len(fleet.instances), dtype=np.bool_)
+        own[list(held)] = True
+        masks.insert(0, fleet.placeable & own)
+    for mask in masks:
         allowed = usable(draft, group, mask)
         if group.exclusive:
             allowed = allowed & fleet.unshared(fleet.free)
@@ -275,10 +278,11 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
 
 def _search_down(draft: Draft, group: Group, needed: int, places: list[int]) -> None:
     """Make ``places`` up to ``needed`` with machines where the least is disturbed; best effort disturbs itself only."""
-    allowed = usable(draft, group, draft.fleet.placeable)
-    while len(places) < needed and (at := _preferred(draft, group, allowed, neighbours_too=group.promise)) >= 0:
-        _use(draft, group, at)
-        places.append(at)
+    for mask in _open_now(draft, group):
+        allowed = usable(draft, group, mask)
+        while len(places) < needed and (at := _preferred(draft, group, allowed, neighbours_too=group.promise)) >= 0:
+            _use(draft, group, at)
+            places.append(at)
 
 
 def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None = None) -> int:

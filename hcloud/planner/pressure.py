@@ -35,12 +35,14 @@ class Sensitivity:
     """What one application causes and tolerates (shape ``(K,)``, 0..100), at the stated confidence, and its quality.
 
     ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class. ``hardest``: the 2 K constraints
-    (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first.
+    (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first; ``bounds``: what each asks of a
+    machine's :attr:`Pressure.state`.
     """
 
     name: str
     caused: Floats
     tolerated: Floats
+    bounds: Floats
     quality: float
     level: int
     hardest: tuple[int, ...]
@@ -50,12 +52,21 @@ def sensitivity(
     name: str, known: Classification, sources: Sequence[str], confidence: float, classes: int
 ) -> Sensitivity:
     """Return the sensitivity of an application; a resource nobody asked about is neither pressed nor felt."""
-    caused = [at_confidence(known.caused[s], confidence, upward=True) if s in known.caused else 0.0 for s in sources]
-    kept = [
-        at_confidence(known.tolerated[s], confidence, upward=False) if s in known.tolerated else FULL for s in sources
-    ]
-    expected = [min(FULL, max(0.0, known.caused[s].value)) if s in known.caused else 0.0 for s in sources]
-    return _sensitivity(name, np.array(caused), np.array(kept), quality.total(expected), classes)
+    reach, cause, feel = reach_of(confidence), known.caused, known.tolerated
+    caused = [at_reach(cause[s], reach, upward=True) if s in cause else 0.0 for s in sources]
+    kept = [at_reach(feel[s], reach, upward=False) if s in feel else FULL for s in sources]
+    return _sensitivity(name, np.array(caused), np.array(kept), quality_needed(known, sources), classes)
+
+
+def quality_needed(known: Classification, sources: Sequence[str]) -> float:
+    """Return the quality (0..1) an application needs: ARQ's sum over what it is expected to cause (eq. 6.1)."""
+    cause = known.caused
+    return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
+
+
+def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
+    """Return all resources that anything is known of, by name."""
+    return tuple(sorted({s for known in applications.values() for s in (*known.caused, *known.tolerated)}))
 
 
 def _sensitivity(name: str, caused: Floats, tolerated: Floats, needed: float, classes: int) -> Sensitivity:
@@ -64,17 +75,23 @@ def _sensitivity(name: str, caused: Floats, tolerated: Floats, needed: float, cl
         name=name,
         caused=caused,
         tolerated=tolerated,
+        bounds=np.concatenate((caused, -tolerated)) - _SLACK,
         quality=needed,
         level=quality.quality_class(needed, classes),
         hardest=tuple(int(each) for each in np.argsort(-difficulty, kind="stable")),
     )
 
 
-def at_confidence(estimate: Estimate, confidence: float, *, upward: bool) -> float:
-    """Return the value (0..100) the truth is not above (``upward``), or not below, with ``confidence`` (0.5..1)."""
+def reach_of(confidence: float) -> float:
+    """Return how many times the way to an estimate's limit it is to the limit at ``confidence`` (0.5..1, one-sided)."""
+    return NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(STATED)
+
+
+def at_reach(estimate: Estimate, reach: float, *, upward: bool) -> float:
+    """Return the value (0..100) so far above (``upward``) or below what is expected; see :func:`reach_of`."""
     far = estimate.high - estimate.value if upward else estimate.value - estimate.low
-    reach = max(0.0, far) * NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(STATED)
-    return min(FULL, max(0.0, estimate.value + reach if upward else estimate.value - reach))
+    beyond = max(0.0, far) * reach
+    return min(FULL, max(0.0, estimate.value + beyond if upward else estimate.value - beyond))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,8 +104,9 @@ class View:
 
 @dataclass(slots=True, eq=False)
 class Pressure:
-    """The state of all machines. ``caused`` and ``headroom`` have shape ``(K, N)``; ``spare`` is the sum over resources
-    of headroom less pressure, shape ``(N,)``: small where the fit is tight. ``level``: the pool of each machine.
+    """The state of all machines. ``state`` has shape ``(2 K, N)``: headroom by resource, then what is caused there,
+    negative; so that everything asked of a machine is a lower bound. ``spare`` is the sum over both, shape ``(N,)``:
+    small where the fit is tight. ``level``: the pool of each machine.
     ``prior``: what a resident nothing is known of counts as; ``ending``: machines with units that were asked to end.
     """
 
@@ -96,8 +114,7 @@ class Pressure:
     known: Mapping[str, Sensitivity]
     prior: Sensitivity
     classes: int
-    caused: Floats
-    headroom: Floats
+    state: Floats
     spare: Floats
     level: Floats
     ending: Mask
@@ -105,6 +122,16 @@ class Pressure:
     changes: list[int] = field(default_factory=list)
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
+
+    @property
+    def headroom(self) -> Floats:
+        """What residents of each machine still tolerate, shape ``(K, N)``."""
+        return self.state[: len(self.sources)]
+
+    @property
+    def caused(self) -> Floats:
+        """What residents of each machine cause, shape ``(K, N)``."""
+        return -self.state[len(self.sources) :]
 
     def of(self, application: str) -> Sensitivity:
         """Return what is known of an application, else the prior."""
@@ -114,7 +141,12 @@ class Pressure:
         """Count one more unit of an application on machine ``at``."""
         self.residents[at].append(resident)
         self.journal.append((at, resident, True))
-        self._recount(at)
+        count = len(self.sources)
+        column = self.state[:, at]
+        left = resident.tolerated + column[count:]
+        if len(self.residents[at]) > 1:
+            left = np.minimum(column[:count] - resident.caused, left)
+        self._set(at, left, resident.caused - column[count:])
 
     def remove(self, at: int, resident: Sensitivity) -> None:
         """Count one unit less."""
@@ -134,25 +166,21 @@ class Pressure:
 
     def _recount(self, at: int) -> None:
         caused, headroom = _together(self.residents[at], len(self.sources))
-        self.caused[:, at], self.headroom[:, at] = caused, headroom
-        self.spare[at] = headroom.sum() - caused.sum()
-        self.level[at] = self._pool(headroom)
-        self.changes.append(at)
+        self._set(at, headroom, caused)
 
-    def _pool(self, headroom: Floats) -> int:
-        mean = min(1.0, max(0.0, float(headroom.mean()) / quality.PRESSURE_MAX)) if len(headroom) else 1.0
-        return quality.quality_class(mean, self.classes)
-
-    def pool_without(self, at: int, resident: Sensitivity) -> int:
-        """Return the pool machine ``at`` was in before one unit of ``resident``, which counts there now, came.
+    def _set(self, at: int, headroom: Floats, caused: Floats) -> None:
+        """Note the state of machine ``at``, and its pool.
 
         As a job's class is taken of the mean it causes (eq. 6.1), a machine's is of the mean it tolerates: one that
         suits a job is never in a pool below the job's class.
         """
-        others = list(self.residents[at])
-        if resident in others:
-            others.remove(resident)
-        return self._pool(_together(others, len(self.sources))[1])
+        count, tolerated = len(self.sources), float(np.add.reduce(headroom))
+        self.state[:count, at] = headroom
+        self.state[count:, at] = -caused
+        self.spare[at] = tolerated - float(np.add.reduce(caused))
+        mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
+        self.level[at] = min(self.classes - 1, int(max(0.0, mean) * self.classes))
+        self.changes.append(at)
 
     def suits(self, who: Sensitivity) -> Mask:
         """Return the machines where ``who`` disturbs nobody and nobody disturbs it (``D1 >= 0``, ``D2 >= 0``).
@@ -163,13 +191,17 @@ class Pressure:
         if view is None or now - view.seen > len(self.spare) // 8:
             view = self.views[who.name] = View(suits=self._suited(who), seen=now)
         elif view.seen < now:
-            changed = np.array(sorted(set(self.changes[view.seen :])), dtype=np.intp)
-            view.suits[changed] = _fits(who, self.headroom[:, changed], self.caused[:, changed])
+            changed = np.array(self.changes[view.seen :], dtype=np.intp)
+            view.suits[changed] = (self.state[:, changed] >= who.bounds[:, None]).all(axis=0)
             view.seen = now
         return view.suits
 
     def _suited(self, who: Sensitivity) -> Mask:
-        return _fits(who, self.headroom, self.caused)
+        fits: Mask = np.ones(len(self.spare), dtype=np.bool_)
+        for constraint in who.hardest:
+            # A comparison of vectors for each; nothing is copied.
+            fits &= self.state[constraint] >= who.bounds[constraint]
+        return fits
 
     def suits_without(self, at: int, who: Sensitivity, leaving: Sequence[Sensitivity]) -> bool:
         """Return whether machine ``at`` would suit ``who`` if the ``leaving`` units were gone."""
@@ -182,17 +214,14 @@ class Pressure:
     def suits_company(self, who: Sensitivity, company: Sequence[Sensitivity]) -> bool:
         """Return whether ``who`` and the units of ``company`` suit each other on one machine."""
         caused, headroom = _together(company, len(self.sources))
-        return bool((headroom + _SLACK >= who.caused).all() and (who.tolerated + _SLACK >= caused).all())
+        return bool((np.concatenate((headroom, -caused)) >= who.bounds).all())
 
 
-def _fits(who: Sensitivity, headroom: Floats, caused: Floats) -> Mask:
-    fits: Mask = np.ones(headroom.shape[1], dtype=np.bool_)
-    own, borne = who.caused - _SLACK, who.tolerated + _SLACK
-    for k in range(len(own)):
-        # A vector comparison per resource; nothing is copied.
-        fits &= headroom[k] >= own[k]
-        fits &= caused[k] <= borne[k]
-    return fits
+def _pools(headroom: Floats, classes: int) -> Floats:
+    """Return the pools 0..``classes``-1 of machines of this ``headroom``, as :meth:`Pressure._set` does for one."""
+    mean = headroom.sum(axis=0) / (max(1, len(headroom)) * quality.PRESSURE_MAX)
+    pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, mean) * classes))
+    return pools if len(headroom) else np.full_like(pools, classes - 1)
 
 
 def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats]:
@@ -218,27 +247,41 @@ def open_pressure(
 
     Of an application nothing is known of, what is usual counts: the median over those known.
     """
-    sources = tuple(sorted({s for known in applications.values() for s in (*known.caused, *known.tolerated)}))
+    sources = sources_of(applications)
     known = {name: sensitivity(name, each, sources, confidence, classes) for name, each in sorted(applications.items())}
-    count, machines = len(sources), len(residents)
-    pressure = Pressure(
+    count = len(sources)
+    prior = _usual(list(known.values()), count, classes)
+    present = [[known.get(name, prior) for name in names] for names in residents]
+    state = _all_together(present, count)
+    return Pressure(
         sources=sources,
         known=known,
-        prior=_usual(list(known.values()), count, classes),
+        prior=prior,
         classes=classes,
-        caused=np.zeros((count, machines)),
-        headroom=np.full((count, machines), FULL),
-        spare=np.full(machines, FULL * count),
-        level=np.full(machines, float(classes - 1)),
+        state=state,
+        spare=state.sum(axis=0),
+        level=_pools(state[:count], classes),
         ending=np.array(ending, dtype=np.bool_),
-        residents=[[] for _ in residents],
+        residents=present,
     )
-    for at, names in enumerate(residents):
-        if names:
-            pressure.residents[at] = [pressure.of(name) for name in names]
-            pressure._recount(at)
-    pressure.changes.clear()
-    return pressure
+
+
+def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> Floats:
+    """Return the state of all machines at once: as :func:`_together` for each of them."""
+    state = np.zeros((2 * count, len(present)))
+    state[:count] = FULL
+    busy = np.array([at for at, residents in enumerate(present) if residents], dtype=np.intp)
+    if not busy.size or not count:
+        return state
+    units = [resident for residents in present for resident in residents]
+    sizes = np.array([len(present[at]) for at in busy])
+    starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    each, borne = np.array([unit.caused for unit in units]), np.array([unit.tolerated for unit in units])
+    caused = np.add.reduceat(each, starts, axis=0)
+    left = np.minimum.reduceat(borne - (np.repeat(caused, sizes, axis=0) - each), starts, axis=0)
+    state[:count, busy] = np.minimum(left, FULL).T
+    state[count:, busy] = -caused.T
+    return state
 
 
 def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:

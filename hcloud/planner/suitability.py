@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hcloud import quality
 from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number
 from hcloud.planner.arq import run_s, slack_s, switch_point
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
 from hcloud.planner.paragon import Selection, select, select_relaxed
-from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure
+from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
 from hcloud.planner.sizing import expected, wanted_performance
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
@@ -36,12 +37,36 @@ class Suitability:
     snapshot: Snapshot
     policy: Policy
     fleet: Fleet
-    pressure: Pressure | None
-    ages_s: Amounts
-    busy: BusyTimes
+    stopping: Set[JobId]
+    sources: tuple[str, ...]
+    state: Pressure | None = None
+    ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
     preferences: dict[str, Amounts] = field(default_factory=dict)
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
+
+    @property
+    def pressure(self) -> Pressure | None:
+        """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
+        if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
+            holdings = self.fleet.holdings
+            self.state = open_pressure(
+                self.snapshot.applications,
+                [[job.application for job, _ in held if job.id not in self.stopping] for held in holdings],
+                [any(job.id in self.stopping for job, _ in held) for held in holdings],
+                confidence=self.policy.placement.confidence,
+                classes=self.policy.admission.classes,
+            )
+        return self.state
+
+    @property
+    def ages_s(self) -> Amounts:
+        """For how long the oldest unit on each machine has been there, shape ``(N,)``; 0 where there is none."""
+        if self.ages is None:
+            now = self.snapshot.now
+            oldest = [min((_placed_at(job) for job, _ in held), default=now) for held in self.fleet.holdings]
+            self.ages = now - np.array(oldest, dtype=np.float64)
+        return self.ages
 
     @property
     def work_cells(self) -> int:
@@ -144,23 +169,22 @@ class Suitability:
     # ------------------------------------------------------------------------------------------------------ holding out
     def slack_left_s(self, job: Job, queued_at: float) -> float:
         """Return for how long ``job`` may still hold out for a machine that suits it; 0 or less: not any more."""
-        slack = slack_s(job, queued_at, self._expected_s(job), self.policy.admission)
+        slack = slack_s(job, queued_at, self.expected_s(job.application, job.spec.nodes.count), self.policy.admission)
         return slack - (self.snapshot.now - queued_at)
 
-    def _expected_s(self, job: Job) -> float | None:
-        key = (job.application, job.spec.nodes.count)
+    def expected_s(self, application: str, nodes: int) -> float | None:
+        """Return the expected run time on so many nodes, where it is known."""
+        key = (application, nodes)
         if key not in self.run_times:
-            self.run_times[key] = run_s(self.known(job.application), job.spec.nodes.count)
+            self.run_times[key] = run_s(self.known(application), nodes)
         return self.run_times[key]
 
-    def run_s(self, job: Job) -> float:
-        """Return the expected run time of ``job``; of one that is not known, longer than any."""
-        expected_s = self._expected_s(job)
-        return math.inf if expected_s is None else expected_s
-
-    def level(self, application: str) -> int:
-        """Return the class of an application; of one nothing is known of, the usual one."""
-        return self.pressure.of(application).level if self.pressure is not None else 0
+    def quality_class(self, application: str) -> int:
+        """Return the class of an application; of one nothing is known of, the middle one."""
+        known, classes = self.known(application), self.policy.admission.classes
+        if known is None:
+            return classes // 2
+        return quality.quality_class(quality_needed(known, self.sources), classes)
 
     def down_within_s(self, application: str, demand: Amounts, among: Mask, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
@@ -177,9 +201,8 @@ class Suitability:
             return 0.0
         large = np.logical_and.reduce(self.fleet.capacity >= demand[:, None] - SLACK, axis=0) & among
         below, cap_s = max(0.0, 1.0 + best.margin / FULL), self.policy.admission.patience_cap_s
-        return switch_point(
-            self.busy, self.ages_s[large], own=1.0, below=min(1.0, below), slack=cap_s, fresh_s=fresh_s
-        ).within_s
+        busy, ages_s = BusyTimes.of(self.snapshot.busy_s), self.ages_s[large]
+        return switch_point(busy, ages_s, own=1.0, below=min(1.0, below), slack=cap_s, fresh_s=fresh_s).within_s
 
     # ----------------------------------------------------------------------------------------------------------- sizing
     def ranks_wanted(self, job: Job, needed: int, wanted: int) -> int:
@@ -202,14 +225,14 @@ class Suitability:
 
     # ------------------------------------------------------------------------------------------------------ in numbers
     def numbers(self, application: str) -> dict[str, Number]:
-        """Return the numbers that decided the selections of the search just made, whose units are counted already.
+        """Return the numbers that decided the selections of the search just made.
 
         Class and pool, the least of D1 and D2, what was relaxed and by how much; of several ranks the worst.
         """
         who, pressure, chosen = self.who(application), self.pressure, self.chosen
         if who is None or pressure is None or not chosen:
             return {}
-        pool = pressure.pool_without(chosen[0].at, who)
+        pool = chosen[0].pool
         numbers: dict[str, Number] = {
             "quality": round(who.quality, 4),
             "quality_class": who.level,
@@ -222,6 +245,8 @@ class Suitability:
 
 
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
+    if not any(selection.relaxed or selection.cut_short for selection in chosen):
+        return {}
     found = {strain for selection in chosen for strain in selection.relaxed}
     strains = sorted(found, key=lambda strain: (-strain.by, strain.source, strain.neighbours))
     numbers: dict[str, Number] = {}
@@ -234,28 +259,14 @@ def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
 
 
 def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping: Set[JobId]) -> Suitability | None:
-    """Return what ``snapshot`` knows of applications, as far as the policy's order uses it; None where it does not."""
-    order = policy.placement.order
-    if not snapshot.applications or order not in KNOWS_PRESSURE | KNOWS_TYPES:
+    """Return what ``snapshot`` knows of applications, as far as the policy's order uses it; None where it does not.
+
+    Units of jobs ``stopping`` count as gone.
+    """
+    if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
         return None
-    pressure = None
-    if order in KNOWS_PRESSURE:
-        pressure = open_pressure(
-            snapshot.applications,
-            [[job.application for job, _ in held if job.id not in stopping] for held in fleet.holdings],
-            [any(job.id in stopping for job, _ in held) for held in fleet.holdings],
-            confidence=policy.placement.confidence,
-            classes=policy.admission.classes,
-        )
-    oldest = [min((_placed_at(job) for job, _ in held), default=snapshot.now) for held in fleet.holdings]
-    return Suitability(
-        snapshot=snapshot,
-        policy=policy,
-        fleet=fleet,
-        pressure=pressure,
-        ages_s=snapshot.now - np.array(oldest, dtype=np.float64),
-        busy=BusyTimes.of(snapshot.busy_s),
-    )
+    sources = sources_of(snapshot.applications)
+    return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
 
 
 def _placed_at(job: Job) -> float:

@@ -1,0 +1,176 @@
+"""The targets of placement by what is known of jobs: one decision, a queue placed, and admission by quality."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from bench.planner import _fleet, _job
+from bench.rows import Row
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import Job, JobState
+from hcloud.planner import make_plan
+from hcloud.planner.admission import admit
+from hcloud.planner.draft import open_draft
+from hcloud.planner.paragon import select, select_relaxed
+from hcloud.planner.plan import Place
+from hcloud.planner.pressure import Pressure, Sensitivity, open_pressure
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Admission, Caps, Placement, Policy
+
+SOURCES = tuple(f"soi-{k:02}" for k in range(10))
+APPLICATIONS = 40
+FLEETS = ((1_000, 0.5), (100_000, 8.0))
+QUEUED = 10_000
+PLACEABLE = 3_000
+INSTANCES = 1_000
+ROUNDS = 25
+BYTES_PER_SERVER = 1024
+_POLICY = Policy(
+    placement=Placement(order="paragon"),
+    admission=Admission(queues="by_quality", order="shortest"),
+    caps=Caps(max_instances=INSTANCES),
+)
+
+
+def run() -> list[Row]:
+    """Measure single selections on fleets with residents, many placements in one plan, and admission of a queue."""
+    known = _applications()
+    rows = [row for machines, target in FLEETS for row in _selecting(known, machines, target)]
+    return [*rows, _memory(known), _placing(known), _admitting(known)]
+
+
+def _applications() -> dict[str, Classification]:
+    rng = np.random.default_rng(1)
+
+    def estimates(low: float, high: float) -> dict[str, Estimate]:
+        values = rng.uniform(low, high, len(SOURCES))
+        return {
+            s: Estimate(value=v, low=0.9 * v, high=min(100.0, 1.1 * v)) for s, v in zip(SOURCES, values, strict=True)
+        }
+
+    return {
+        f"app-{number}": Classification(
+            by_type={
+                "mock/m4": Estimate(value=1.0, low=0.9, high=1.1),
+                "mock/m8": Estimate(value=2.0, low=1.8, high=2.2),
+            },
+            tolerated=estimates(40.0, 100.0),
+            caused=estimates(0.0, 30.0),
+            quality_target=Estimate(value=0.5, low=0.4, high=0.6),
+            quality_class=number % 10,
+            measure=Measure.COMPLETION,
+        )
+        for number in range(APPLICATIONS)
+    }
+
+
+def _estimate(value: float, most: float = math.inf) -> Estimate:
+    return Estimate(value=value, low=0.9 * value, high=min(most, 1.1 * value))
+
+
+def _state(known: dict[str, Classification], machines: int) -> Pressure:
+    residents = [[f"app-{(at + 7 * k) % APPLICATIONS}" for k in range(at % 4)] for at in range(machines)]
+    return open_pressure(known, residents, [False] * machines, confidence=0.9, classes=10)
+
+
+def _selecting(known: dict[str, Classification], machines: int, target: float) -> list[Row]:
+    """Time one decision that starts from nothing (no view of the machines is kept), and one after one change."""
+    pressure = _state(known, machines)
+    everywhere, types = np.ones(machines, dtype=np.bool_), (np.arange(machines) % 5).astype(np.float64)
+    who = list(pressure.known.values())
+
+    def fresh(turn: int) -> None:
+        pressure.views.clear()
+        _decide(pressure, who[turn % APPLICATIONS], everywhere, types)
+
+    def again(turn: int) -> None:
+        _decide(pressure, who[turn % 4], everywhere, types)
+
+    def strained(turn: int) -> None:
+        who_ = who[turn % APPLICATIONS]
+        select_relaxed(pressure, who_, everywhere, types, neighbours_too=True, work_cells=20_000_000)
+
+    size = f"{machines:,} servers"
+    return [
+        _timed(f"one placement among {size}", fresh, target),
+        _timed(f"the same where the application was placed before, {size}", again, None),
+        _timed(f"the search that relaxes, {size}", strained, target),
+    ]
+
+
+def _decide(pressure: Pressure, who: Sensitivity, everywhere: np.ndarray, types: np.ndarray) -> None:
+    found = select(pressure, who, everywhere, types, by_pool=True)
+    assert found is not None
+    pressure.add(found.at, who)
+
+
+def _timed(name: str, decide: Callable[[int], None], target: float | None) -> Row:
+    decide(0)
+    times_ms = []
+    for turn in range(ROUNDS):
+        began = time.perf_counter()
+        decide(turn)
+        times_ms.append((time.perf_counter() - began) * 1e3)
+    return Row(name=name, value=statistics.median(times_ms), unit="ms", target=target)
+
+
+def _memory(known: dict[str, Classification]) -> Row:
+    """Measure what the state takes per server, residents and views included."""
+    machines = 10_000
+    tracemalloc.start()
+    pressure = _state(known, machines)
+    for who in list(pressure.known.values()):
+        pressure.suits(who)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return Row(name="memory of the state", value=taken / machines, unit="B/server", target=BYTES_PER_SERVER)
+
+
+def _known_job(job: Job, number: int) -> Job:
+    return replace(job, application=f"app-{number % APPLICATIONS}", queued_at=job.submitted_at)
+
+
+def _placing(known: dict[str, Classification]) -> Row:
+    jobs = tuple(_known_job(_job(number, APPLICATIONS), number) for number in range(1, PLACEABLE + 1))
+    snapshot = replace(_fleet(busy=0), jobs=jobs, applications=known)
+    rates = []
+    for _ in range(5):
+        began = time.perf_counter()
+        plan = make_plan(snapshot, _POLICY, np.random.default_rng(0))
+        took_s = time.perf_counter() - began
+        rates.append(PLACEABLE / took_s)
+    placed = [action for action in plan.actions if isinstance(action, Place)]
+    relaxed = sum("relaxed" in action.reason.numbers for action in placed)
+    note = f"{len(placed)} placed, {relaxed} of them with something relaxed"
+    name = f"decisions, {PLACEABLE:,} known jobs on {INSTANCES:,} servers"
+    return Row(name=name, value=statistics.median(rates), unit="1/s", target=10_000, better="higher", note=note)
+
+
+def _admitting(known: dict[str, Classification]) -> Row:
+    """Time admission alone: who may go on, in which order, in which class."""
+    snapshot = replace(_busy(), applications=known)
+    times_ms = []
+    for _ in range(ROUNDS):
+        draft = open_draft(snapshot, _POLICY, np.random.default_rng(0))
+        draft.waiting = [job for job in draft.jobs if job.state is JobState.QUEUED]
+        began = time.perf_counter()
+        admit(draft)
+        times_ms.append((time.perf_counter() - began) * 1e3)
+    return Row(
+        name="admission of 10,000 queued jobs by quality", value=statistics.median(times_ms), unit="ms", target=20
+    )
+
+
+def _busy() -> Snapshot:
+    fleet = _fleet(busy=2)
+    first = 2 * INSTANCES
+    held = tuple(_known_job(job, number) for number, job in enumerate(fleet.jobs))
+    waiting = (_known_job(_job(first + number, APPLICATIONS), number) for number in range(1, QUEUED + 1))
+    return replace(fleet, jobs=(*held, *waiting))

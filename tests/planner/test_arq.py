@@ -1,0 +1,100 @@
+"""Admission by quality: slack from each job's own tolerance, and when to go down to a worse machine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.forecast.wait import BusyTimes
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import BatchTarget, BestEffortTarget, Job
+from hcloud.planner.arq import run_s, slack_s, slacks_s, switch_point
+from hcloud.policy import Admission
+from tests.planner.scenes import NOW, job, spec
+
+HOUR_LONG = Classification(
+    by_type={
+        "a": Estimate(value=1 / 3600, low=1 / 4000, high=1 / 3000),
+        "b": Estimate(value=1e-5, low=1e-5, high=1e-5),
+    },
+    by_nodes={n: Estimate(value=float(n), low=n, high=n) for n in (1, 2, 4)},
+    quality_target=Estimate(value=0.5, low=0.4, high=0.6),
+    quality_class=5,
+    measure=Measure.COMPLETION,
+)
+PLAIN = Admission()
+
+
+def test_run_time_is_that_on_the_best_platform_where_whole_jobs_were_measured() -> None:
+    assert run_s(HOUR_LONG) == pytest.approx(3600)
+    assert run_s(HOUR_LONG, nodes=3) == pytest.approx(1800)
+    assert run_s(replace(HOUR_LONG, measure=Measure.CPU)) is None
+    assert run_s(None) is None
+
+
+def test_slack_is_a_part_of_the_run_time_less_what_profiling_took_and_never_beyond_deadline_or_cap() -> None:
+    free = job(1, asks=spec(target=BatchTarget()), submitted_at=NOW - 30)
+    assert slack_s(free, NOW, 3600.0, PLAIN) == pytest.approx(180)
+    assert slack_s(replace(free, profile_runs=("job-9",)), NOW, 3600.0, PLAIN) == pytest.approx(150)
+    assert slack_s(free, NOW, 1e6, PLAIN) == PLAIN.patience_cap_s
+    assert slack_s(free, NOW, None, PLAIN) == PLAIN.patience_s
+    soon = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 3650.0)))
+    assert slack_s(soon, NOW, 3600.0, PLAIN) == pytest.approx(50)
+    late = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 60.0)))
+    assert slack_s(late, NOW, 3600.0, PLAIN) == 0.0
+
+
+_targets = st.one_of(
+    st.just(BestEffortTarget()),
+    st.builds(
+        BatchTarget,
+        finish_by_at=st.one_of(st.none(), st.floats(NOW, NOW + 5000)),
+        finish_within_s=st.one_of(st.none(), st.floats(1, 5000)),
+    ),
+)
+_jobs = st.builds(
+    lambda target, age, runs: job(1, asks=spec(target=target), submitted_at=NOW - age, profile_runs=runs),
+    _targets,
+    st.floats(0, 100),
+    st.sampled_from([(), ("job-9",)]),
+)
+
+
+@given(st.lists(st.tuples(_jobs, st.one_of(st.none(), st.floats(1, 1e5)), st.floats(0, 50)), min_size=1, max_size=6))
+def test_slack_of_many_is_that_of_each(given_jobs: list[tuple[Job, float | None, float]]) -> None:
+    jobs = [each for each, _, _ in given_jobs]
+    queued_at = [NOW - age for _, _, age in given_jobs]
+    expected = np.array([expected for _, expected, _ in given_jobs], dtype=np.float64)
+    each = [slack_s(j, at, e, PLAIN) for (j, e, _), at in zip(given_jobs, queued_at, strict=True)]
+    assert slacks_s(jobs, np.array(queued_at), expected, PLAIN) == pytest.approx(each)
+
+
+def test_job_waits_on_where_good_machines_come_free_soon_and_goes_down_at_once_where_they_do_not() -> None:
+    short, long = BusyTimes.of([10.0] * 200), BusyTimes.of([50_000.0] * 200)
+    ages = [5.0] * 20
+    patient = switch_point(short, ages, own=1.0, below=0.5, slack=600.0)
+    hasty = switch_point(long, ages, own=1.0, below=0.5, slack=600.0)
+    assert patient.within_s < 60 < hasty.within_s
+
+
+def test_job_that_nothing_better_can_come_for_goes_down_at_once() -> None:
+    assert switch_point(BusyTimes.of([]), [], own=1.0, below=0.1, slack=60.0).within_s == 60.0
+    fresh = switch_point(BusyTimes.of([]), [], own=1.0, below=0.1, slack=60.0, fresh_s=30.0)
+    assert 30.0 <= fresh.within_s < 60.0
+
+
+@given(
+    st.lists(st.floats(0, 1e4), max_size=20),
+    st.lists(st.floats(0, 1e4), max_size=8),
+    st.floats(0, 1),
+    st.floats(0, 600),
+)
+def test_nobody_holds_out_beyond_its_slack_and_a_better_alternative_is_taken_no_later(
+    busy: list[float], ages: list[float], below: float, slack: float
+) -> None:
+    times = BusyTimes.of(busy)
+    worse = switch_point(times, ages, own=1.0, below=below * 0.5, slack=slack)
+    better = switch_point(times, ages, own=1.0, below=below, slack=slack)
+    assert 0.0 <= worse.within_s <= better.within_s <= slack + 1e-9

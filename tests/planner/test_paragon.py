@@ -1,0 +1,194 @@
+"""Pressure on machines, and Paragon's selection: exact, whatever the order and names; what is relaxed is named."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.known import Classification, Estimate
+from hcloud.planner.paragon import Selection, select, select_relaxed
+from hcloud.planner.pressure import Pressure, open_pressure
+
+SOURCES = ("cpu", "llc", "net")
+
+
+def known(caused: Sequence[float], tolerated: Sequence[float], wide: float = 0.0) -> Classification:
+    """An application that causes and tolerates so much on cpu, llc and net, give or take ``wide``."""
+
+    def estimates(values: Sequence[float]) -> dict[str, Estimate]:
+        return {s: Estimate(value=v, low=v - wide, high=v + wide) for s, v in zip(SOURCES, values, strict=True)}
+
+    return Classification(
+        tolerated=estimates(tolerated),
+        caused=estimates(caused),
+        quality_target=Estimate(value=0.5, low=0.4, high=0.6),
+        quality_class=5,
+    )
+
+
+CALM = known([5, 5, 5], [90, 90, 90])
+LOUD = known([80, 5, 5], [90, 90, 90])
+FRAGILE = known([5, 5, 5], [20, 20, 20])
+APPLICATIONS = {"calm": CALM, "loud": LOUD, "fragile": FRAGILE}
+
+
+def fleet(*residents: Sequence[str], confidence: float = 0.5) -> Pressure:
+    """Machines with these residents."""
+    ending = [False] * len(residents)
+    return open_pressure(APPLICATIONS, residents, ending, confidence=confidence, classes=10)
+
+
+def everywhere(pressure: Pressure) -> np.ndarray:
+    """All machines."""
+    return np.ones(len(pressure.spare), dtype=np.bool_)
+
+
+def choose(pressure: Pressure, name: str, preference: Sequence[float] | None = None) -> Selection | None:
+    """What the strict search takes."""
+    ranks = None if preference is None else np.array(preference)
+    return select(pressure, pressure.known[name], everywhere(pressure), ranks)
+
+
+def test_machine_is_taken_where_nobody_is_disturbed() -> None:
+    found = choose(fleet(["loud"], ["calm"], ["fragile"]), "fragile")
+    assert found is not None
+    assert (found.at, found.among, found.relaxed) == (2, 2, ())
+
+
+def test_best_type_comes_before_the_tightest_fit() -> None:
+    residents = (["calm"], [], [])
+    assert (tight := choose(fleet(*residents), "calm")) is not None
+    assert tight.at == 0
+    assert (best := choose(fleet(*residents), "calm", [2.0, 1.0, 1.0])) is not None
+    assert best.at == 1
+
+
+def test_residents_pressing_on_each_other_leave_no_headroom_that_their_least_tolerance_pretends() -> None:
+    """Paragon's D1 compares with what each tolerates; two that use each other up would let in a third."""
+    pair = {"pair": known([40, 0, 0], [50, 100, 100]), "third": known([40, 0, 0], [100, 100, 100])}
+    pressure = open_pressure(pair, [["pair", "pair"]], [False], confidence=0.5, classes=10)
+    assert select(pressure, pressure.known["third"], everywhere(pressure), None) is None
+
+
+def test_what_is_relaxed_is_named_with_the_amount() -> None:
+    pressure = fleet(["loud", "calm"])
+    who = pressure.known["fragile"]
+    assert select(pressure, who, everywhere(pressure), None) is None
+    found = select_relaxed(pressure, who, everywhere(pressure), None, neighbours_too=True, work_cells=10**6)
+    assert found is not None
+    assert [str(strain) for strain in found.relaxed] == ["cpu on itself by 65"]
+    assert found.margin == pytest.approx(-65)
+
+
+def test_neighbours_are_not_disturbed_where_that_is_forbidden() -> None:
+    pressure = fleet(["fragile"])
+    who = pressure.known["loud"]
+    strict = select_relaxed(pressure, who, everywhere(pressure), None, neighbours_too=False, work_cells=10**6)
+    assert strict is None
+
+
+def test_search_beyond_its_work_takes_the_best_so_far_and_says_so() -> None:
+    pressure = fleet(["loud"], ["calm"])
+    found = select_relaxed(
+        pressure, pressure.known["fragile"], everywhere(pressure), None, neighbours_too=True, work_cells=1
+    )
+    assert found is not None
+    assert found.cut_short
+
+
+def test_uncertain_estimates_keep_more_distance() -> None:
+    vague = {"vague": known([40, 0, 0], [60, 60, 60], wide=15.0)}
+    for confidence, suits in ((0.5, True), (0.9, False)):
+        pressure = open_pressure(vague, [["vague"]], [False], confidence=confidence, classes=10)
+        assert bool(pressure.suits(pressure.known["vague"])[0]) is suits
+
+
+def test_resident_nothing_is_known_of_counts_as_what_is_usual() -> None:
+    pressure = fleet(["never seen"])
+    assert pressure.caused[:, 0].tolist() == [5, 5, 5]
+
+
+names = st.sampled_from(sorted(APPLICATIONS))
+machines = st.lists(st.lists(names, max_size=4), min_size=1, max_size=12)
+changes = st.lists(st.tuples(st.integers(0, 11), names, st.booleans()), max_size=12)
+
+
+def state_is_as_if_counted_afresh(pressure: Pressure) -> None:
+    """The state kept up with each change is that of the residents there are, and the views agree with it."""
+    afresh = open_pressure(
+        APPLICATIONS,
+        [[who.name for who in residents] for residents in pressure.residents],
+        [False] * len(pressure.residents),
+        confidence=0.5,
+        classes=10,
+    )
+    assert pressure.state == pytest.approx(afresh.state)
+    assert pressure.spare == pytest.approx(afresh.spare)
+    assert pressure.level.tolist() == afresh.level.tolist()
+    for name, who in pressure.known.items():
+        assert pressure.suits(who).tolist() == afresh.suits(afresh.known[name]).tolist()
+
+
+def _change(pressure: Pressure, steps: Sequence[tuple[int, str, bool]]) -> None:
+    for place, name, come in steps:
+        at, who = place % len(pressure.residents), pressure.known[name]
+        pressure.suits(who)
+        if come:
+            pressure.add(at, who)
+        elif who in pressure.residents[at]:
+            pressure.remove(at, who)
+
+
+@given(machines, changes)
+def test_state_after_any_changes_is_that_of_its_residents(given_machines: list[list[str]], steps: list) -> None:
+    pressure = fleet(*given_machines)
+    _change(pressure, steps)
+    state_is_as_if_counted_afresh(pressure)
+
+
+@given(machines, changes, changes)
+def test_going_back_undoes_what_came_since(given_machines: list[list[str]], first: list, second: list) -> None:
+    pressure = fleet(*given_machines)
+    _change(pressure, first)
+    before, moment = [list(each) for each in pressure.residents], len(pressure.journal)
+    _change(pressure, second)
+    pressure.back_to(moment)
+    assert [sorted(w.name for w in each) for each in pressure.residents] == [sorted(w.name for w in e) for e in before]
+    state_is_as_if_counted_afresh(pressure)
+
+
+def test_the_check_of_the_state_catches_an_empty_machine_taken_for_one_that_tolerates_100() -> None:
+    pressure = fleet([])
+    who = pressure.known["loud"]
+    pressure.residents[0].append(who)
+    left = np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated)
+    pressure._set(0, left, who.caused)
+    with pytest.raises(AssertionError):
+        state_is_as_if_counted_afresh(pressure)
+
+
+@given(machines, names, st.randoms(use_true_random=False))
+def test_scores_do_not_depend_on_the_order_of_machines_and_residents(
+    given_machines: list[list[str]], name: str, chance
+) -> None:
+    order = list(range(len(given_machines)))
+    chance.shuffle(order)
+    shuffled = fleet(*(given_machines[at][::-1] for at in order))
+    pressure = fleet(*given_machines)
+    assert pressure.spare[order] == pytest.approx(shuffled.spare)
+    assert pressure.suits(pressure.known[name])[order].tolist() == shuffled.suits(shuffled.known[name]).tolist()
+    one, other = choose(pressure, name), choose(shuffled, name)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert pressure.spare[one.at] == pytest.approx(shuffled.spare[other.at])
+
+
+@given(machines, names)
+def test_machine_that_suits_is_never_in_a_pool_below_the_class_of_the_job(
+    given_machines: list[list[str]], name: str
+) -> None:
+    pressure = fleet(*given_machines)
+    who = pressure.known[name]
+    assert all(pressure.level[at] >= who.level for at in np.flatnonzero(pressure.suits(who)))
