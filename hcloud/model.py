@@ -25,6 +25,8 @@ AttemptId = str
 UnitId = str
 """``job-<n>.<k>.<rank>``: one node's part of an attempt, from rank 0."""
 
+PROFILE_TAG = "hcloud.profile"
+"""Tag of profiling runs; its value is the job that is profiled."""
 Number = float | int | str | bool | None
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -327,6 +329,8 @@ class Job:
     cancelled_by: str | None = None
     wait_code: str = ""
     """Why it waits, as last recorded (a reason code); an event is written only when it changes."""
+    wait_text: str = ""
+    """The sentence that came with ``wait_code``."""
     finished_at: float | None = None
     outcome: str = ""
     spent_usd: float = 0.0
@@ -384,7 +388,8 @@ class Offer:
     """A machine that can be had now: type, place, market and price.
 
     ``available`` is how many more can be had (None: not stated). A RESERVED offer's price is its amortised cost, which
-    is paid whether or not it is used.
+    is paid whether or not it is used. ``pool`` names what offers of one provider share (one host, one quota), and
+    ``pool_free`` what was left of it at ``priced_at``: every machine of these offers is taken out of it.
     """
 
     provider: str
@@ -396,6 +401,8 @@ class Offer:
     priced_at: float
     billing_minimum_s: float = 60.0
     available: int | None = None
+    pool: str = ""
+    pool_free: Resources | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -82,7 +82,7 @@ def reserved_fleets(draw: DrawFn) -> Snapshot:
         now=NOW,
         jobs=tuple(jobs),
         instances=tuple(machines),
-        offers=_without_spot(draw(offers())),
+        offers=_shared(_without_spot(draw(offers())), draw(st.sampled_from([0.0, 0.0, 6.0, 12.0]))),
         reachable=frozenset(m.id for m in machines),
         offers_known=frozenset(["mock"]),
         providers=frozenset(["mock"]),
@@ -95,6 +95,14 @@ def _without_spot(drawn: tuple[Offer, ...]) -> tuple[Offer, ...]:
     full = offer_of("huge", Market.ON_DEMAND, "a", None)
     kept = [offer for offer in drawn if offer.market is not Market.SPOT and offer.key != full.key]
     return tuple(sorted([*kept, full], key=lambda offer: offer.key))
+
+
+def _shared(drawn: tuple[Offer, ...], vcpus: float) -> tuple[Offer, ...]:
+    """The offers as those of one host with so many vCPUs left, read just after what lives now was launched."""
+    if not vcpus:
+        return drawn
+    left = Resources(vcpus=vcpus, memory_mib=int(vcpus * 2048), disk_gib=400.0)
+    return tuple(replace(offer, pool="host", pool_free=left, priced_at=NOW) for offer in drawn)
 
 
 def _waiting(draw: DrawFn, number: int) -> Job:

@@ -29,7 +29,10 @@ FREE_USD_PER_H = 1e-6
 
 @dataclass(slots=True)
 class Counter:
-    """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had."""
+    """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
+
+    ``pools``: what is left of what several offers share, by provider and name of the pool.
+    """
 
     offers: list[Offer]
     capacity: Amounts
@@ -39,6 +42,7 @@ class Counter:
     left: list[float]
     forbidden: list[tuple[Offer, str]]
     hybrid: Hybrid | None = None
+    pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     fits: dict[int, Mask] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
@@ -63,8 +67,20 @@ class Counter:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         fitting = (int(at) for at in np.flatnonzero(self.fitting(group)))
         rentable = self.rentable(group)
-        had = [at for at in fitting if rentable[at] and self.backoffs[at] is None and self.left[at] >= 1]
+        had = [at for at in fitting if rentable[at] and self.backoffs[at] is None and self.in_stock(at)]
         return sorted(had, key=lambda at: float(self.price_usd_per_h[at]))
+
+    def in_stock(self, at: int) -> bool:
+        """Return whether one more machine of offer ``at`` can be had, of its own stock and of its pool."""
+        pool = self.pools.get(_pool(self.offers[at]))
+        return self.left[at] >= 1 and (pool is None or bool((pool + SLACK >= self.capacity[at]).all()))
+
+    def take(self, at: int, count: int = 1) -> None:
+        """Take ``count`` machines of offer ``at`` out of stock (negative: give them back)."""
+        self.left[at] -= count
+        pool = self.pools.get(_pool(self.offers[at]))
+        if pool is not None:
+            pool -= count * self.capacity[at]
 
     def rentable(self, group: Group) -> Mask:
         """Return which offers the mapping of a hybrid strategy allows for ``group``; without one: all."""
@@ -107,7 +123,26 @@ def open_counter(draft: Draft) -> Counter:
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=forbidden,
         hybrid=draft.strategy.hybrid,
+        pools=_open_pools(draft),
     )
+
+
+def _pool(offer: Offer) -> tuple[str, str]:
+    return (offer.provider, offer.pool)
+
+
+def _open_pools(draft: Draft) -> dict[tuple[str, str], Amounts]:
+    """Return what is left of shared pools: what offers say, less what was requested after they were read."""
+    pools: dict[tuple[str, str], Amounts] = {}
+    read_at: dict[tuple[str, str], float] = {}
+    for offer in draft.snapshot.offers:
+        if offer.pool and offer.pool_free is not None:
+            pools[_pool(offer)], read_at[_pool(offer)] = vector(offer.pool_free), offer.priced_at
+    for instance in draft.fleet.instances if pools else ():
+        pool = _pool(instance.offer)
+        if pool in pools and instance.requested_at >= read_at[pool]:
+            pools[pool] -= vector(instance.capacity)
+    return pools
 
 
 def _forbidden(draft: Draft, offer: Offer) -> str | None:

@@ -263,7 +263,7 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
         machine.room += group.taken_of(desk.counter.capacity[machine.at])
         machine.jobs.pop()
     for machine in desk.machines[before:]:
-        desk.counter.left[machine.at] += 1
+        desk.counter.take(machine.at, -1)
     del desk.machines[before:]
     return refusal
 
@@ -307,7 +307,7 @@ def _open_machine(desk: Desk, job: Job, group: Group) -> tuple[NewMachine | None
     choices = rank_choices(desk.draft, desk.counter, group, desk.groups, affordable)
     offer, at = offers[choices[0].at], choices[0].at
     ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
-    desk.counter.left[at] -= 1
+    desk.counter.take(at)
     machine = NewMachine(offer=offer, at=at, room=vector(offer.instance_type.capacity), choices=choices)
     desk.machines.append(machine)
     return machine, None
@@ -342,7 +342,7 @@ def _waits_for_reserved(desk: Desk, group: Group) -> Reason | None:
     if hybrid is None:
         return None
     kept_from = counter.fitting(group) & ~counter.rentable(group)
-    if not any(counter.backoffs[at] is None and counter.left[at] >= 1 for at in np.flatnonzero(kept_from)):
+    if not any(counter.backoffs[at] is None and counter.in_stock(int(at)) for at in np.flatnonzero(kept_from)):
         return None
     wait_s = hybrid.expected_wait_s(group.resources)
     numbers: dict[str, Number] = {

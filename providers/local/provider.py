@@ -90,7 +90,14 @@ class LocalProvider:
             price_usd_per_h=self._price(size, market),
             priced_at=now,
             available=self._room_for(type_name, market, live),
+            pool=f"{self.name}/host",
+            pool_free=self._free(live),
         )
+
+    def _free(self, live: Sequence[SliceRecord]) -> Resources:
+        """Return what slices may still have of this host. Disk is not divided among them, so any amount is left."""
+        vcpus, memory_mib = self._host.free(live)
+        return Resources(vcpus=max(0.0, vcpus), memory_mib=max(0, memory_mib), disk_gib=1e9)
 
     def _price(self, size: LocalType, market: Market) -> float:
         part = {

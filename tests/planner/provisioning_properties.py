@@ -131,8 +131,30 @@ def takes_every_job_for_an_easy_one(snapshot: Snapshot, policy: Policy) -> Plan:
     return honest(replace(snapshot, applications={}), replace(policy, provisioning=easy))
 
 
+# ---------------------------------------------------------------------------------------------------------------- stock
+def shared_pools_are_not_oversold(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """What one plan launches of offers that share a host fits into what is left of it, all together."""
+    left = {(o.provider, o.pool): o.pool_free for o in snapshot.offers if o.pool_free is not None}
+    for launch in (a for a in planner(snapshot, policy).actions if isinstance(a, Launch)):
+        pool, size = (launch.offer.provider, launch.offer.pool), launch.offer.instance_type.capacity
+        free = left.get(pool)
+        if free is not None:
+            assert size.fits(free), f"{launch.offer.key} is launched into {free}"
+            left[pool] = free.minus(size)
+
+
+def takes_each_offer_for_a_host_of_its_own(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: does not see that offers share a host."""
+    own = {offer.key: offer for offer in snapshot.offers}
+    offers = tuple(replace(offer, pool="", pool_free=None) for offer in snapshot.offers)
+    plan = honest(replace(snapshot, offers=offers), policy)
+    actions = [replace(a, offer=own[a.offer.key]) if isinstance(a, Launch) else a for a in plan.actions]
+    return replace(plan, actions=tuple(actions))
+
+
 CASES = (
     Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved),
     Case(each_strategy_rents_what_it_may, lambda: rents_anything),
+    Case(shared_pools_are_not_oversold, lambda: takes_each_offer_for_a_host_of_its_own),
     Case(nobody_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),
 )

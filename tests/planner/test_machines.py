@@ -253,3 +253,16 @@ def test_exclusive_job_evicts_all_best_effort_of_one_machine() -> None:
     fillers = [running(number, here, asks=spec(target=BestEffortTarget())) for number in (1, 2)]
     plan = decide(scene(*fillers, job(3, asks=spec(exclusive=True)), here))
     assert sorted(stop.job_id for stop in of(plan, StopAttempt)) == ["job-1", "job-2"]
+
+
+# --------------------------------------------------------------------------------------------------------- shared hosts
+def test_offers_that_share_a_host_are_counted_together_and_with_what_was_launched_since_they_were_read() -> None:
+    left = need(3.0, memory_mib=100_000)
+    host = {"pool": "host", "pool_free": replace(left, disk_gib=1000.0)}
+    small, middle = offer(**host), offer("middle", vcpus=3.0, usd_per_h=0.15, **host)
+    waiting = [job(1, asks=spec(resources=need(2))), job(2, asks=spec(resources=need(3)))]
+    assert len(of(decide(scene(*waiting, small, middle)), Launch)) == 1
+    coming = machine(7, small, state=InstanceState.REQUESTED, requested_at=NOW, idle_since=None, ready_at=None)
+    assert not of(decide(scene(waiting[1], coming, small, middle)), Launch)
+    known = replace(coming, requested_at=NOW - 50)
+    assert len(of(decide(scene(waiting[1], known, small, middle)), Launch)) == 1
