@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from hcloud.errors import HCloudError, Unmeasurable
-from hcloud.profiler.sources import Load, Source, start
+from hcloud.profiler.sources import MIB, Load, Source, start
 from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
 
 SOURCE_MARGIN_S = 60.0
 ROOM_VCPUS_MIN = 0.1
 CAPACITY_MIB_MIN = 64
-SPARE_MIB = 48
-"""What a source takes of memory besides what it is asked to hold."""
+SPARE_MIB = 96
+"""What a source, and who measures, take of memory besides what the source is asked to hold."""
+DISK_SHARE = 0.5
+"""A source takes at most so much of the free disk: what else works here must not fail for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +62,18 @@ def place(stage: Stage, source: Source, vcpus: float) -> Placed:
 
 
 def _as_large_as_fits(stage: Stage, source: Source, notes: list[str]) -> Source:
-    if source.meter != "memory_mib" or source.full_mib is None:
-        return source
-    held = stage.use[1] if stage.use else stage.subject.memory_mib
-    room = int(stage.host.memory_mib - held - SPARE_MIB)
+    assert source.full_mib is not None
+    if source.meter == "memory_mib":
+        held = stage.use[1] if stage.use else stage.subject.memory_mib
+        what, room = "memory", int(stage.host.memory_mib - held - SPARE_MIB)
+    else:
+        disk = os.statvfs(stage.host.directory or tempfile.gettempdir())
+        what, room = "disk", int(disk.f_bavail * disk.f_frsize / MIB * DISK_SHARE)
     if room < CAPACITY_MIB_MIN:
-        raise Unmeasurable(f"{source.name}: the {held:.0f} MiB of the program leave no memory for it on this machine")
+        raise Unmeasurable(f"{source.name}: the program leaves no {what} for it on this machine")
     if room >= source.full_mib:
         return source
-    notes.append(f"{source.name} is full at {room} MiB here, what the program leaves of the memory")
+    notes.append(f"{source.name} is full at {room} MiB here, what may be taken of the {what} beside the program")
     return replace(source, full_mib=room)
 
 

@@ -24,7 +24,7 @@ from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
 
 PROBE_S = 0.3
-PROBE_MEMORY_MIB = 256
+PROBE_MEMORY_MIB, PROBE_NEEDS_MIB = 256, 128
 ANSWER_PATIENCE_S = 20.0
 SETTLE_S = 0.15
 FELT_LOSS = 0.03
@@ -71,11 +71,12 @@ def _compared(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> In
         order = list(ways)
         while not beside or not (enough(beside, TIGHT_LOSS) and enough(pressed, TIGHT_LOSS)):
             round_at = time.monotonic()
-            rates = {}
-            for way in order:
-                if switch.to(way):
-                    stage.attend(SETTLE_S)
-                rates[way] = probe.rate()
+            try:
+                rates = {way: _probed(stage, switch, way, probe) for way in order}
+            except Unmeasurable:
+                if beside and stage.left_s() <= 0:
+                    break
+                raise
             order.reverse()
             pressed.append(1 - rates["pressed"] / rates["alone"])
             beside.append(1 - rates["beside"] / rates["alone"])
@@ -83,6 +84,12 @@ def _compared(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> In
             if now - began + (now - round_at) / 2 >= within_s:
                 break
     return _ratio(interval(beside), interval(pressed), placed)
+
+
+def _probed(stage: Stage, switch: Switch, way: str, probe: _Probe) -> float:
+    if switch.to(way):
+        stage.attend(SETTLE_S)
+    return probe.rate()
 
 
 def _ratio(beside: Interval, pressed: Interval, placed: Placed) -> Interval:
@@ -120,6 +127,9 @@ class _Probe:
 
     def __enter__(self) -> _Probe:
         host = self._stage.host
+        held = self._stage.use[1] if self._stage.use else self._stage.subject.memory_mib
+        if host.memory_mib - held < PROBE_NEEDS_MIB:
+            raise Unmeasurable(f"the {held:.0f} MiB of the program leave no memory for a probe on this machine")
         try:
             folder = tempfile.TemporaryDirectory(prefix="hcloud-probe-", dir=host.directory)
             place = Path(self._stack.enter_context(folder))

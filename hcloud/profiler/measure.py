@@ -139,17 +139,23 @@ class Bench:
         }
         with Switch(ways) as switch:
             while not ratios or not enough(ratios, TIGHT_KEPT):
-                round_at = time.monotonic()
-                found = {}
-                for way in ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone"):
-                    if switch.to(way) and measure is not Measure.COMPLETION:
-                        self._stage.attend(SETTLE_S)
-                    found[way] = self._stage.sample(measure, vcpus)
+                round_at, order = time.monotonic(), ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone")
+                try:
+                    found = {way: self._window(switch, way, measure, vcpus) for way in order}
+                except Unmeasurable:
+                    if ratios and self._stage.left_s() <= 0:
+                        break
+                    raise
                 ratios.append(found["beside"] / found["alone"])
                 now = time.monotonic()
                 if now - began + (now - round_at) / 2 >= within_s:
                     break
         return interval(ratios)
+
+    def _window(self, switch: Switch, way: str, measure: Measure, vcpus: float) -> float:
+        if switch.to(way) and measure is not Measure.COMPLETION:
+            self._stage.attend(SETTLE_S)
+        return self._stage.sample(measure, vcpus)
 
     def tolerated(self, source: Source, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which performance is 5 % below alone; 100 if it never is. Raises Unmeasurable."""

@@ -25,6 +25,7 @@ THROTTLED_WINDOW_S_MIN = 1.0
 PATIENCE = 8
 """A window in which too little happens is prolonged up to so many times its length."""
 SERVICE_PATIENCE_S = 20.0
+SERVICE_WINDOW_S_MIN = 0.9
 COPY_S_MAX = 86400.0
 TAIL_PERCENTILE = 99.0
 
@@ -55,6 +56,8 @@ class Stage:
     def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline: float) -> None:
         self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
+        # Each reading of a hook is a process of its own: more of them would disturb what they read.
+        self._service_window_s = max(SERVICE_WINDOW_S_MIN, self.window_s)
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))
         self.starts = 0
         self.lacks: tuple[str, ...] = ()
@@ -128,7 +131,7 @@ class Stage:
         self._vcpus, self.lacks, self.bounded = vcpus, live.lacks, live.bounded
         self.starts += 1
         if subject.metrics is not None:
-            hook = replace(subject.metrics, every_s=min(subject.metrics.every_s, self.window_s / 2))
+            hook = replace(subject.metrics, every_s=min(subject.metrics.every_s, self._service_window_s / 3))
             self._reader = self._stack.enter_context(closing(self.host.service_reader(hook)))
         return live
 
@@ -269,7 +272,7 @@ class Stage:
         began, first_use = time.monotonic(), live.use()
         values: list[float] = []
         read_at = 0.0
-        while (now := time.monotonic()) < began + self.window_s or (
+        while (now := time.monotonic()) < began + self._service_window_s or (
             not values and now < began + max(SERVICE_PATIENCE_S, PATIENCE * self.window_s)
         ):
             self.attend(READ_EVERY_S)
