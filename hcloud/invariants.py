@@ -14,6 +14,8 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
 _SLACK = 1e-6
+MOST_PROFILE_RUNS = 4
+"""A look at what its program is known for and, where that was in vain, one run each on types, steps and nodes."""
 
 
 def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[str]:
@@ -27,6 +29,7 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
     found += _unique("launch token", [i.token for i in snapshot.instances])
     for job in snapshot.jobs:
         found += _job(job, by_id)
+    found += _profiling(snapshot.jobs)
     found += _fit(snapshot.jobs, by_id)
     for instance in snapshot.instances:
         found += _instance(instance)
@@ -36,6 +39,21 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
 def _unique(what: str, names: Sequence[str]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     return [f"{what} {name} is there more than once" for name in twice]
+
+
+def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
+    """A profiling run that is not asked to end belongs to a job that waits for it, and for one set of runs only."""
+    by_id = {job.id: job for job in jobs}
+    for job in jobs:
+        request = job.spec.profile
+        if request is not None and job.cancelled_by is None and job.state not in JOB_ENDED:
+            parent = by_id.get(request.job_id)
+            if parent is None or parent.state is not JobState.SUBMITTED or job.id not in parent.profile_runs:
+                yield f"{job.id} profiles {request.job_id}, which does not wait for it"
+            if job.profile_runs:
+                yield f"{job.id} is a profiling run and is profiled itself"
+        if len(set(job.profile_runs)) < len(job.profile_runs) or len(job.profile_runs) > MOST_PROFILE_RUNS:
+            yield f"{job.id} has the profiling runs {', '.join(job.profile_runs)}: one look and three others at most"
 
 
 def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:

@@ -134,6 +134,7 @@ job_progress = st.fixed_dictionaries(
         "failures": st.lists(causes, max_size=3).map(tuple),
         "cancelled_by": st.none() | texts,
         "wait_code": texts,
+        "wait_text": texts,
         "finished_at": maybe_moments,
         "outcome": texts,
         "spent_usd": finite,

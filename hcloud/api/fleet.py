@@ -41,6 +41,7 @@ class ReportName(StrEnum):
     PERFORMANCE = "performance"
     SAVINGS = "savings"
     UTILISATION = "utilisation"
+    ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

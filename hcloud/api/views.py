@@ -40,6 +40,7 @@ class JobView:
     not_before_at: float
     awaiting: tuple[InstanceId, ...]
     wait_code: str
+    wait_text: str
     attempt: Attempt | None
     attempts_made: int
     failures: tuple[FailureCause, ...]
@@ -144,6 +145,7 @@ def job_view(job: Job, caller: Caller) -> JobView:
         not_before_at=job.not_before_at,
         awaiting=job.awaiting,
         wait_code=job.wait_code,
+        wait_text=job.wait_text,
         attempt=job.attempt,
         attempts_made=job.attempts_made,
         failures=job.failures,

@@ -50,7 +50,7 @@ def wait(txn: Transaction, action: Wait) -> None:
     job = txn.job(action.job_id)
     if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or job.wait_code == action.reason.code:
         return
-    txn.put_job(replace(job, wait_code=action.reason.code))
+    txn.put_job(replace(job, wait_code=action.reason.code, wait_text=action.reason.text))
     fields = reason_fields(action.reason)
     txn.emit(
         EventKind.JOB_STATE,
@@ -86,7 +86,7 @@ def profile(txn: Transaction, action: Profile) -> None:
     runs = txn.add_jobs([Submission(spec=spec, actor="hcloud") for spec in action.runs])
     names = tuple(run.id for run in runs)
     noted = replace(job, profile_runs=(*job.profile_runs, *names), application=action.application)
-    after = txn.put_job(replace(noted, wait_code=action.reason.code))
+    after = txn.put_job(replace(noted, wait_code=action.reason.code, wait_text=action.reason.text))
     fields = {**reason_fields(action.reason), "from": job.state.value, "to": job.state.value, "profile_runs": names}
     txn.emit(EventKind.JOB_STATE, job_id=after.id, user=job.spec.user, **fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,10 +75,10 @@ class MachineActions:
             **{**reason_fields(action.reason), **_request_fields(instance, list_price_usd)},
         )
         awaits = replace(action.reason, numbers={**action.reason.numbers, "awaits": instance.id})
-        for job_id in action.for_jobs:
+        for job_id, ranks in Counter(action.for_jobs).items():
             job = txn.job(job_id)
             if job.state in JOB_WAITING and not job.cancelled_by:
-                awaiting = (*job.awaiting, instance.id)
+                awaiting = (*job.awaiting, *[instance.id] * ranks)
                 change_job(txn, job, JobState.AWAITING_INSTANCE, awaits, awaiting=awaiting, wait_code="")
         return instance
 

@@ -31,6 +31,8 @@ def change_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **chang
     """
     if to in JOB_ENDED:
         changes = {"finished_at": txn.now, "outcome": reason.text, "wait_code": "", "awaiting": ()} | changes
+    if changes.get("wait_code") == "":
+        changes["wait_text"] = ""
     after = txn.put_job(move_job(job, to, **changes))
     fields = {**reason_fields(reason), "from": job.state.value, "to": to.value}
     txn.emit(EventKind.JOB_STATE, job_id=job.id, user=job.spec.user, **fields)

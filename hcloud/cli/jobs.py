@@ -105,7 +105,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     lines = [
         ("job", f"{job['id']} {spec['name']}"),
         ("user", spec["user"]),
-        ("state", job["state"] + (f" ({job['wait_code']})" if job["wait_code"] else "")),
+        ("state", job["state"] + (f" ({job['wait_text'] or job['wait_code']})" if job["wait_code"] else "")),
         ("outcome", job["outcome"]),
         ("command", " ".join(spec["command"])),
         ("target", target_text(spec["target"])),

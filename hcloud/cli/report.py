@@ -1,4 +1,4 @@
-"""``hcloud report``: cost, performance, savings, utilisation."""
+"""``hcloud report``: cost, performance, savings, utilisation, accuracy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @click.option("--until", metavar="1d|TIME", help="Only until then.")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
-    """Report what was spent, how jobs fared, what was saved against all on demand, or how machines were used.
+    """Report what was spent, how jobs fared, what was saved against all on demand, how machines were used, or how far
+    predictions of performance were from what was measured.
 
-    NAME is cost (the default), performance, savings or utilisation. Live machines and jobs count up to now.
+    NAME is cost (the default), performance, savings, utilisation or accuracy (--by application, question, type, user
+    or day). Live machines and jobs count up to now.
     """
     client = Client()
     now = client.get("/v1/status")["now"] if since or until else 0.0
@@ -84,6 +86,7 @@ def _header(column: Column) -> str:
         "cancelled",
         "attempts",
         "with_target",
+        "predictions",
     )
     return (">" if number else "") + shown + (" %" if column.unit == "%" else "")
 

@@ -19,7 +19,7 @@ from hcloud.errors import BadInput
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
 JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nodes", "submitted_at", "deadline_at",
-           "finished_at", "attempts", "wait_code", "outcome")  # fmt: skip
+           "finished_at", "attempts", "wait_code", "wait_text", "outcome")  # fmt: skip
 WATCH_PATIENCE_S = 60.0
 
 
@@ -242,7 +242,7 @@ def _where(job: dict[str, Any]) -> str:
         return str(job["outcome"])
     if job["state"] in ("placed", "running") and job["attempt"]:
         return " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
-    return " ".join(job["awaiting"]) or str(job["wait_code"])
+    return " ".join(dict.fromkeys(job["awaiting"])) or str(job["wait_text"] or job["wait_code"])
 
 
 def _csv_row(job: dict[str, Any]) -> list[Any]:
@@ -250,5 +250,5 @@ def _csv_row(job: dict[str, Any]) -> list[Any]:
     return [
         job["id"], spec["name"], spec["user"], job["state"], spec["target"]["kind"], spec["resources"]["vcpus"],
         spec["resources"]["memory_mib"], spec["nodes"]["count"], job["submitted_at"], job["deadline_at"],
-        job["finished_at"], job["attempts_made"], job["wait_code"], job["outcome"],
+        job["finished_at"], job["attempts_made"], job["wait_code"], job["wait_text"], job["outcome"],
     ]  # fmt: skip

@@ -107,7 +107,8 @@ def _success(draft: Draft, job: Job, attempt: Attempt) -> Reason:
     started_at = min((a.started_at for a in attempt.allocations if a.started_at is not None), default=attempt.placed_at)
     late = deadline_numbers(job, ended_at)
     numbers: dict[str, Number] = {"run_s": round(ended_at - started_at, 3), "attempts": job.attempts_made, **late}
-    text = f"all {len(attempt.allocations)} rank(s) ended well after {seconds(ended_at - started_at)}"
+    ranks, lasted = len(attempt.allocations), seconds(ended_at - started_at)
+    text = f"all {ranks} ranks ended well after {lasted}" if ranks > 1 else f"ended well after {lasted}"
     if late.get("deadline_missed"):
         text += f", {seconds(float(late['late_s'] or 0))} past the deadline"
     return Reason(code="succeeded", text=text, numbers=numbers)

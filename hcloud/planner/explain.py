@@ -88,6 +88,33 @@ def _state(event: Event) -> Iterator[Line]:
     yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
 
 
+def _profiled(event: Event) -> Iterator[Line]:
+    yield _line(event, "profiled", f"profiling run {_decision(event)}")
+
+
+def _classified(event: Event) -> Iterator[Line]:
+    f, quality = event.fields, _number(event, "quality_target")
+    text = f"classified ({f.get('source')}): {_decision(event)}"
+    if quality is not None:
+        text += f"; needs quality {quality:.2f} (class {f.get('quality_class')})"
+    if f.get("nearest"):
+        text += f"; nearest are {f['nearest']}"
+    yield _line(event, "classified", text)
+
+
+def _predicted(event: Event) -> Iterator[Line]:
+    f = event.fields
+    predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
+    if predicted is None or low is None or high is None or not measured:
+        return
+    off = f"{100 * (predicted - measured) / measured:+.0f} %"
+    within = "within" if low <= measured <= high else "outside"
+    text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted were {predicted:.4g}"
+    text += f" ({low:.4g} to {high:.4g}), {off}: {within} the limits"
+    text += "" if f.get("alone") else "; it did not have the machine to itself"
+    yield _line(event, "prediction", text)
+
+
 def _requested(event: Event) -> Iterator[Line]:
     text = f"bought {event.instance_id}: {_decision(event)}"
     alternatives = event.fields.get("alternatives")
@@ -140,6 +167,9 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
     EventKind.JOB_FINISHED: _finished,
     EventKind.ATTEMPT_PLACED: _placed,
     EventKind.UNIT_ENDED: _unit_ended,
+    EventKind.JOB_PROFILED: _profiled,
+    EventKind.JOB_CLASSIFIED: _classified,
+    EventKind.PREDICTION: _predicted,
     EventKind.INSTANCE_REQUESTED: _requested,
     EventKind.INSTANCE_READY: _ready,
     EventKind.INSTANCE_NOTICE: _notice,

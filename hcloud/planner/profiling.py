@@ -14,6 +14,7 @@ from math import inf
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
 from hcloud.known import Application, Classification
 from hcloud.model import (
+    PROFILE_TAG,
     BatchTarget,
     InstanceState,
     Job,
@@ -40,8 +41,6 @@ FRUITLESS_RUNS = 3
 """A program of which so many runs could not learn anything is not profiled again."""
 STOP_MARGIN_S = 30.0
 """A profiling run that is not over this long after its own time cap is stopped."""
-PROFILE_TAG = "hcloud.profile"
-"""Tag of profiling runs; its value is the job that is profiled."""
 
 
 @dataclass(slots=True)

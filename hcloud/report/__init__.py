@@ -1,4 +1,4 @@
-"""Reports from the event log alone: cost, performance, savings, utilisation. They read the log once, in order.
+"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy; each reads it once, in order.
 
 ``build_report`` takes any iterator of events that begins at the start of the log (what happened before ``since``
 decides which machines live then) and returns a :class:`ReportTable`.
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
+from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.cost import COST_KINDS, cost_table, savings_table
-from hcloud.report.grouping import Grouping, minute_of, parse_grouping
+from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
 from hcloud.report.table import Column, ReportTable
 from hcloud.report.utilisation import UTILISATION_KINDS, utilisation_table
@@ -23,6 +24,7 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "performance": (performance_table, "user", PERFORMANCE_KINDS),
     "savings": (savings_table, "market", COST_KINDS),
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
+    "accuracy": (accuracy_table, "question", ACCURACY_KINDS),
 }
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
@@ -43,13 +45,14 @@ def build_report(
 ) -> ReportTable:
     """Build a report of what happened from ``since`` (None: ever) to ``until`` (None, or in the future: ``now``).
 
-    ``by`` is ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC); None: the report's own default.
+    ``by`` is ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), of accuracy ``application``,
+    ``question``, ``type``, ``user`` or ``day``; None: the report's own default.
 
     Raises:
         BadInput: unknown report or grouping, or ``since`` after ``until``.
     """
     build, default, kinds = _report(name)
-    grouping = parse_grouping(by, default)
+    grouping = choose_grouping(by, default, GROUPINGS) if name == "accuracy" else parse_grouping(by, default)
     end = now if until is None else min(until, now)
     begin = 0.0 if since is None else since
     if begin > end:

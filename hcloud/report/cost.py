@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hcloud.model import Event, EventKind
+from hcloud.model import PROFILE_TAG, Event, EventKind
 from hcloud.pricing import HOUR_S, cost_usd, split
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Machine, Stretch
 from hcloud.report.grouping import Grouping, day_of, days, minute_of
@@ -41,12 +41,18 @@ class Ledger:
         self.lines: dict[tuple[str, ...], Line] = {}
         self.prices_from: float | None = None
         self.prices_to: float | None = None
+        self.profiling_usd = 0.0
+        self.profiled: set[str] = set()
 
     def add(self, stretch: Stretch) -> None:
         """Charge one stretch."""
         self._note_price_age(stretch.machine)
         fractions, rest = split([holding.share for holding in stretch.holdings])
         usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
+        for holding, fraction in zip(stretch.holdings, fractions, strict=True):
+            if PROFILE_TAG in holding.job.tags:
+                self.profiling_usd += usd * fraction
+                self.profiled.add(holding.job.tags[PROFILE_TAG])
         list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
         if self.grouping.of_jobs:
             for holding, fraction in zip(stretch.holdings, fractions, strict=True):
@@ -93,6 +99,11 @@ class Ledger:
             notes.append(
                 f"prices are as read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; the "
                 f"newest is {max(0.0, now - self.prices_to) / 60:.0f} minutes old"
+            )
+        if self.profiled:
+            notes.append(
+                f"profiling: ${self.profiling_usd:.4g} of this was spent on profiling {len(self.profiled)} job(s); "
+                f"--by tag:{PROFILE_TAG} tells for which"
             )
         if history.unknown_machines:
             notes.append(

@@ -78,6 +78,16 @@ def parse_grouping(by: str | None, default: str) -> Grouping:
     )
 
 
+def choose_grouping(by: str | None, default: str, among: tuple[str, ...]) -> Grouping:
+    """Return the grouping asked for, of a report that has its own. Raises BadInput, which names them."""
+    kind = by or default
+    if kind in among:
+        return Grouping(kind=kind)
+    near = difflib.get_close_matches(kind, among, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise BadInput(f"this report is grouped by {', '.join(among[:-1])} or {among[-1]}, not by {by!r}{hint}")
+
+
 def day_of(at: float) -> str:
     """Return the UTC date of a Unix time."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")

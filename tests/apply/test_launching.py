@@ -2,7 +2,7 @@
 
 import pytest
 
-from hcloud.model import EventKind, InstanceState, JobState
+from hcloud.model import EventKind, InstanceState, JobState, Nodes
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -103,3 +103,11 @@ def test_machine_that_never_registers_counts_against_its_offer(make: MakeDeploym
     [told] = site.events(EventKind.OFFER_BACKOFF)
     assert (told.fields["zone"], told.fields["error"]) == ("east-1a", "never_registered")
     assert [m.zone for m in site.scene.cloud.machines(site.now)] == ["east-1a", "east-1b"]
+
+
+def test_gang_on_one_machine_is_told_once_that_it_awaits_it(site: Deployment) -> None:
+    site.submit(nodes=Nodes(count=2, minimum=2))
+    site.cycle(2)
+    (told,) = [e for e in site.events(EventKind.JOB_STATE) if e.fields["to"] == "awaiting_instance"]
+    assert told.fields["awaits"] == "inst-1"
+    assert site.job().awaiting == ("inst-1", "inst-1")

@@ -23,7 +23,7 @@ from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import StoreBusy
 from hcloud.logs import LogArchive
-from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, JobSpec, Nodes, Resources
+from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
 from hcloud.observe import Observer
 from hcloud.policy import parse_policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
@@ -130,6 +130,31 @@ class _Watched:
         return told
 
 
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The jobs that are played (name, command, nodes), how they must end, and what is added to the policy."""
+
+    specs: Sequence[tuple[str, tuple[str, ...], Nodes]]
+    ends: Mapping[str, str]
+    policy: Mapping[str, object] = field(default_factory=dict)
+    promised: frozenset[str] = frozenset({"quick"})
+
+
+EVERYDAY = Cast(SPECS, ENDS)
+PROFILED = Cast(
+    specs=(
+        ("learns", ("sleep", "2"), Nodes()),
+        ("alike", ("sleep", "3"), Nodes()),
+        ("cancelled", ("/bin/sh", "-c", "sleep 400; echo done"), Nodes()),
+    ),
+    ends={"learns": "succeeded", "alike": "succeeded", "cancelled": "cancelled"},
+    policy={"profiling": {"enabled": True, "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1,
+                          "skip_if_shorter_than_s": 0, "max_usd_per_job": None, "max_share_of_budget": 1}},
+    promised=frozenset({"learns", "alike", "cancelled"}),
+)  # fmt: skip
+"""A job that is profiled, one of the same program that is looked at, one that is cancelled while it is profiled."""
+
+
 @dataclass(slots=True)
 class Scene:
     """The parts of one process's life."""
@@ -140,6 +165,7 @@ class Scene:
     cloud: MockProvider
     engine: FakeRunner
     controller: Controller
+    cast: Cast = EVERYDAY
 
     def close(self) -> None:
         """Let go of the database."""
@@ -155,6 +181,7 @@ def build(
     provider_of: Callable[[MockProvider], object] = lambda cloud: cloud,
     applier_of: Callable[..., Applier] = Applier,
     observer_of: Callable[..., Observer] = Observer,
+    cast_of: Cast = EVERYDAY,
 ) -> Scene:
     """Open the deployment in ``home``, whatever an earlier process left there; the options seed faults and bugs."""
     clock = FileClock(home / "clock")
@@ -187,16 +214,17 @@ def build(
         providers=providers,
         runner=runner,
         clock=clock,
-        policy=parse_policy({**POLICY, **(policy or {})}),
+        policy=parse_policy({**POLICY, **cast_of.policy, **(policy or {})}),
         observer=observer,
         applier=applier,
         rng=np.random.default_rng(1),
         holder="chaos",
     )
-    return Scene(home=home, clock=clock, store=store, cloud=cloud, engine=engine, controller=controller)
+    parts = {"clock": clock, "store": store, "cloud": cloud, "engine": engine, "controller": controller}
+    return Scene(home=home, cast=cast_of, **parts)  # type: ignore[arg-type]
 
 
-def submissions() -> list[Submission]:
+def submissions(cast_of: Cast = EVERYDAY) -> list[Submission]:
     """The jobs a stubborn client submits again and again under the same tokens until it hears that they were taken."""
     return [
         Submission(
@@ -204,20 +232,20 @@ def submissions() -> list[Submission]:
                 name=name,
                 user="ada",
                 command=command,
-                target=BatchTarget(finish_within_s=120) if name == "quick" else BestEffortTarget(),
+                target=BatchTarget(finish_within_s=120) if name in cast_of.promised else BestEffortTarget(),
                 nodes=nodes,
                 resources=Resources(vcpus=1.5, memory_mib=1024, disk_gib=1.0),
             ),
             actor="ada",
             token=f"token-{name}",
         )
-        for name, command, nodes in SPECS
+        for name, command, nodes in cast_of.specs
     ]
 
 
 def play(scene: Scene) -> int:
     """Submit, cycle until every job and machine has ended; return the number of cycles, or fail after too many."""
-    jobs = scene.store.submit(submissions(), scene.clock.now())
+    jobs = scene.store.submit(submissions(scene.cast), scene.clock.now())
     victim = next(job.id for job in jobs if job.spec.name == "cancelled")
     for cycle in range(MOST_CYCLES):
         scene.controller.cycle()
@@ -239,14 +267,15 @@ def settled(scene: Scene) -> bool:
 def violations(scene: Scene) -> list[str]:
     """Return every broken promise: jobs lost or run twice, machines and records without each other, overspending."""
     now = scene.clock.now()
-    jobs = {job.spec.name: job for job in scene.store.jobs(limit=1000)}
-    found = [f"job {name} was lost" for name in ENDS if name not in jobs]
+    everybody, ends = scene.store.jobs(limit=1000), scene.cast.ends
+    jobs = {job.spec.name: job for job in everybody if job.spec.profile is None}
+    found = [f"job {name} was lost" for name in ends if name not in jobs]
     found += [
-        f"{job.id} ({name}) is {job.state}, not {ENDS[name]}: {job.outcome}"
+        f"{job.id} ({name}) is {job.state}, not {ends[name]}: {job.outcome}"
         for name, job in jobs.items()
-        if job.state not in JOB_ENDED or job.state != ENDS[name]
+        if job.state not in JOB_ENDED or job.state != ends[name]
     ]
-    found += _run_twice(scene)
+    found += _profiled_twice(everybody) + _run_twice(scene)
     machines = scene.cloud.machines(now)
     rows = scene.store.instances(live_only=False)
     tokens = {row.token for row in rows}
@@ -259,6 +288,22 @@ def violations(scene: Scene) -> list[str]:
     billed = scene.cloud.billed_usd(now)
     if billed > BUDGET_PER_DAY_USD:
         found.append(f"{billed} USD were billed, {BUDGET_PER_DAY_USD} allowed")
+    return found
+
+
+def _profiled_twice(everybody: Sequence[Job]) -> list[str]:
+    """Every profiling run has ended and belongs to a job that knows it; no job has two runs for the same."""
+    by_id = {job.id: job for job in everybody}
+    runs = [job for job in everybody if job.spec.profile is not None]
+    found = [f"{run.id} is left {run.state}" for run in runs if run.state not in JOB_ENDED]
+    for run in runs:
+        parent = by_id.get(run.spec.profile.job_id) if run.spec.profile is not None else None
+        if parent is None or run.id not in parent.profile_runs:
+            found.append(f"{run.id} is a profiling run of nobody")
+    for job in everybody:
+        names = [by_id[run].spec.name for run in job.profile_runs if run in by_id]
+        if len(names) < len(job.profile_runs) or len(set(names)) < len(names):
+            found.append(f"{job.id} has the profiling runs {names} of {job.profile_runs}")
     return found
 
 

@@ -16,13 +16,13 @@ from hcloud.apply import Applier, Refusal
 from hcloud.apply.records import change_instance
 from hcloud.apply.units import UnitActions
 from hcloud.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
-from hcloud.planner.plan import Action, Launch, Plan
+from hcloud.planner.plan import Action, Launch, Plan, Profile
 from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
 from hcloud.store import Lease, Submission
 from providers.mock import MockProvider
 from tests.chaos.lives import Build, crash_and_recover, fresh_home, live
-from tests.chaos.scene import CrashPoints, Scene, build
+from tests.chaos.scene import PROFILED, CrashPoints, Scene, build
 
 NO_BUDGETS: dict[str, object] = {"budgets": {}}
 
@@ -104,6 +104,17 @@ class BelievesBeforeItLaunches(Applier):
         return []
 
 
+class ForgetsWhoseRunsTheyAre(Applier):
+    """Submits profiling runs without noting them with their job."""
+
+    def _rows(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        for action in plan.actions:
+            if isinstance(action, Profile):
+                self.store.submit([Submission(spec=spec, actor="hcloud") for spec in action.runs], self.clock.now())
+        honest = tuple(action for action in plan.actions if not isinstance(action, Profile))
+        return super()._rows(replace(plan, actions=honest), refused, lease)
+
+
 def build_that_drops_a_job(home: Path, crash: CrashPoints) -> Scene:
     """Open a store that takes a job in, says so, and keeps nothing of it."""
     scene = build(home, crash)
@@ -137,6 +148,11 @@ BUGS: dict[str, tuple[Build, str | None, str]] = {
     "a unit run twice": (partial(build, applier_of=NamesUnitsAnew), "runner.start:after", "was started 2 times"),
     "a start forgotten": (partial(build, applier_of=ForgetsIntents), "runner.start:before", "is placed, not"),
     "a job dropped": (build_that_drops_a_job, None, "job quick was lost"),
+    "profiling runs of nobody": (
+        partial(build, cast_of=PROFILED, applier_of=ForgetsWhoseRunsTheyAre),
+        None,
+        "is a profiling run of nobody",
+    ),
     "machines that never end, unbudgeted": (
         partial(build, provider_of=NeverTerminates, policy=NO_BUDGETS),
         None,

@@ -83,3 +83,18 @@ def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
 
 def test_story_of_a_job_without_events_is_empty() -> None:
     assert tell_story(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
+
+
+def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
+    events = [
+        _event(1, EventKind.JOB_PROFILED, job="job-1", text="job-2 (profile-base, 20.0 s): measured 3 x step"),
+        _event(2, EventKind.JOB_CLASSIFIED, job="job-1", source="profiled", text="profiled in 2 run(s)",
+               quality_target=0.71, quality_class=7, nearest="gzip (90%)"),
+        _event(9, EventKind.PREDICTION, job="job-1", predicted=12.0, low=10.0, high=14.0, measured=8.0,
+               measure="progress", instance_type="mock/small", alone=False),
+    ]  # fmt: skip
+    profiled, classified, predicted = tell_story(running(1, machine(1)), events, [])
+    assert profiled.text == "profiling run job-2 (profile-base, 20.0 s): measured 3 x step"
+    assert "needs quality 0.71 (class 7); nearest are gzip (90%)" in classified.text
+    assert "reached 8 progress/s on mock/small; predicted were 12 (10 to 14), +50 %: outside" in predicted.text
+    assert "not have the machine to itself" in predicted.text

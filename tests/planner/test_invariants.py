@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from hcloud.invariants import check_invariants
-from hcloud.model import InstanceState, JobState, Market
+from hcloud.model import InstanceState, JobState, Market, ProfileRequest
 from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.policy import Allow, Budgets, Caps, Policy, UserBudget
 from tests.planner.scenes import NOW, ended, job, machine, need, running, scene, spec
 
 HERE, THERE = machine(1), machine(2)
 PAIR = running(1, HERE, THERE)
+PROFILES = job(9, asks=spec(profile=ProfileRequest(job_id="job-1", type_column="mock/small", steps_vcpus=(1.0,))))
 
 
 def test_sound_snapshot_violates_nothing() -> None:
@@ -39,6 +40,9 @@ def test_sound_snapshot_violates_nothing() -> None:
         (scene(machine(1, provider_id=None)), "provider's id is not known"),
         (scene(machine(1, terminated_at=NOW)), "time of termination"),
         (scene(machine(1, expires_at=0.0)), "expires before"),
+        (scene(PROFILES), "job-9 profiles job-1, which does not wait for it"),
+        (scene(PROFILES, job(1, profile_runs=("job-9",))), "which does not wait for it"),
+        (scene(job(1, profile_runs=("job-9", "job-9"))), "one look and three others at most"),
     ],
 )
 def test_violation_is_named(broken: Snapshot, words: str) -> None:

@@ -202,3 +202,15 @@ def test_age_of_prices_is_told() -> None:
     assert note == (
         "prices are as read between 1970-01-01 00:00 and 1970-01-01 02:00 UTC; the newest is 30 minutes old"
     )
+
+
+def test_what_profiling_cost_is_told_apart(story: Story) -> None:
+    assert "profiling" not in " ".join(report(story).notes)
+    profiled = Story()
+    profiled.submit(1, tags={"hcloud.profile": "job-9"})
+    profiled.machine(1, launched_at=0.0, ready_at=0.0)
+    profiled.start(1, 1, 0.0)
+    profiled.end(1, 1, HOUR)
+    profiled.terminate(1, HOUR)
+    notes = " | ".join(report(profiled, by="pool").notes)
+    assert "profiling: $0.5 of this was spent on profiling 1 job(s); --by tag:hcloud.profile" in notes

@@ -1,0 +1,313 @@
+"""Who is profiled, looked at, taken for known or let go on unknown; and what must hold of all of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from hcloud.classifier.applications import identify
+from hcloud.known import Application, Classification, Estimate, Measure
+from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Nodes, ProfileRequest
+from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Budgets, Policy, Profiling
+from tests.planner.apply_model import apply_ideally
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, scene, spec, told
+
+SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
+ALWAYS = Policy(profiling=Profiling(enabled="always"))
+BELIEF = Classification(
+    by_type={"mock/small": Estimate(value=2.0, low=1.0, high=4.0)},
+    quality_target=Estimate(value=0.7, low=0.6, high=0.8),
+    quality_class=7,
+)
+
+
+def new(number: int = 1, *, at: float = NOW, **changes: Any) -> Job:
+    """A job just submitted, of a program of its own unless a command is given."""
+    command = changes.pop("command", (f"program-{number}",))
+    return job(number, JobState.SUBMITTED, asks=spec(command=command, **changes), submitted_at=at)
+
+
+def run_for(parent: Job, number: int, *, at: float = NOW, look: bool = False) -> Job:
+    """A live profiling run."""
+    request = ProfileRequest(job_id=parent.id, type_column="mock/small", steps_vcpus=(1.0,), look=look)
+    return job(number, asks=replace(parent.spec, profile=request, profiling="never"), submitted_at=at)
+
+
+def row_of(known: Job, **changes: Any) -> Application:
+    identity = identify(known.spec)
+    plain = Application(
+        name=identity.name,
+        program=identity.program,
+        inputs={identity.input: 1.0},
+        measure=Measure.CPU,
+        cells={"type": {"mock/small": 2.0}},
+        type_column="mock/small",
+        reference_vcpus=1.0,
+        profiled_at=NOW - 500,
+    )
+    return replace(plain, **changes)
+
+
+def knowing(snapshot: Snapshot, *rows: Application) -> Snapshot:
+    return replace(
+        snapshot,
+        programs={row.program: tuple(each for each in rows if each.program == row.program) for row in rows},
+        applications={row.name: BELIEF for row in rows},
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- single decisions
+def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
+    asked = new(nodes=Nodes(count=3), tags={"team": "a"}, priority=7)
+    (action,) = of(decide(scene(asked, LARGE, SMALL, offer("dear", vcpus=4.0, usd_per_h=0.9)), ALWAYS), Profile)
+    base, other, nodes = action.runs
+    assert [run.instance_types for run in action.runs] == [("small",), ("large",), ("small",)]
+    assert base.profile is not None
+    assert (base.profile.steps_vcpus, len(base.profile.sources), base.profile.type_column) == (
+        (1.0, 0.5), 2, "mock/small",
+    )  # fmt: skip
+    assert other.profile is not None
+    assert (other.profile.steps_vcpus, other.profile.sources) == ((1.0,), ())
+    assert (nodes.nodes.count, nodes.nodes.gang) == (2, True)
+    assert all(run.exclusive and run.priority == 7 and not run.interruptible for run in action.runs)
+    assert base.tags == {"team": "a", "hcloud.profile": "job-1"}
+    assert not of(decide(scene(asked, SMALL)), Profile)
+
+
+def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
+    asked = new()
+    plan = decide(knowing(scene(asked, machine(1)), row_of(asked)), ALWAYS)
+    classify, enqueue = of(plan, Classify)[0], of(plan, Enqueue)[0]
+    assert (classify.source, classify.application) == ("known", row_of(asked).name)
+    assert (classify.reason.numbers["predicted"], classify.reason.numbers["quality_class"]) == (2.0, 7)
+    assert enqueue.job_id == "job-1"
+
+
+def test_same_program_under_other_input_is_looked_at_once() -> None:
+    first, other = new(1, command=("sort", "a")), new(2, command=("sort", "b"))
+    (action,) = of(decide(knowing(scene(other, SMALL, LARGE), row_of(first)), ALWAYS), Profile)
+    (look,) = action.runs
+    assert look.profile is not None
+    assert look.profile.look
+
+
+def test_look_in_vain_is_followed_by_one_whole_profile() -> None:
+    first, other = new(1, command=("sort", "a")), new(2, command=("sort", "b"))
+    looked = replace(other, profile_runs=("job-7",))
+    own = row_of(other, profiled_at=None, looked_at=NOW - 5)
+    plan = decide(knowing(scene(looked, SMALL), row_of(first), own), ALWAYS)
+    assert [run.name for run in of(plan, Profile)[0].runs] == ["job:profile-base"]
+    done = replace(other, profile_runs=("job-7", "job-8"))
+    plan = decide(knowing(scene(done, SMALL), row_of(first), own), ALWAYS)
+    assert of(plan, Classify)[0].reason.code == "profiling_failed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"profiling": "never"}, "profiling_never"),
+        ({"target": BestEffortTarget()}, "profiling_target"),
+        ({"network": "host"}, "profiling_network"),
+        ({"image": "debian:12"}, "profiling_image"),
+        ({"max_runtime_s": 30.0}, "profiling_short"),
+        ({"target": BatchTarget(finish_within_s=600.0)}, "profiling_no_time"),
+    ],
+)
+def test_job_that_is_not_to_be_profiled_goes_on_at_once_and_says_why(changes: dict[str, Any], code: str) -> None:
+    plan = decide(scene(new(**changes), SMALL), ALWAYS)
+    assert of(plan, Classify)[0].reason.code == code
+    assert of(plan, Enqueue)
+
+
+def test_what_is_not_free_is_waited_for_only_so_long() -> None:
+    busy = [new(number) for number in (1, 2)]
+    busy = [replace(each, profile_runs=(f"job-{each.id[4:]}0",)) for each in busy]
+    runs = [run_for(each, int(each.id[4:]) * 10) for each in busy]
+    assert told(decide(scene(*busy, *runs, new(3), SMALL), ALWAYS), "job-3") == "profiling_slots"
+    late = new(3, at=NOW - 400)
+    plan = decide(scene(*busy, *runs, late, SMALL), ALWAYS)
+    assert of(plan, Classify)[0].reason.code == "profiling_no_room"
+    assert told(decide(scene(new(3)), ALWAYS), "job-3") == "profiling_no_offer"
+    twins = [new(1, command=("sort", "a")), new(2, command=("sort", "b"))]
+    assert told(decide(scene(*twins, SMALL), ALWAYS), "job-2") == "profiling_same_program"
+
+
+def test_dear_profiles_are_cut_and_then_left_out() -> None:
+    policy = Policy(profiling=Profiling(enabled="always", max_usd_per_job=0.006))
+    assert len(of(decide(scene(new(), SMALL, LARGE), policy), Profile)[0].runs) == 1
+    day = Policy(budgets=Budgets(per_day_usd=0.2), profiling=Profiling(enabled="always"))
+    assert of(decide(scene(new(), SMALL), day), Classify)[0].reason.code == "profiling_too_dear"
+
+
+def test_runs_that_are_stuck_are_given_up() -> None:
+    waiting = replace(new(at=NOW - 1000), profile_runs=("job-9",))
+    stuck = run_for(waiting, 9, at=NOW - 900)
+    plan = decide(scene(waiting, stuck, SMALL), ALWAYS)
+    assert [a.reason.code for a in of(plan, Classify)] == ["profiling_too_long"]
+    assert not of(decide(scene(waiting, replace(stuck, submitted_at=NOW - 60), SMALL), ALWAYS), Classify)
+
+
+def test_profiling_runs_are_queued_like_any_job_and_never_profiled() -> None:
+    waiting = replace(new(), profile_runs=("job-9",))
+    run = replace(run_for(waiting, 9), state=JobState.SUBMITTED)
+    plan = decide(scene(waiting, run, SMALL), ALWAYS)
+    assert [a.job_id for a in of(plan, Enqueue)] == ["job-9"]
+    assert not of(plan, Profile)
+
+
+def test_program_of_which_nothing_can_be_learnt_is_not_profiled_again() -> None:
+    asked = new()
+    fruitless = row_of(asked, profiled_at=None, cells={}, runs=("job-7", "job-8", "job-9"))
+    assert of(decide(knowing(scene(asked, SMALL), fruitless), ALWAYS), Classify)[0].reason.code == "profiling_fruitless"
+
+
+# ----------------------------------------------------------------------------------------------------------- properties
+Planner = Callable[[Snapshot, Policy], Plan]
+
+
+@st.composite
+def scenes(draw: DrawFn) -> tuple[Snapshot, Policy]:
+    """Some submitted jobs at all stages of becoming known, on a small market."""
+    jobs, rows = list[Job](), list[Application]()
+    for number in range(1, draw(st.integers(1, 6)) + 1):
+        asked = new(
+            number,
+            at=NOW - draw(st.sampled_from([0.0, 30.0, 200.0, 1000.0, 5000.0])),
+            command=(draw(st.sampled_from(["sort", "grep", "awk"])), draw(st.sampled_from("abc"))),
+            target=draw(st.sampled_from([BatchTarget(), BatchTarget(finish_within_s=4000.0), BestEffortTarget()])),
+            network=draw(st.sampled_from(["none", "none", "host"])),
+            profiling=draw(st.sampled_from(["auto", "auto", "never"])),
+            nodes=Nodes(count=draw(st.sampled_from([1, 1, 3]))),
+        )
+        asked = replace(asked, cancelled_by=draw(st.sampled_from([None, None, None, "ann"])))
+        stage = draw(st.sampled_from(["new", "new", "running", "over", "looked"]))
+        if stage != "new":
+            asked = replace(asked, profile_runs=(f"job-{number + 50}",))
+        if stage == "running" and asked.cancelled_by is None:
+            jobs.append(run_for(asked, number + 50, at=NOW - draw(st.sampled_from([10.0, 5000.0]))))
+        if draw(st.booleans()) or stage == "looked":
+            looked = {"profiled_at": None, "looked_at": NOW - 5} if stage == "looked" else {}
+            rows.append(row_of(asked, **looked))
+        jobs.append(asked)
+    unique = {row.name: row for row in rows}
+    offers = draw(st.sampled_from([(SMALL, LARGE), (SMALL,), ()]))
+    policy = Policy(
+        budgets=Budgets(per_day_usd=draw(st.sampled_from([None, 0.3, 50.0]))),
+        profiling=Profiling(enabled="always", max_concurrent=draw(st.sampled_from([1, 2])), max_usd_per_job=0.05),
+    )
+    return knowing(scene(*jobs, *offers), *unique.values()), policy
+
+
+def limits_are_kept(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Not too many at one time, never two of one program, none dearer than allowed."""
+    after = apply_ideally(snapshot, planner(snapshot, policy))
+    busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
+    started = of(planner(snapshot, policy), Profile)
+    assert not started or len(busy | {a.job_id for a in started}) <= policy.profiling.max_concurrent
+    programs = [identify(j.spec).program for j in after.jobs if j.id in {a.job_id for a in started}]
+    assert len(set(programs)) == len(programs), programs
+    most_usd = min(0.05, 0.01 * (policy.budgets.per_day_usd or 1e9))
+    assert all(float(str(a.reason.numbers["cost_usd"])) <= most_usd + 1e-6 for a in started)
+
+
+def without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: profiles as many as there are, whatever it costs."""
+    endless = replace(policy.profiling, max_concurrent=1000, max_usd_per_job=None)
+    return decide(snapshot, replace(policy, profiling=endless))
+
+
+def slack_is_left(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Nobody is profiled beyond the part of the time to the deadline that it may take, or kept when that is over."""
+    plan, jobs = planner(snapshot, policy), {j.id: j for j in snapshot.jobs}
+    queued, share = {a.job_id for a in of(plan, Enqueue)}, policy.profiling.max_share_of_slack
+    for each in jobs.values():
+        if each.state is not JobState.SUBMITTED or each.deadline_at is None or each.cancelled_by is not None:
+            continue
+        until_at = each.submitted_at + share * (each.deadline_at - each.submitted_at)
+        assert snapshot.now < until_at or each.id in queued, f"{each.id} is kept beyond its slack"
+    for action in of(plan, Profile):
+        each = jobs[action.job_id]
+        if each.deadline_at is not None:
+            until_at = each.submitted_at + share * (each.deadline_at - each.submitted_at)
+            assert snapshot.now + policy.profiling.total_s <= until_at, f"{each.id} is profiled its slack away"
+
+
+def without_deadlines(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes no notice of deadlines."""
+    patient = replace(policy.profiling, max_share_of_slack=1.0)
+    return decide(snapshot, replace(policy, profiling=patient))
+
+
+def only_who_may_is_profiled(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Neither the unwilling nor runs, cancelled, busy, known jobs or those with a whole set of runs are profiled."""
+    jobs = {j.id: j for j in snapshot.jobs}
+    busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
+    for action in of(planner(snapshot, policy), Profile):
+        each, identity = jobs[action.job_id], identify(jobs[action.job_id].spec)
+        assert (each.spec.profiling, each.spec.network, each.spec.profile) == ("auto", "none", None)
+        assert each.cancelled_by is None and each.id not in busy and each.state is JobState.SUBMITTED
+        rows = snapshot.programs.get(identity.program, ())
+        assert not any(row.profiled_at is not None and identity.input in row.inputs for row in rows), "known"
+        assert len(each.profile_runs) <= 1
+        assert all(run.profile is not None and run.profile.job_id == each.id for run in action.runs)
+
+
+def asks_nobody(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes every job for one that may be profiled."""
+    willing = tuple(replace(j, spec=replace(j.spec, profiling="auto", network="none")) for j in snapshot.jobs)
+    return decide(replace(snapshot, jobs=willing, programs={}), policy)
+
+
+def everybody_goes_on_or_is_told(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A submitted job is queued, profiled, already waits for its runs, or is told why it waits."""
+    plan = planner(snapshot, policy)
+    spoken = {getattr(action, "job_id", "") for action in plan.actions}
+    busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
+    for each in snapshot.jobs:
+        assert each.state is not JobState.SUBMITTED or each.id in spoken | busy, f"nothing is said of {each.id}"
+    assert all(a.reason.code and a.reason.text for a in plan.actions)
+    for kept in of(plan, Wait):
+        assert NOW - {j.id: j for j in snapshot.jobs}[kept.job_id].submitted_at < policy.profiling.patience_s or (
+            kept.reason.code not in ("profiling_slots", "profiling_same_program", "profiling_no_offer")
+        ), f"{kept.job_id} waits for its profile for ever"
+
+
+def says_nothing(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: leaves jobs waiting without a word."""
+    plan = decide(snapshot, policy)
+    return replace(plan, actions=tuple(a for a in plan.actions if not isinstance(a, Wait)))
+
+
+CASES: tuple[tuple[Callable[[Planner, Snapshot, Policy], None], Planner], ...] = (
+    (limits_are_kept, without_limits),
+    (slack_is_left, without_deadlines),
+    (only_who_may_is_profiled, asks_nobody),
+    (everybody_goes_on_or_is_told, says_nothing),
+)
+PHASES, SLOW = [Phase.generate], [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@settings(max_examples=150, phases=PHASES, suppress_health_check=SLOW)
+@given(scenes())
+def test_every_property_of_profiling_holds(given_scene: tuple[Snapshot, Policy]) -> None:
+    for holds, _ in CASES:
+        holds(decide, *given_scene)
+
+
+@pytest.mark.parametrize(("holds", "fault"), CASES, ids=lambda each: each.__name__)
+def test_property_of_profiling_catches_its_seeded_fault(
+    holds: Callable[[Planner, Snapshot, Policy], None], fault: Planner
+) -> None:
+    @settings(max_examples=1000, phases=PHASES, suppress_health_check=SLOW)
+    @given(scenes())
+    def kept(given_scene: tuple[Snapshot, Policy]) -> None:
+        holds(fault, *given_scene)
+
+    with pytest.raises(AssertionError):
+        kept()
