@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud import quality
 from hcloud.errors import BadInput
+from hcloud.model import Market
+from tests.planner.scenes import offer
 
 pressures = st.lists(st.integers(0, 99), min_size=1, max_size=10)
 qualities = st.floats(0.0, 1.0)
@@ -103,3 +106,59 @@ def test_nonsense_is_refused_in_one_sentence(bad: float) -> None:
             ask()
     with pytest.raises(BadInput, match="one pressure per resource"):
         quality.offer([[1, 2], [1]])
+
+
+# ------------------------------------------------------------------------------------------------- residents and types
+def test_offer_beside_residents_counts_each_by_the_units_it_holds() -> None:
+    assert quality.offer_beside([], vcpus=4, own_vcpus=1) == 1.0
+    beside = quality.offer_beside([(1.0, [80, 20])], vcpus=4, own_vcpus=1)
+    assert beside == pytest.approx(quality.offer([[80, 20], [0, 0], [0, 0]]))
+    assert quality.offer_beside([(3.0, [80, 20])], vcpus=4, own_vcpus=1) < beside
+    with pytest.raises(BadInput, match="residents name"):
+        quality.offer_beside([(1.0, [1]), (1.0, [1, 2])], vcpus=4, own_vcpus=1)
+
+
+observed = st.lists(st.floats(0, 1), max_size=60)
+
+
+def is_cautious(reached: Callable[..., float], values: list[float]) -> None:
+    """No more is promised than nine in ten of those seen have reached, and less where few were seen."""
+    bound = reached(values)
+    assert 0.0 <= bound <= 1.0
+    if values:
+        assert sum(value < bound for value in values) <= 0.1 * len(values)
+        assert reached([1.0] * 5) < reached([1.0] * 10) < reached([1.0] * 40) == 1.0
+
+
+@given(observed)
+def test_what_nine_in_ten_reach_is_stated_with_caution(values: list[float]) -> None:
+    is_cautious(quality.reached, values)
+
+
+def test_the_caution_check_catches_a_plain_mean() -> None:
+    with pytest.raises(AssertionError):
+        is_cautious(lambda values: sum(values) / max(1, len(values)), [0.1, 0.9, 0.9])
+
+
+def test_bound_holds_for_nine_in_ten_samples_of_any_size() -> None:
+    """The true Q90 of a uniform quality is 0.1; the stated one exceeds it in at most one of ten samples."""
+    rng = np.random.default_rng(3)
+    for size in (22, 40, 150):
+        stated = [quality.reached(rng.uniform(0, 1, size).tolist()) for _ in range(1000)]
+        assert sum(each > 0.1 for each in stated) <= 130
+
+
+def test_type_seen_elsewhere_fills_in_for_a_region_where_few_were_seen() -> None:
+    def delivered(region: str, value: float, count: int) -> list[quality.Delivered]:
+        one = quality.Delivered(
+            provider="mock", region=region, instance_type="small", market=Market.ON_DEMAND, quality=value
+        )
+        return [one] * count
+
+    here, nowhere = offer(region="r"), offer("other")
+    book = quality.TypeQuality.of([*delivered("r", 0.9, 3), *delivered("s", 0.6, 50)])
+    assert book.seen(here) == 3
+    assert 0.6 <= book.q90(here) < 0.9
+    assert book.q90(nowhere, unknown=0.25) == 0.25
+    with pytest.raises(BadInput, match="small delivered quality 2"):
+        quality.TypeQuality.of(delivered("r", 2.0, 1))

@@ -1,0 +1,124 @@
+"""Sizing: the four classifications joined, and the least resources that meet a target with a stated probability."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import BatchTarget, Nodes, ServiceTarget
+from hcloud.planner.pressure import sensitivity
+from hcloud.planner.sizing import (
+    Platform,
+    Size,
+    expected,
+    least,
+    loss_beside,
+    sizes,
+    wanted_performance,
+)
+from tests.planner.scenes import NOW, job, spec
+
+
+def sure(value: float) -> Estimate:
+    """A value known exactly."""
+    return Estimate(value=value, low=value, high=value, observed=True)
+
+
+KNOWN = Classification(
+    by_type={"slow": sure(10.0), "fast": sure(20.0), "vague": Estimate(value=30.0, low=10.0, high=90.0)},
+    by_step={"1 vCPU": sure(5.0), "2 vCPU": sure(10.0), "4 vCPU": sure(15.0)},
+    by_nodes={1: sure(1.0), 2: sure(1.9), 4: sure(3.4)},
+    quality_target=sure(0.5),
+    quality_class=5,
+    measure=Measure.REQUESTS,
+)
+PLATFORMS = (
+    Platform(column="slow", vcpus=4.0, price_usd_per_h=0.2, machines=4),
+    Platform(column="fast", vcpus=4.0, price_usd_per_h=0.6, machines=1),
+)
+VAGUE = Platform(column="vague", vcpus=4.0, price_usd_per_h=0.01, machines=1)
+
+
+def smallest(target: float, confidence: float = 0.9, platforms: tuple[Platform, ...] = PLATFORMS) -> Size:
+    """The least size for a target, asked at 2 vCPU."""
+    found = sizes(KNOWN, platforms, target, asked_vcpus=2.0, steps=[1.0, 2.0, 4.0], nodes=[1, 2, 4])
+    size = least(found, confidence)
+    assert size is not None
+    return size
+
+
+def test_expected_performance_joins_type_scale_up_scale_out_and_neighbours() -> None:
+    whole = expected(KNOWN, "fast", vcpus=4.0, asked_vcpus=2.0, nodes=2, loss=0.1)
+    assert whole is not None
+    assert whole.value == pytest.approx(20.0 * 15 / 10 * 1.9 * 0.9)
+    assert expected(KNOWN, "never seen", vcpus=2.0, asked_vcpus=2.0) is None
+    assert expected(KNOWN, "fast", vcpus=2.0, asked_vcpus=2.0, nodes=3) is None
+
+
+def test_between_measured_steps_is_interpolated_below_shrinks_in_proportion_and_above_does_not_grow() -> None:
+    def value(vcpus: float) -> float:
+        found = expected(KNOWN, "slow", vcpus=vcpus, asked_vcpus=2.0)
+        assert found is not None
+        return found.value
+
+    assert value(0.5) == pytest.approx(2.5)
+    assert 10.0 < value(3.0) < 15.0
+    assert value(16.0) == pytest.approx(15.0)
+
+
+def test_least_resources_are_the_cheapest_and_scale_up_comes_before_scale_out() -> None:
+    assert (smallest(9.0).platform.column, smallest(9.0).vcpus, smallest(9.0).nodes) == ("slow", 2.0, 1)
+    assert (smallest(14.0).platform.column, smallest(14.0).vcpus, smallest(14.0).nodes) == ("slow", 4.0, 1)
+    # Two nodes of 2 vCPU (19) cost what one of 4 vCPU does, which is not enough for this.
+    assert (smallest(18.0).vcpus, smallest(18.0).nodes) == (2.0, 2)
+
+
+def test_cheap_but_uncertain_type_is_taken_only_where_less_certainty_is_asked() -> None:
+    both = (*PLATFORMS, VAGUE)
+    assert smallest(18.0, confidence=0.9, platforms=both).platform.column == "slow"
+    assert smallest(18.0, confidence=0.6, platforms=both).platform.column == "vague"
+
+
+def test_target_out_of_reach_gives_the_most_probable_size() -> None:
+    assert smallest(1e6).probability < 0.9
+    assert least([], 0.9) is None
+
+
+@given(st.floats(1.0, 40.0), st.floats(0.5, 0.99))
+def test_size_taken_meets_the_target_and_nothing_cheaper_does(target: float, confidence: float) -> None:
+    found = sizes(KNOWN, (*PLATFORMS, VAGUE), target, asked_vcpus=2.0, steps=[1.0, 2.0, 4.0], nodes=[1, 2, 4])
+    size, enough = least(found, confidence), [each for each in found if each.probability >= confidence]
+    assert size is not None
+    assert not enough or (size in enough and size.usd_per_h <= min(each.usd_per_h for each in enough) + 1e-9)
+
+
+def test_stated_probability_is_that_of_draws_from_the_estimates() -> None:
+    vague = replace(KNOWN, by_nodes={1: sure(1.0), 2: Estimate(value=2.0, low=1.5, high=2.667)})
+    would = expected(vague, "vague", vcpus=2.0, asked_vcpus=2.0, nodes=2)
+    assert would is not None
+    rng = np.random.default_rng(5)
+    types = rng.normal(np.log(30.0), np.log(9.0) / (2 * 1.2816), 100_000)
+    out = rng.normal(np.log(2.0), np.log(2.667 / 1.5) / (2 * 1.2816), 100_000)
+    assert would.reaches(40.0) == pytest.approx((types + out >= np.log(40.0)).mean(), abs=0.01)
+
+
+def test_target_is_that_of_the_job_in_the_unit_it_was_measured_in_or_a_part_of_its_best() -> None:
+    service = job(1, asks=spec(target=ServiceTarget(requests_per_s=7.0, latency_ms=5.0)))
+    assert wanted_performance(service, KNOWN, NOW, 0.05) == 7.0
+    batch = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 50.0)))
+    whole_jobs = replace(KNOWN, measure=Measure.PROGRESS)
+    assert wanted_performance(batch, whole_jobs, NOW, 0.05) == pytest.approx(0.02)
+    assert wanted_performance(batch, KNOWN, NOW, 0.05) == pytest.approx(0.95 * 30.0)
+    pair = job(3, asks=spec(target=BatchTarget(), nodes=Nodes(count=2)))
+    assert wanted_performance(pair, KNOWN, NOW, 0.05) == pytest.approx(0.95 * 30.0 * 1.9)
+
+
+def test_loss_beside_neighbours_is_five_percent_at_what_is_tolerated_and_grows_with_the_pressure() -> None:
+    known = replace(KNOWN, tolerated={"cpu": sure(40.0), "llc": sure(80.0)}, caused={})
+    who = sensitivity("who", known, ("cpu", "llc"), 0.5, 10)
+    assert loss_beside(who, np.array([0.0, 0.0])) == 0.0
+    assert loss_beside(who, np.array([40.0, 0.0])) == pytest.approx(0.05)
+    assert loss_beside(who, np.array([40.0, 160.0])) == pytest.approx(0.10)
