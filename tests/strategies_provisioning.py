@@ -41,7 +41,14 @@ def provisioned_policies(
         wait_quantile=draw(st.sampled_from([0.5, 0.99])),
         assumed_quality_batch=draw(st.sampled_from([0.1, 0.5, 0.99])),
     )
-    return replace(draw(policies()), provisioning=provisioning)
+    policy = draw(policies())
+    disruption = replace(
+        policy.disruption,
+        consolidate=draw(st.booleans()),
+        consolidate_gain=1.0,
+        consolidate_rest_s=draw(st.sampled_from([1.0, 600.0])),
+    )
+    return replace(policy, provisioning=provisioning, disruption=disruption)
 
 
 @st.composite

@@ -6,6 +6,7 @@ import numpy as np
 
 from hcloud.planner.adaptation import adapt
 from hcloud.planner.admission import admit
+from hcloud.planner.consolidation import consolidate
 from hcloud.planner.draft import Draft, open_draft
 from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
@@ -31,6 +32,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     admit(draft)
     _serve(draft)
     release_idle(draft)
+    consolidate(draft)
     return Plan(at=snapshot.now, actions=tuple(draft.actions))
 
 

@@ -1,0 +1,162 @@
+"""Machines are emptied when that saves more than it costs; jobs do not wander."""
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hcloud.model import (
+    BatchTarget,
+    FailureCause,
+    Instance,
+    InstanceState,
+    Job,
+    JobSpec,
+    JobState,
+    Market,
+    ServiceTarget,
+)
+from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Disruption, Policy, Retention
+from tests.planner.apply_model import apply_ideally, pass_time
+from tests.planner.properties import Planner, honest
+from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
+
+GATHERS = Policy(disruption=Disruption(consolidate=True), retention=Retention(spin_up_multiple=1.0))
+SERVICE = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=9.0))
+
+
+def long_ago(given_job: Job, placed_s: float = 700.0) -> Job:
+    """The job, running for so long."""
+    assert given_job.attempt is not None
+    return replace(given_job, attempt=replace(given_job.attempt, placed_at=NOW - placed_s))
+
+
+def two_machines(asks: JobSpec = SERVICE, placed_s: float = 700.0) -> Snapshot:
+    """Two machines of two vCPUs with one job of one vCPU each."""
+    first, second = machine(1, idle_since=None), machine(2, idle_since=None)
+    jobs = [long_ago(running(n, on, asks=asks), placed_s) for n, on in ((1, first), (2, second))]
+    return scene(*jobs, first, second, offer())
+
+
+# ----------------------------------------------------------------------------------------------------- single decisions
+def test_one_of_two_half_empty_machines_is_emptied_and_says_what_it_saves() -> None:
+    before = two_machines()
+    plan = decide(before, GATHERS)
+    assert [(type(a), a.reason.code) for a in plan.actions] == [(Drain, "consolidated"), (StopAttempt, "consolidated")]
+    numbers = plan.actions[0].reason.numbers
+    assert numbers["saved_usd"] == pytest.approx(0.1)
+    assert float(numbers["cost_usd"] or 0) == pytest.approx(0.1 * 0.5 * 30 / 3600, abs=1e-6)
+    assert not decide(apply_ideally(before, plan), GATHERS).actions
+    assert not decide(before).actions, "only where the policy says so"
+
+
+def test_moved_job_runs_elsewhere_and_the_machine_ends() -> None:
+    at, ended, launched = two_machines(), 0, 0
+    for _ in range(10):
+        plan = decide(at, GATHERS)
+        ended, launched = ended + len(of(plan, Terminate)), launched + len(of(plan, Launch))
+        at = pass_time(apply_ideally(at, plan), 20.0, run_s=1e9)
+    assert (len(at.instances), ended, launched) == (1, 1, 0)
+    assert [job.state for job in at.jobs] == [JobState.RUNNING] * 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"interruptible": False},
+        {"stateful": True},
+        {"resources": need(1.5)},
+        {"target": BatchTarget(finish_within_s=1200.0)},
+    ],
+)
+def test_jobs_that_must_not_or_cannot_move_keep_their_machine(changes: dict[str, object]) -> None:
+    assert not decide(two_machines(replace(SERVICE, **changes)), GATHERS).actions  # type: ignore[arg-type]
+
+
+def test_work_that_would_be_lost_is_weighed_against_the_saving() -> None:
+    batch = spec(target=BatchTarget(finish_within_s=1e7))
+    assert of(decide(two_machines(batch, placed_s=1000.0), GATHERS), Drain)
+    assert not decide(two_machines(batch, placed_s=20_000.0), GATHERS).actions
+
+
+def test_nothing_is_moved_while_somebody_waits_or_something_starts() -> None:
+    before = two_machines()
+    coming = machine(3, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
+    assert not of(decide(replace(before, instances=(*before.instances, coming)), GATHERS), Drain)
+    assert not of(decide(two_machines(placed_s=100.0), GATHERS), Drain)
+
+
+def test_jobs_move_to_an_idle_reserved_machine_but_not_to_an_idle_rented_one() -> None:
+    busy = machine(1, idle_since=None)
+    alone = long_ago(running(1, busy, asks=SERVICE))
+    reserved = machine(2, offer("r", market=Market.RESERVED))
+    assert of(decide(scene(alone, busy, reserved), GATHERS), Drain)
+    assert not of(decide(scene(alone, busy, machine(2)), GATHERS), Drain)
+
+
+# ----------------------------------------------------------------------------------------------------------- hysteresis
+@st.composite
+def spread_out(draw: st.DrawFn) -> Snapshot:
+    """Machines with a few small services each, for different times."""
+    fleet: list[Instance] = []
+    jobs: list[Job] = []
+    for number in range(1, draw(st.integers(3, 5)) + 1):
+        on = machine(number, offer("eight", vcpus=8.0, usd_per_h=0.4), idle_since=None, expires_at=NOW + 1e6)
+        fleet.append(on)
+        for _ in range(draw(st.integers(1, 3))):
+            asks = replace(SERVICE, resources=need(draw(st.sampled_from([1.0, 2.0]))))
+            placed_s = draw(st.sampled_from([100.0, 700.0]))
+            jobs.append(long_ago(running(len(jobs) + 1, on, asks=asks), placed_s))
+    return scene(*jobs, *fleet, offer())
+
+
+def jobs_do_not_wander(planner: Planner, at: Snapshot) -> None:
+    """Nobody is moved twice within the rest, nothing is launched for it, and it comes to an end."""
+    moved: dict[str, list[float]] = defaultdict(list)
+    late = 0
+    for cycle in range(120):
+        plan = planner(at, GATHERS)
+        assert not of(plan, Launch), "a machine is launched in place of one that was emptied"
+        for stop in of(plan, StopAttempt):
+            moved[stop.job_id].append(at.now)
+        late += cycle >= 100 and len(of(plan, Drain))
+        assert len(of(plan, Drain)) <= 1
+        at = pass_time(apply_ideally(at, plan), 30.0, run_s=1e9)
+    for times in moved.values():
+        rests = [later - earlier for earlier, later in pairwise(times)]
+        assert all(rest >= GATHERS.disruption.consolidate_rest_s for rest in rests), times
+    assert late == 0, "still moving after an hour without any change"
+
+
+@settings(max_examples=40, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(spread_out())
+def test_jobs_do_not_wander(at: Snapshot) -> None:
+    jobs_do_not_wander(honest, at)
+
+
+def takes_no_rest(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes every job for one that has been where it is for long."""
+    return honest(replace(snapshot, jobs=tuple(long_ago(j) if j.attempt else j for j in snapshot.jobs)), policy)
+
+
+def test_that_property_catches_a_planner_that_takes_no_rest() -> None:
+    @settings(max_examples=200, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+    @given(spread_out())
+    def holds(at: Snapshot) -> None:
+        jobs_do_not_wander(takes_no_rest, at)
+
+    with pytest.raises(AssertionError):
+        holds()
+
+
+def test_evicted_jobs_count_their_moves_and_stop_being_moved_when_they_are_used_up() -> None:
+    limit = replace(SERVICE, retries=replace(SERVICE.retries, limits={"evicted": 1}))
+    before = two_machines(limit)
+    once = tuple(replace(job, failures=(FailureCause.EVICTED,)) for job in before.jobs)
+    assert not of(decide(replace(before, jobs=once), GATHERS), Drain)
+    assert not of(decide(before, GATHERS), Enqueue)
