@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core.client_options import ClientOptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
-from google.oauth2 import service_account
 
 from hcloud.clock import Clock
 from hcloud.errors import LaunchRejected, ProviderUnavailable, Throttled
+from providers.gce.credentials import load_credentials
 from providers.gce.refusals import TROUBLES, FailedOperation, is_conflict, is_missing, of_read, of_write
 from providers.gce.settings import GceSettings
 
-SCOPE = "https://www.googleapis.com/auth/compute"
 PAGE = 500
 FIRST_PAUSE_S = 0.5
 
@@ -41,6 +39,7 @@ class Api:
     def __init__(self, settings: GceSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._clients: dict[type[Any], Any] = {}
+        self._credentials: Any = None
         self._lock = threading.Lock()
 
     # ----------------------------------------------------------------------------------------------------------- writes
@@ -151,7 +150,9 @@ class Api:
             found = self._clients.get(kind)
             if found is None:
                 try:
-                    found = kind(credentials=self._credentials(), client_options=self._options(), transport="rest")
+                    if self._credentials is None:
+                        self._credentials = load_credentials(self._settings.credentials)
+                    found = kind(credentials=self._credentials, client_options=self._options(), transport="rest")
                 except (*TROUBLES, OSError, ValueError) as trouble:
                     raise ProviderUnavailable(f"no credentials for Google Cloud: {trouble}") from trouble
                 self._clients[kind] = found
@@ -159,15 +160,6 @@ class Api:
 
     def _options(self) -> ClientOptions:
         return ClientOptions(api_endpoint=self._settings.endpoint)
-
-    def _credentials(self) -> Any:
-        """None means application default credentials."""
-        if self._settings.credentials == "default":
-            return None
-        if self._settings.credentials == "anonymous":
-            return AnonymousCredentials()  # type: ignore[no-untyped-call]
-        file = self._settings.credentials
-        return service_account.Credentials.from_service_account_file(file, scopes=[SCOPE])  # type: ignore[no-untyped-call]
 
     def _read_one(self, kind: type[Any], request: Any, what: str) -> Any:
         return self._repeated(lambda: self._once(kind, "get", request), what, missing_is_none=True)

@@ -118,7 +118,7 @@ class GceSettings(_Section):
     endpoint: Annotated[str, AfterValidator(_endpoint)] = ENDPOINT
     timeout_s: float = Field(20.0, gt=0)
     read_tries: int = Field(3, ge=1, le=10)
-    operation_wait_s: float = Field(20.0, ge=0)
+    operation_wait_s: float = Field(10.0, ge=0)
     operation_poll_s: float = Field(1.0, gt=0)
     list_lag_s: float = Field(30.0, ge=0)
 

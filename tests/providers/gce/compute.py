@@ -93,6 +93,8 @@ class FakeCompute:
     seen: list[Seen] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     truths: dict[str, Truth] = field(default_factory=dict)
+    chance: Callable[[str, str], str] = lambda method, path: ""
+    """Which kind of trouble of the network a request meets by chance."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     _hidden_until: dict[str, float] = field(default_factory=dict)
     _by_request: dict[str, tuple[Json, str]] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class Server:
     def __init__(self, compute: FakeCompute) -> None:
         self.compute = compute
         self.released = threading.Event()
+        self.authorizations: set[str] = set()
         self._connections: set[socket.socket] = set()
         self._keeper = _bound(0)
         self.port: int = self._keeper.getsockname()[1]
@@ -128,6 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     def serve(self) -> None:
         """Answer one request, or do to it what a fault says."""
         parts = urlsplit(self.path)
+        self.fake.authorizations.add(self.headers.get("Authorization", ""))
         length = int(self.headers.get("Content-Length") or 0)
         sent = self.rfile.read(length)
         body = json.loads(sent) if sent else None
@@ -137,7 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
         act = partial(self.fake.compute.answer, self.command, parts.path, query, body)
         method, zone = _meant(self.command, parts.path)
-        take = partial(self.fake.compute.take, method=method, zone=zone)
+        drawn = self.fake.compute.chance(method, parts.path)
+
+        def take(kind: str) -> bool:
+            return kind == drawn or self.fake.compute.take(kind, method, zone) is not None
+
         if take("lose_request"):
             self.close_connection = True
         elif take("late"):

@@ -193,7 +193,7 @@ def test_insert_that_hangs_is_of_unknown_outcome(bench: GceBench) -> None:
     request = bench.request(offer=offer_in(bench))
     bench.compute.faults.append(Fault("hang", "instances.insert"))
     with pytest.raises(OutcomeUnknown, match="Read timed out"):
-        bench.plain(timeout_s=2.0).launch(request)
+        bench.plain(timeout_s=3.0).launch(request)
     assert bench.provider.launch(request).token == request.token
 
 

@@ -7,6 +7,7 @@ import pytest
 from hcloud.errors import OutcomeUnknown, ProviderUnavailable, Throttled
 from hcloud.model import Market
 from hcloud.provider import CloudInstance, CloudState, Listing
+from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault
 from tests.providers.gce.test_launching import offer_in
@@ -175,3 +176,16 @@ def test_a_listing_is_one_call_per_page_however_many_machines(bench: GceBench) -
     bench.compute.seen.clear()
     listing(bench)
     assert [seen.method for seen in bench.compute.seen] == ["instances.aggregatedList"]
+
+
+def test_maintenance_that_ends_the_machine_is_announced(bench: GceBench) -> None:
+    (machine,) = launch(bench, market=Market.SPOT)
+    (plain,) = bench.compute.machines.values()
+    at = bench.clock.now() + 900
+    plain["resourceStatus"]["upcomingMaintenance"] = {"type": "SCHEDULED", "windowStartTime": stamp(at)}
+    (told,) = listing(bench).instances
+    assert told.state is CloudState.RUNNING
+    assert told.preempt_at == pytest.approx(at, abs=1)
+    plain["scheduling"]["onHostMaintenance"] = "MIGRATE"  # then it moves, and nothing ends
+    assert [each.preempt_at for each in listing(bench).instances] == [None]
+    assert machine.preempt_at is None

@@ -1,6 +1,7 @@
 """What is wrong with settings is said in one sentence, by `hcloud config check` as by the daemon."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from hcloud.cli.main import main
 from hcloud.clock import SystemClock
 from hcloud.errors import ConfigError
 from providers.gce import GceProvider
-from providers.gce.settings import parse_settings
+from providers.gce.settings import GceSettings, WorkerSettings, parse_settings
+from tests.house import tree
 
 
 def _settings(tmp_path: Path, **changes: object) -> dict[str, object]:
@@ -106,3 +108,9 @@ def test_key_files_are_named_never_shown(tmp_path: Path) -> None:
     key.write_text('{"private_key": "very secret"}')
     provider = GceProvider("gce", _settings(tmp_path, credentials=str(key)), SystemClock(), "me", str(tmp_path))
     assert "very secret" not in str(provider.facts()) + repr(provider.settings)
+
+
+def test_every_setting_is_in_the_document() -> None:
+    told = set(re.findall(r"`([a-z_.]+)`", (tree.ROOT / "docs" / "gcp.md").read_text()))
+    known = set(GceSettings.model_fields) - {"worker"} | {f"worker.{name}" for name in WorkerSettings.model_fields}
+    assert known - told == set()

@@ -1,6 +1,8 @@
 """From submission to result on Compute Engine over real HTTP, in calm and in trouble: nothing leaks or runs twice."""
 
-from collections.abc import Iterator
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from hcloud.model import EventKind
 from tests.chaos.lives import crash_and_recover, live
-from tests.chaos.scene import CrashPoints, FileClock, play, violations
+from tests.chaos.scene import START_AT, CrashPoints, FileClock, play, violations
 from tests.providers.gce.compute import FakeCompute, Fault
 from tests.providers.gce.scene import build_on_gce
 from tests.providers.gce.server import Server
@@ -82,6 +84,30 @@ def test_troubles_of_reads_and_ends_cost_time_only(site: Site) -> None:
     _play_to_the_end(site)
 
 
+KINDS = ("throttle", "throttle_403", "unavailable", "html", "cut", "lose_request", "lose_reply", "late")
+
+
+def troubled(seed: int, clock: FileClock, share: float, until_at: float) -> Callable[[str, str], str]:
+    """Return a chance of trouble for each request, the same whatever order threads send theirs in."""
+    counts: Counter[str] = Counter()
+
+    def chance(method: str, path: str) -> str:
+        counts[path] += 1
+        dice = random.Random(f"{seed}/{path}/{counts[path]}")
+        if clock.now() > until_at or dice.random() > share:
+            return ""
+        # A read that is answered late is a read that is not answered.
+        return dice.choice(KINDS if method in ("instances.insert", "instances.delete") else KINDS[:-1])
+
+    return chance
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_troubles_of_every_call_cost_time_only(site: Site, seed: int) -> None:
+    site.compute.chance = troubled(seed, FileClock(site.home / "clock"), share=0.3, until_at=START_AT + 300)
+    assert _play_to_the_end(site) > 3
+
+
 def test_slow_operations_cost_time_only(site: Site) -> None:
     """Each launch is told only later, one of them as a stockout."""
     site.compute.operation_s = 30.0
@@ -90,13 +116,16 @@ def test_slow_operations_cost_time_only(site: Site) -> None:
     _play_to_the_end(site)
 
 
-def _play_to_the_end(site: Site) -> None:
+def _play_to_the_end(site: Site) -> int:
+    """Play; return how many calls met trouble."""
     scene = site.build(site.home, CrashPoints())
     play(scene)
     assert violations(scene) == []
     assert [each for each in site.compute.faults if each.times] == []
     assert site.compute.machines == {}
+    troubles = list(scene.store.events(kinds=[EventKind.PROVIDER_TROUBLE], limit=1000))
     scene.close()
+    return len(troubles)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,45 @@
+"""Credentials that ask nobody but those who give the token.
+
+The library's own would, beside every token, look up at yet another host in which regions an account may be used
+(``allowedLocations`` at iamcredentials.googleapis.com), whatever endpoint was configured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import google.auth
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.oauth2 import service_account
+
+SCOPE = "https://www.googleapis.com/auth/compute"
+
+
+class TokenOnly(Credentials):
+    """Takes tokens from other credentials, and nothing else of what they do."""
+
+    def __init__(self, inner: Any) -> None:
+        """``inner`` is any credentials of the library."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inner = inner
+        self._quota_project_id = getattr(inner, "quota_project_id", None)
+
+    def refresh(self, request: Any) -> None:
+        """Get a new token."""
+        self._inner.refresh(request)
+        self.token, self.expiry = self._inner.token, self._inner.expiry
+
+
+def load_credentials(named: str) -> Credentials:
+    """Return what the setting ``credentials`` names: ``default``, ``anonymous`` or a key file.
+
+    A key file signs its tokens itself, so that no other host is needed for them.
+
+    Raises google.auth's errors, OSError and ValueError where there are none.
+    """
+    if named == "anonymous":
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if named == "default":
+        return TokenOnly(google.auth.default(scopes=[SCOPE])[0])
+    key = service_account.Credentials.from_service_account_file(named, scopes=[SCOPE])  # type: ignore[no-untyped-call]
+    return TokenOnly(key.with_always_use_jwt_access(True))
