@@ -7,6 +7,7 @@ must be repeated with its token by those who wrote the intent down. So writes ge
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader, create_loader
+from botocore.utils import parse_timestamp
 
 from hcloud.errors import ConfigError
 from providers.ec2.settings import Ec2Settings
@@ -26,6 +28,15 @@ CONNECT_TIMEOUT_S = 10.0
 def _descriptions() -> Loader:
     """Return the descriptions of services, one for all providers of the process: EC2's alone is several megabytes."""
     return create_loader()
+
+
+def _moment(text: Any) -> datetime:
+    """Read a time. The library's own reader takes a third of the time of listing thousands of machines."""
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):  # seconds, or a form of HTTP's
+        moment: datetime = parse_timestamp(text)
+        return moment
 
 
 class Clients:
@@ -40,6 +51,7 @@ class Clients:
             core = botocore.session.Session(profile=settings.profile)
             core.register_component("data_loader", _descriptions())
             self._session = boto3.Session(botocore_session=core, region_name=settings.region)
+            core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
             core.get_scoped_config()  # a profile that does not exist is noticed here
         except BotoCoreError as error:
             raise ConfigError(f"{error}", where=f"providers.{provider}.settings.profile") from error

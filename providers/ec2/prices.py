@@ -36,6 +36,7 @@ class PriceList:
 
     def __init__(self, provider: str, settings: Ec2Settings, started_at: float) -> None:
         self._provider, self._settings, self._started_at = provider, settings, started_at
+        self._stated = self._by_hand()
         self._file_read: tuple[tuple[int, int], dict[str, dict[str, Price]]] | None = None
 
     def on_demand(self) -> dict[str, Price]:
@@ -47,23 +48,29 @@ class PriceList:
         return self._prices("spot")
 
     def _prices(self, market: str) -> dict[str, Price]:
-        found = dict(self._from_file().get(market, {}))
+        return self._from_file().get(market, {})
+
+    def _by_hand(self) -> dict[str, dict[str, Price]]:
+        found: dict[str, dict[str, Price]] = {"on_demand": {}, "spot": {}}
         for name, each in self._settings.prices.items():
-            usd = each.on_demand if market == "on_demand" else each.spot
-            if usd is not None:
-                found[name] = Price(usd_per_h=usd, priced_at=self._started_at)
+            for market, usd in (("on_demand", each.on_demand), ("spot", each.spot)):
+                if usd is not None:
+                    found[market][name] = Price(usd_per_h=usd, priced_at=self._started_at)
         return found
 
     def _from_file(self) -> dict[str, dict[str, Price]]:
         path = self._settings.prices_file
         if path is None:
-            return {}
+            return self._stated
         try:
             stat = path.stat()
             key = (stat.st_mtime_ns, stat.st_size)
             if self._file_read is None or self._file_read[0] != key:
                 regions = json.loads(path.read_text())
-                self._file_read = (key, _believable(regions[self._settings.region], stat.st_mtime))
+                found = _believable(regions[self._settings.region], stat.st_mtime)
+                # What the settings state goes before the file.
+                merged = {market: {**prices, **self._stated[market]} for market, prices in found.items()}
+                self._file_read = (key, merged)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProviderUnavailable(
                 f"{self._provider}: no prices of {self._settings.region} in {path} ({type(error).__name__}: {error}); "

@@ -16,6 +16,7 @@ from hcloud.errors import (
     LaunchRejected,
     OutcomeUnknown,
     ProviderError,
+    QuotaExceeded,
 )
 from hcloud.model import Market, Offer
 from hcloud.provider import CloudInstance, LaunchRequest, Listing
@@ -79,13 +80,23 @@ class Ec2Provider:
 
         A token that was sent before is looked up first: Amazon forgets tokens after a day or so.
         """
-        if self._sent.contains(request.token):
+        repeated = self._sent.contains(request.token)
+        if repeated:
             known = self._find(request)
             if known is not None:
                 return known
-        self._judge(request)
+        self._judge(request, repeated=repeated)
         order = self._order(request)
         self._sent.add(request.token)
+        try:
+            return self._run(request, order)
+        except (InsufficientCapacity, QuotaExceeded, LaunchRejected):
+            if not repeated:  # certainly nothing was launched; of an earlier try that is not known
+                self._sent.forget(request.token)
+            raise
+
+    def _run(self, request: LaunchRequest, order: Mapping[str, Any]) -> CloudInstance:
+        """Send the order once."""
         what = f"{self.name}: launch of {_named(request.offer)}"
         try:
             answer = self.clients.writing().run_instances(**order)
@@ -101,8 +112,11 @@ class Ec2Provider:
             self._catalogue.note_reserved_launch(request.offer.zone, request.offer.instance_type.name)
         return self._checked(request, self._told(answer["Instances"][0], {}))
 
-    def _judge(self, request: LaunchRequest) -> None:
-        """Refuse what cannot be launched, before anything is sent."""
+    def _judge(self, request: LaunchRequest, *, repeated: bool) -> None:
+        """Refuse what cannot be launched, before anything is sent.
+
+        A repeated launch may have used up the last reserved machine itself, so that is not held against it.
+        """
         offer, type_name = request.offer, request.offer.instance_type.name
         if not (request.owner and request.instance_id and request.token):
             raise LaunchRejected(f"{self.name}: a machine needs an owner, an instance id and a token")
@@ -111,7 +125,7 @@ class Ec2Provider:
         site = self._catalogue.site()
         if (offer.zone, type_name) not in site.offered or type_name not in site.types or offer.zone not in site.subnets:
             raise LaunchRejected(f"{self.name} has no {_named(offer)}; see its offers")
-        if offer.market is Market.RESERVED:
+        if offer.market is Market.RESERVED and not repeated:
             self._catalogue.read_all()
             if self._catalogue.reserved_left(offer.zone, type_name) <= 0:
                 raise InsufficientCapacity(f"{self.name}: every reserved {_named(offer)} is in use")
@@ -291,7 +305,7 @@ class Ec2Provider:
         return []
 
     def facts(self) -> Mapping[str, str]:
-        """Say which region and image, what the account may rent, and what could not be read. Never raises."""
+        """Say which region and image, what the account may rent, and what could not be read; asks nobody."""
         settings = self.settings
         told_facts = {
             "region": settings.region,
@@ -300,11 +314,7 @@ class Ec2Provider:
             "credential": _CREDENTIAL_WORDS[settings.credential],
             "interruptions": "queue and metadata" if settings.interruption_queue else "metadata only",
         }
-        try:
-            site = self._catalogue.site()
-            told_facts |= {"zones": ", ".join(sorted(site.subnets)), "types": str(len(site.types))}
-        except ProviderError as trouble:
-            told_facts["trouble"] = str(trouble)
+        told_facts["zones"] = ", ".join(self._catalogue.known_zones())
         for market, vcpus in self._catalogue.quotas.items():
             told_facts[f"quota {market}"] = f"{vcpus:g} vCPU"
         for part, trouble_text in self._catalogue.troubles.items():

@@ -36,6 +36,10 @@ class SentTokens:
         except OSError:  # a full disk must not keep machines from being launched: EC2 knows the token too
             return
 
+    def forget(self, token: str) -> None:
+        """Take a note back: nothing came of the token."""
+        self._file(token).unlink(missing_ok=True)
+
     def _file(self, token: str) -> Path:
         return self._directory / hashlib.sha256(token.encode()).hexdigest()
 

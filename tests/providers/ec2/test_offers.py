@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import InsufficientCapacity, ProviderUnavailable
+from hcloud.errors import InsufficientCapacity, OutcomeUnknown, ProviderUnavailable
 from hcloud.model import Market, Offer
 from providers.ec2.prices import Price, sane_spot
 from tests.providers.ec2.ec2_bench import PRICES, Ec2Bench
@@ -143,6 +143,18 @@ def test_reserved_instances_of_the_region_count_in_every_zone_but_once(bench: Ec
     bench.provider.launch(bench.order(a))
     with pytest.raises(InsufficientCapacity):
         bench.provider.launch(bench.order(b))
+
+
+def test_launch_whose_reply_was_lost_is_not_refused_for_the_reservation_it_uses_itself(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(1)]
+    request = bench.order(offered(bench)["a", "m5.large", "reserved"])
+    bench.fake.list_lag_s = 45.0
+    bench.fake.arm("RunInstances", "lose_reply")
+    with pytest.raises(OutcomeUnknown):
+        bench.provider.launch(request)
+    bench.let_pass(1)
+    assert bench.provider.launch(request).token == request.token
+    assert len(bench.fake.machines()) == 1
 
 
 def test_machines_of_others_use_up_reserved_instances_too(bench: Ec2Bench) -> None:
