@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hcloud import shipped
 from hcloud.apply import Applier
 from hcloud.catalog import (
     AwsPrices,
@@ -22,7 +23,7 @@ from hcloud.catalog import (
     sources,
 )
 from hcloud.clock import Clock
-from hcloud.config import Config, ProviderSettings, resolve_secret
+from hcloud.config import Config, ProviderSettings, load_library, resolve_secret
 from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner, WorkOf, read_work
 from hcloud.errors import ConfigError
@@ -126,7 +127,10 @@ def build_controller(
     rng: np.random.Generator | None = None,
     holder: str = "",
 ) -> Controller:
-    """Put the cycle together on the given ports; without ``rng`` a fresh one, without ``holder`` this host's name."""
+    """Put the cycle together on the given ports; without ``rng`` a fresh one, without ``holder`` this host's name.
+
+    Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
+    """
     logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
     logs.folder.mkdir(parents=True, exist_ok=True)
     poll_s = {p.name: p.poll_s for p in config.providers}
@@ -166,6 +170,7 @@ def build_controller(
             uploads_dir=config.state_dir / "uploads",
         ),
         rng=np.random.default_rng() if rng is None else rng,
+        library=load_library([shipped.path("profiles"), config.state_dir / "profiles"]),
         # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
         # successor leads at once instead of waiting for the lease to run out.
         holder=holder or f"{socket.gethostname()}:{config.state_dir}",

@@ -17,7 +17,7 @@ from hcloud.known import Application, Classification, Estimate
 
 REFIT_SHARE = 0.05
 """Fit again when this part of the fitted rows is new or has changed since."""
-CLASSIFIED_AT_ONCE = 20
+CLASSIFIED_AT_ONCE = 10
 """Applications classified in one call; the others keep what was believed of them, or come next time."""
 K = TypeVar("K", str, int)
 

@@ -172,11 +172,12 @@ def _distances(rows: Rows, completion: Completion) -> dict[str, float]:
     """
     known = [completion.columns.index(column) for column in rows.columns]
     apart = rows.values - completion.mean[known]
-    found = {}
-    for name, row in zip(rows.names, apart, strict=True):
-        cells = row[~np.isnan(row)]
-        if rows.scale is Scale.RATIO:
-            cells = cells - cells.mean() if len(cells) > 1 else cells[:0]
-        if len(cells):
-            found[name] = float(np.sqrt((cells**2).mean())) / WIDE[rows.scale]
-    return found
+    there = ~np.isnan(apart)
+    count = there.sum(axis=1)
+    cells = np.where(there, apart, 0.0)
+    if rows.scale is Scale.RATIO:
+        level = cells.sum(axis=1) / np.maximum(count, 1)
+        cells = np.where(there, cells - level[:, None], 0.0)
+        count = np.where(count > 1, count, 0)
+    distance = np.sqrt((cells**2).sum(axis=1) / np.maximum(count, 1)) / WIDE[rows.scale]
+    return {name: float(distance[at]) for at, name in enumerate(rows.names) if count[at] > 0}

@@ -26,6 +26,7 @@ from hcloud.model import (
     Offer,
     ProfileRequest,
     Reason,
+    Resources,
     Retries,
 )
 from hcloud.planner.draft import Draft
@@ -45,11 +46,13 @@ STOP_MARGIN_S = 30.0
 
 @dataclass(slots=True)
 class _Desk:
-    """What is under way: profiling runs by the job they are for, and the programs being profiled."""
+    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
+    found to profile on, by what a job asks for."""
 
     draft: Draft
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
     programs: set[str] = field(default_factory=set)
+    offers: dict[tuple[Resources, tuple[str, ...]], list[Offer]] = field(default_factory=dict)
 
     @property
     def policy(self) -> Profiling:
@@ -139,37 +142,40 @@ def _slack_ends_at(desk: _Desk, job: Job) -> float:
 def _not_to_be_profiled(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why this job is never profiled, whatever is free; None: it may be."""
     spec, policy = job.spec, desk.policy
+    if not desk.draft.policy.profiles_jobs:
+        return Reason(code="profiling_off", text="the policy profiles no jobs")
+    if spec.profiling == "never":
+        return Reason(code="profiling_never", text="it asked not to be profiled")
+    if spec.target.kind not in policy.for_targets:
+        text = f"{spec.target.kind} jobs are not profiled (profiling.for_targets)"
+        return Reason(code="profiling_target", text=text)
+    if spec.network != "none":
+        text = "it uses the machine's network, and a copy of it would talk to the outside as well"
+        return Reason(code="profiling_network", text=text)
+    if spec.image is not None:
+        text = "it runs in a container image, which cannot be copied safely"
+        return Reason(code="profiling_image", text=text)
+    if spec.stateful and policy.warm_up_s == 0:
+        text = "it is stateful, and the policy has no warm-up for such jobs"
+        return Reason(code="profiling_stateful", text=text)
+    return _not_worth_it(desk, job, identity, rows)
+
+
+def _not_worth_it(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+    """Return why profiling would cost more than it could gain, as far as is known."""
+    limit_s, lasts_s = desk.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
+    for row in rows:
+        if row.run_s is not None:
+            lasts_s = min(row.run_s, inf if lasts_s is None else lasts_s)
+    if lasts_s is not None and lasts_s < limit_s:
+        text = f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(limit_s)} is not worth it"
+        return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
     fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
-    lasts_s = min([row.run_s for row in rows if row.run_s is not None], default=inf)
-    lasts_s = min(lasts_s, spec.max_runtime_s if spec.max_runtime_s is not None else inf)
-    why: Mapping[str, tuple[bool, str]] = {
-        "profiling_off": (not desk.draft.policy.profiles_jobs, "the policy profiles no jobs"),
-        "profiling_never": (spec.profiling == "never", "it asked not to be profiled"),
-        "profiling_target": (
-            spec.target.kind not in policy.for_targets,
-            f"{spec.target.kind} jobs are not profiled (profiling.for_targets)",
-        ),
-        "profiling_network": (
-            spec.network != "none",
-            "it uses the machine's network, and a copy of it would talk to the outside as well",
-        ),
-        "profiling_image": (spec.image is not None, "it runs in a container image, which cannot be copied safely"),
-        "profiling_stateful": (
-            spec.stateful and policy.warm_up_s == 0,
-            "it is stateful, and the policy has no warm-up for such jobs",
-        ),
-        "profiling_short": (
-            lasts_s < policy.skip_if_shorter_than_s,
-            f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(policy.skip_if_shorter_than_s)} is not "
-            "worth it",
-        ),
-        "profiling_fruitless": (
-            fruitless >= FRUITLESS_RUNS,
-            f"{fruitless} profiling runs of this program could not learn anything",
-        ),
-    }
-    return next((Reason(code=code, text=text) for code, (holds, text) in why.items() if holds), None)
+    if fruitless >= FRUITLESS_RUNS:
+        text = f"{fruitless} profiling runs of this program could not learn anything"
+        return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
@@ -292,6 +298,14 @@ def _idle_machine(draft: Draft, offer: Offer) -> bool:
 
 def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
     """Return the cheapest offer of each of the two cheapest types that suit; never spot, which may go in the middle."""
+    key = (job.spec.resources, job.spec.instance_types)
+    known = desk.offers.get(key)
+    if known is None:
+        known = desk.offers[key] = _search_offers(desk, job)
+    return known
+
+
+def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
     patterns = replace(job.spec, instance_types=desk.policy.instance_types)
     for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):

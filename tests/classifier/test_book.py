@@ -1,0 +1,104 @@
+"""Beliefs are made once per application and change, whatever is asked how often."""
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import pytest
+
+from hcloud.classifier.book import CLASSIFIED_AT_ONCE, Book
+from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.library import Library, Measured, Question
+from hcloud.known import Application, Measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting(Classifier):
+    """The classifier as it is; remembers how often it was fitted, and to how many."""
+
+    fits: list[int] = field(default_factory=list)
+
+    def fit(self, library: Library) -> FittedClassifier:
+        self.fits.append(len(library.known))
+        return Classifier.fit(self, library)
+
+
+def row(number: int = 1, revision: int = 1, **changes: object) -> Application:
+    plain = Application(
+        name=f"ann:p{number}~1",
+        program=f"ann:p{number}",
+        inputs={"own": 1.0, "half" + "0" * 12: 0.5, "unknown": 0.0},
+        measure=Measure.PROGRESS,
+        cells={"type": {"mock/small": 2.0}, "step": {"1 vCPU": 2.0, "2 vCPU": 3.0 + number % 3}},
+        profiled_at=1.0,
+        revision=revision,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def rows(*known: Application) -> MappingProxyType[str, Application]:
+    return MappingProxyType({each.name: each for each in known})
+
+
+def test_belief_carries_the_measure_and_is_made_once() -> None:
+    book, known = Book(), rows(row())
+    book.follow(known)
+    first = book.believe(["ann:p1~1", "nobody"])
+    assert list(first) == ["ann:p1~1"]
+    assert first["ann:p1~1"].measure is Measure.PROGRESS
+    assert book.believe(["ann:p1~1"])["ann:p1~1"] is first["ann:p1~1"]
+
+
+def test_other_inputs_have_their_own_scale_or_none() -> None:
+    book = Book()
+    book.follow(rows(row()))
+    beliefs = book.believe(["ann:p1~1", "ann:p1~1#half000000000000", "ann:p1~1#unknown"])
+    whole, half, unknown = (each.by_type["mock/small"].value for each in beliefs.values())
+    assert half == pytest.approx(whole / 2)
+    assert unknown == whole
+    assert [each.measure for each in beliefs.values()] == [Measure.PROGRESS, Measure.PROGRESS, None]
+
+
+def test_one_call_classifies_only_so_many() -> None:
+    book, known = Book(), [row(number) for number in range(3 * CLASSIFIED_AT_ONCE)]
+    book.follow(rows(*known))
+    names = [each.name for each in known]
+    assert [len(book.believe(names)) for _ in range(4)] == [
+        CLASSIFIED_AT_ONCE, 2 * CLASSIFIED_AT_ONCE, 3 * CLASSIFIED_AT_ONCE, 3 * CLASSIFIED_AT_ONCE,
+    ]  # fmt: skip
+
+
+def test_estimators_are_fitted_anew_only_when_a_good_part_has_changed() -> None:
+    classifier = Counting()
+    library = Library(known={f"l{n}": Measured(name=f"l{n}", cells={Question.CAUSED: {"l2": n}}) for n in range(40)})
+    book = Book(library=library, classifier=classifier)
+    known: list[Application] = []
+    for number in range(6):
+        known.append(row(number))
+        book.follow(rows(*known))
+        book.believe([each.name for each in known])
+    assert classifier.fits == [41, 44]
+
+
+def test_rows_of_a_program_are_found_and_those_of_others_are_not() -> None:
+    book, other = Book(), row(1, name="ann:p1~2")
+    book.follow(rows(row(1), row(2), other))
+    assert book.programs(["ann:p1", "ann:p9"]) == {"ann:p1": (row(1), other)}
+
+
+def test_cell_measured_after_it_was_estimated_is_a_surprise_once() -> None:
+    book = Book(library=Library(known={
+        f"l{n}": Measured(name=f"l{n}", cells={Question.STEP: {"1 vCPU": 2.0, "2 vCPU": 3.0, "4 vCPU": 4.0 + n / 9}})
+        for n in range(9)
+    }))  # fmt: skip
+    before = row(runs=("job-2",))
+    book.follow(rows(before))
+    book.believe([before.name])
+    cells = {**before.cells, "step": {**before.cells["step"], "4 vCPU": 9.0}}
+    book.follow(rows(replace(before, cells=cells, revision=2, runs=("job-2", "job-3"))))
+    (found,) = book.surprises
+    assert (found.question, found.column, found.measured) == ("step", "4 vCPU", 9.0)
+    assert found.estimate.low < found.estimate.value < found.estimate.high
+    book.surprises.clear()
+    book.believe([before.name])
+    book.follow(rows(replace(before, cells=cells, revision=3, runs=("job-2", "job-3"), run_s=4.0)))
+    assert book.surprises == []
