@@ -57,7 +57,9 @@ def known_snapshots(draw: DrawFn) -> Snapshot:
         jobs.append(replace(given, state=state, application=draw(names), queued_at=queued_at))
     applications = {name: draw(classifications()) for name in _NAMES}
     busy_s = draw(st.sampled_from([(), (5.0, 20.0, 60.0), (3000.0,) * 8]))
-    return replace(snapshot, jobs=tuple(jobs), applications=applications, busy_s=busy_s)
+    return replace(
+        snapshot, jobs=tuple(jobs), applications=applications, recent=replace(snapshot.recent, busy_s=busy_s)
+    )
 
 
 @st.composite

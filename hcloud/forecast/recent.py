@@ -44,13 +44,14 @@ class Recent:
     ``queue``: pairs of time and number of waiting jobs, in order of time, one for each change. ``releases``: of room on
     reserved machines, in order of time. ``delivered``: by live machine, what it delivered as a part of what its type
     usually does (1: just that; 0: nothing could be started there); absent: not measured enough. ``quality``: what
-    instance types delivered, in absolute terms.
+    instance types delivered, in absolute terms. ``busy_s``: for how long units that ended lately ran, oldest first.
     """
 
     queue: tuple[tuple[float, int], ...] = ()
     releases: tuple[Release, ...] = ()
     delivered: Mapping[InstanceId, float] = field(default_factory=dict)
     quality: TypeQuality = _NOTHING_MEASURED
+    busy_s: tuple[float, ...] = ()
 
     def queue_growth(self, now: float, window_s: float) -> int:
         """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
@@ -108,6 +109,7 @@ class RecentBook:
     _waiting: set[JobId] = field(default_factory=set)
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
+    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _judged: tuple[dict[InstanceId, float], TypeQuality] | None = None
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -124,7 +126,13 @@ class RecentBook:
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
         delivered, quality = self._judge()
-        return Recent(queue=tuple(self._queue), releases=tuple(self._releases), delivered=delivered, quality=quality)
+        return Recent(
+            queue=tuple(self._queue),
+            releases=tuple(self._releases),
+            delivered=delivered,
+            quality=quality,
+            busy_s=tuple(self._busy_s),
+        )
 
     def _judge(self) -> tuple[dict[InstanceId, float], TypeQuality]:
         if self._judged is None:
@@ -181,6 +189,9 @@ class RecentBook:
 
     def _unit_ended(self, event: Event) -> None:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
+        started_at = _number(event, "started_at")
+        if 0.0 < started_at <= event.at:
+            self._busy_s.append(event.at - started_at)
         if machine is None:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:

@@ -404,6 +404,9 @@ def grow(draft: Draft) -> None:
     for job in sorted(growing, key=queue_key):
         group = draft.group_of(job)
         missing = _missing_ranks(job)
+        if draft.suit is not None:
+            present = job.spec.nodes.count - len(missing)
+            missing = missing[: draft.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
         places = _find_places(draft, job, group, 1, len(missing)) if group.stuck is None else []
         if places:
             _add_place(draft, job, group, missing[: len(places)], places)

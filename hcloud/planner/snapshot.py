@@ -75,8 +75,6 @@ class Snapshot:
     """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
     recent: Recent = NOTHING_RECENT
     """What the last while has shown of queue, reserved room and machines; followed by the controller."""
-    busy_s: tuple[float, ...] = ()
-    """For how long machines were busy lately, oldest first: from being given a unit until it ended (ARQ §4.2)."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
     paused: str = ""

@@ -201,7 +201,7 @@ class Suitability:
             return 0.0
         large = np.logical_and.reduce(self.fleet.capacity >= demand[:, None] - SLACK, axis=0) & among
         below, cap_s = max(0.0, 1.0 + best.margin / FULL), self.policy.admission.patience_cap_s
-        busy, ages_s = BusyTimes.of(self.snapshot.busy_s), self.ages_s[large]
+        busy, ages_s = BusyTimes.of(self.snapshot.recent.busy_s), self.ages_s[large]
         return switch_point(busy, ages_s, own=1.0, below=min(1.0, below), slack=cap_s, fresh_s=fresh_s).within_s
 
     # ----------------------------------------------------------------------------------------------------------- sizing

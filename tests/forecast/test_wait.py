@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.errors import BadInput
+from hcloud.forecast.recent import RecentBook
 from hcloud.forecast.wait import BusyTimes
+from hcloud.model import Event, EventKind
 
 durations = st.lists(st.floats(0, 1e5), max_size=30)
 ages = st.lists(st.floats(0, 1e5), min_size=1, max_size=6)
@@ -49,3 +51,13 @@ def test_no_server_is_never_free_and_the_wait_is_the_limit() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(BadInput, match="negative or not finite"):
         BusyTimes.of([-1.0])
+
+
+def test_busy_times_are_followed_from_the_ends_of_units() -> None:
+    book = RecentBook()
+    ends = [
+        Event(seq=n, at=100.0 * n, kind=EventKind.UNIT_ENDED, instance_id="inst-1", fields={"started_at": started})
+        for n, started in ((1, 90.0), (2, None), (3, 250.0))
+    ]
+    book.follow(ends)
+    assert book.recent(300.0).busy_s == (10.0, 50.0)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hcloud.forecast.recent import Recent
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, BestEffortTarget, JobState, Nodes
 from hcloud.planner.plan import Launch, Place, StopAttempt
@@ -97,13 +98,13 @@ def test_reason_has_class_pool_and_margin() -> None:
 def test_job_holds_out_while_its_slack_lasts_and_then_takes_the_least_bad_machine_and_says_so() -> None:
     loud = machine(1, FAST)
     there = running(1, loud, application="loud", asks=FREE)
-    busy_s = (20.0,) * 100
+    recent = Recent(busy_s=(20.0,) * 100)
     fresh = job(2, asks=FREE, application="fragile", queued_at=NOW)
     there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 15.0))  # type: ignore[type-var]
-    holding = decide(scene(there, fresh, loud, applications=APPLICATIONS, busy_s=busy_s), policy("paragon"))
+    holding = decide(scene(there, fresh, loud, applications=APPLICATIONS, recent=recent), policy("paragon"))
     assert told(holding, "job-2") == "holds_out"
     late = replace(fresh, queued_at=NOW - 61.0)
-    place = of(decide(scene(there, late, loud, applications=APPLICATIONS, busy_s=busy_s), policy("paragon")), Place)[0]
+    place = of(decide(scene(there, late, loud, applications=APPLICATIONS, recent=recent), policy("paragon")), Place)[0]
     assert place.reason.code == "least_disturbed"
     assert place.reason.numbers["relaxed"] == "llc on itself by 70"
 
@@ -171,3 +172,14 @@ def test_quasar_takes_as_few_ranks_as_meet_the_target(order: str, ranks: int) ->
     machines = [machine(number, FAST) for number in range(1, 5)]
     plan = decide(scene(asking, *machines, applications={"x": measured}), policy(order))
     assert len(of(plan, Place)[0].ranks) == ranks
+
+
+@pytest.mark.parametrize(("order", "grown"), [("paragon", 2), ("quasar", 0)])
+def test_running_job_grows_under_quasar_only_while_its_target_asks_for_more(order: str, grown: int) -> None:
+    measured = known(5, 90, by_type={"mock/fast": Estimate(value=0.01, low=0.01, high=0.01)}, measure=Measure.PROGRESS)
+    asks = spec(target=BatchTarget(finish_by_at=NOW + 60.0), nodes=Nodes(count=4, minimum=1, gang=False))
+    asks = replace(asks, resources=need(8.0))
+    machines = [machine(number, FAST) for number in range(1, 5)]
+    started = replace(running(1, *machines[:2], asks=asks, application="x"), spec=asks)
+    plan = decide(scene(started, *machines, applications={"x": measured}), policy(order))
+    assert sum(len(place.ranks) for place in of(plan, Place)) == grown
