@@ -54,7 +54,7 @@ class WorkerSetup:
 def render_user_data(setup: WorkerSetup) -> str:
     """Return the cloud-config document; the same setup gives the same text (launches are repeated literally).
 
-    Raises LaunchRejected where the machine could never reach the engine.
+    Raises LaunchRejected where the machine could never reach the engine, or this installation lacks the template.
     """
     directory = _shipped("deploy/cloud-init")
     values = {
@@ -146,7 +146,7 @@ def _shipped(name: str) -> Path:
     packages = Path(__file__).resolve().parents[1]
     found = [root / name for root in (packages / "hcloud" / "_shipped", packages) if (root / name).is_dir()]
     if not found:
-        raise ConfigError(f"this installation lacks {name}; install HCloud again")
+        raise LaunchRejected(f"this installation lacks {name}; install HCloud again")
     return found[0]
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import threading
 
+from hcloud.errors import ConfigError, ProviderUnavailable
 from providers.cloud_init import read_credential
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
@@ -44,20 +45,26 @@ class Credential:
                 return shlex.join(words)
 
     def in_user_data(self, tls_dir: str) -> dict[str, str]:
-        """Return the files that stand in the user data: none, unless set so. Raises ConfigError: no such files."""
-        return read_credential(tls_dir) if self._settings.credential == "user_data" else {}
+        """Return the files that stand in the user data, where set so. Raises ProviderUnavailable: no such files."""
+        return self._files(tls_dir) if self._settings.credential == "user_data" else {}
 
     def publish(self, owner: str, tls_dir: str) -> None:
         """See to it that the parameter holds the present files.
 
-        Raises ConfigError (no such files), ProviderUnavailable, Throttled: certainly nothing was launched.
+        Raises ProviderUnavailable (also: no such files), Throttled: certainly nothing was launched.
         """
         if self._settings.credential != "ssm":
             return
-        name, text = self.parameter_name(owner), json.dumps(read_credential(tls_dir), sort_keys=True)
+        name, text = self.parameter_name(owner), json.dumps(self._files(tls_dir), sort_keys=True)
         with self._lock:
             if self._put.get(name) == text:
                 return
             with calling(Call.READ, f"{self._provider}: writing {name}"):  # overwriting it again is harmless
                 self._clients.reading("ssm").put_parameter(Name=name, Value=text, Type="SecureString", Overwrite=True)
             self._put[name] = text
+
+    def _files(self, tls_dir: str) -> dict[str, str]:
+        try:
+            return read_credential(tls_dir)
+        except ConfigError as error:  # it can be mended while the daemon runs, so the launch waits
+            raise ProviderUnavailable(f"{self._provider}: no key for workers: {error}") from error

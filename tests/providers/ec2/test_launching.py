@@ -93,6 +93,14 @@ def test_key_is_published_once_not_with_every_launch(bench: Ec2Bench) -> None:
     assert bench.fake.count("PutParameter") == 1
 
 
+def test_launch_waits_while_there_is_no_key_for_workers(bench: Ec2Bench) -> None:
+    assert bench.bootstrap is not None
+    request = bench.order(bootstrap=replace(bench.bootstrap, tls_dir=str(bench.home / "nothing")))
+    with pytest.raises(ProviderUnavailable, match="no key for workers"):
+        bench.provider.launch(request)
+    assert run_calls(bench.fake) == []
+
+
 def test_engine_that_machines_cannot_reach_is_refused_before_anything_is_sent(bench: Ec2Bench) -> None:
     bench.settings = {key: value for key, value in bench.settings.items() if key != "scheduler_address"}
     provider = bench.build({})
