@@ -84,6 +84,8 @@ def _submitted(event: Event) -> Iterator[Line]:
 
 def _state(event: Event) -> Iterator[Line]:
     before, after = event.fields.get("from"), event.fields.get("to")
+    if after == "classified" != before:
+        return  # JOB_CLASSIFIED tells it with more
     verb = f"still {after}" if before == after else f"{before} -> {after}"
     yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
 
