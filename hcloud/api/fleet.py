@@ -41,6 +41,7 @@ class ReportName(StrEnum):
     PERFORMANCE = "performance"
     SAVINGS = "savings"
     UTILISATION = "utilisation"
+    COMMITMENTS = "commitments"
     ACCURACY = "accuracy"
 
 

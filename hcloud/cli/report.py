@@ -20,11 +20,11 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @click.option("--until", metavar="1d|TIME", help="Only until then.")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
-    """Report what was spent, how jobs fared, what was saved against all on demand, how machines were used, or how far
-    predictions of performance were from what was measured.
+    """Report what was spent, how jobs fared, what was saved against all on demand, how machines and commitments
+    were used, or how far predictions of performance were from what was measured.
 
-    NAME is cost (the default), performance, savings, utilisation or accuracy (--by application, question, type, user
-    or day). Live machines and jobs count up to now.
+    NAME is cost (the default), performance, savings, utilisation, commitments or accuracy (--by application, question,
+    type, user or day). Live machines and jobs count up to now.
     """
     client = Client()
     now = client.get("/v1/status")["now"] if since or until else 0.0

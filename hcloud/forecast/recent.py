@@ -215,7 +215,10 @@ class RecentBook:
             self._queue.append((event.at, len(self._waiting)))
 
     def _measured(self, event: Event) -> None:
+        """Take in how a job ran alone on a machine; what neighbours of ours cost it is not to be held against it."""
         machine = self._machines.get(event.instance_id or "")
+        if event.fields.get("question", "run") != "run" or not event.fields.get("alone", True):
+            return
         predicted, measured = _number(event, "predicted"), _number(event, "measured")
         if machine is not None and predicted > 0 and measured >= 0:
             machine.readings.append(measured / predicted)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
+from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
 from hcloud.report.cost import COST_KINDS, cost_table, savings_table
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
@@ -24,6 +25,7 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "performance": (performance_table, "user", PERFORMANCE_KINDS),
     "savings": (savings_table, "market", COST_KINDS),
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
+    "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "question", ACCURACY_KINDS),
 }
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)

@@ -1,0 +1,105 @@
+"""How well commitments were used: what reserved machines cost, how much of them jobs held, and whether they paid off.
+
+A reserved machine costs the same used or not. It paid off where what jobs held of it would have cost more on demand:
+above the break-even, the part of its time held at which both cost the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hcloud.model import Event, EventKind, Market
+from hcloud.pricing import HOUR_S, cost_usd, split
+from hcloud.report.cost import machine_keys
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
+from hcloud.report.grouping import Grouping
+from hcloud.report.table import ReportTable, Row, columns, share_pct
+
+COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS
+"""The events this report needs."""
+IDLE = "(unused)"
+"""The row of what nobody held, where rows are of jobs."""
+
+
+@dataclass(slots=True)
+class _Line:
+    seconds: float = 0.0
+    held_s: float = 0.0
+    usd: float = 0.0
+    unused_usd: float = 0.0
+    held_list_usd: float = 0.0
+    list_usd: float = 0.0
+
+    def add(self, other: _Line) -> None:
+        """Add another line's sums."""
+        for name in _Line.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def commitments_table(
+    events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
+) -> ReportTable:
+    """Return how reserved machines were used, by pool, market or day; or by job, user or tag who held them."""
+    lines: dict[tuple[str, ...], _Line] = {}
+    history = FleetHistory(since, until)
+    for event in events:
+        for stretch in history.take(event):
+            _count(lines, grouping, stretch)
+    for stretch in history.finish():
+        _count(lines, grouping, stretch)
+    whole = _Line()
+    for line in lines.values():
+        whole.add(line)
+    return ReportTable(
+        title=f"Commitments, used by {grouping.text}",
+        columns=columns(
+            *grouping.columns, "machine_h", "held_pct", "break_even_pct", "cost_usd", "unused_usd", "saved_usd"
+        ),
+        rows=tuple((*key, *_row(line)) for key, line in sorted(lines.items())),
+        total=("total", *("" for _ in grouping.columns[1:]), *_row(whole)),
+        notes=(
+            "reserved machines only, launch to end; held: the larger of the vCPU and the memory part that units held",
+            "break even: held so much of the time they cost what the same would have cost on demand; saved: what was "
+            "held at on-demand prices, less what the machines cost (negative: on demand would have been cheaper)",
+        ),
+    )
+
+
+def _count(lines: dict[tuple[str, ...], _Line], grouping: Grouping, stretch: Stretch) -> None:
+    if stretch.machine.market != Market.RESERVED.value:
+        return
+    fractions, rest = split([holding.share for holding in stretch.holdings])
+    usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
+    list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
+    parts = [(key, part, 1.0 - rest) for key, part in ([] if grouping.of_jobs else _machine_parts(grouping, stretch))]
+    if grouping.of_jobs:
+        held = zip(stretch.holdings, fractions, strict=True)
+        parts = [(grouping.job_key(holding.job), fraction, 1.0) for holding, fraction in held]
+        parts.append((grouping.filler(IDLE), rest, 0.0))
+    for key, part, used in parts:
+        lines.setdefault(key, _Line()).add(
+            _Line(
+                seconds=stretch.seconds * part,
+                held_s=stretch.seconds * part * used,
+                usd=usd * part,
+                unused_usd=usd * part * (1.0 - used),
+                held_list_usd=list_usd * part * used,
+                list_usd=list_usd * part,
+            )
+        )
+
+
+def _machine_parts(grouping: Grouping, stretch: Stretch) -> list[tuple[tuple[str, ...], float]]:
+    return [((key,), part) for key, part in machine_keys(grouping, stretch)]
+
+
+def _row(line: _Line) -> Row:
+    return (
+        line.seconds / HOUR_S,
+        share_pct(line.held_s, line.seconds),
+        share_pct(line.usd, line.list_usd),
+        line.usd,
+        line.unused_usd,
+        line.held_list_usd - line.usd,
+    )
