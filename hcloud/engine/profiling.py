@@ -142,6 +142,7 @@ def _become_profiler(
         launch.die_with_parent()
         launch.become_subreaper()
         signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+        _note(unit, Findings(notes=("it was ended before anything was measured",)))
         if os.getppid() == parent:
             host = EngineHost(
                 isolation=isolation,

@@ -19,7 +19,7 @@ def profiled(
         total_s=total_s,
         look=look,
     )
-    return bench.started(script, profile=request, **changes)
+    return bench.started(script, profile=request, **{"stop_grace_s": 10.0, **changes})
 
 
 class ProfilingContract(ContractSuite):

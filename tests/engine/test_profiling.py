@@ -153,7 +153,7 @@ def test_killed_keeper_takes_copies_and_loads_along(watch: Watch, machine: Machi
     unit = profiled(COUNTS_ON, sources=("integer",))
     begun(watch, unit)
     # By then one size is measured, and a source is tuned beside the program.
-    wait_until(lambda: machine.unit(unit.id).read("findings.json"), PATIENCE_S)
+    wait_until(lambda: (machine.unit(unit.id).read("findings.json") or {}).get("readings"), PATIENCE_S)
     wait_until(lambda: _with_argument(str(scratch_of(machine.unit(unit.id)))), PATIENCE_S)
     kill(machine.keeper(unit.id))
     record = watch.ended(unit)

@@ -3,6 +3,7 @@
 Of real measurements only what holds on a busy machine too is asserted; numbers are checked on known curves.
 """
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -22,8 +23,10 @@ from hcloud.profiler.caused import _ratio
 from hcloud.profiler.looking import _grows_evenly
 from hcloud.profiler.measure import Bench, Subject, measure
 from hcloud.profiler.repeats import Interval
+from hcloud.profiler.sandbox import NOBODY_UID
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
+from tests.engine.test_metrics_as_user import as_ordinary_user
 from tests.waiting import wait_until
 
 LOOP = "i=0; while :; do i=$((i+1)); [ $((i % 3000)) -ne 0 ] || echo $i/1000000000 > progress; done"
@@ -271,6 +274,19 @@ def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) ->
     findings = found(subject(workdir, LOOP, progress=PROGRESS), host, sources=("integer",), total_s=20.0)
     assert ("tolerated", "integer") in [(each.question, each.column) for each in findings.readings]
     assert any("no writable control groups" in note for note in findings.notes)
+
+
+def _as_user(workdir: Path) -> dict[str, Any]:
+    # A process that changed its user is closed to itself in /proc until it says otherwise; one born so is not.
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+    findings = found(subject(workdir, LOOP, progress=PROGRESS))
+    return {"measure": findings.measure, "columns": [each.column for each in findings.readings]}
+
+
+def test_ordinary_user_measures_the_same_things(workdir: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(workdir, NOBODY_UID, NOBODY_UID)
+    assert as_ordinary_user(lambda: _as_user(workdir)) == {"measure": "progress", "columns": ["local/here", "0.5 vCPU"]}
 
 
 # -------------------------------------------------------------------------------------------------------------- stages
