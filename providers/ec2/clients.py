@@ -6,6 +6,7 @@ must be repeated with its token by those who wrote the intent down. So writes ge
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import datetime
 from functools import cache
@@ -47,6 +48,9 @@ class Clients:
         self._settings = settings
         self._lock = threading.Lock()
         self._made: dict[tuple[str, bool], Any] = {}
+        # Its debug log holds whole requests: the worker's key, user data, signatures.
+        for name in ("boto3", "botocore"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             core = botocore.session.Session(profile=settings.profile)
             core.register_component("data_loader", _descriptions())

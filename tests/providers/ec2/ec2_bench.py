@@ -23,7 +23,7 @@ from tests.providers.ec2.fake_ec2 import INSTANCE_PROFILE, REGION, TYPES, USD_PE
 START_AT = 1_900_000_000.0
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests",
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",

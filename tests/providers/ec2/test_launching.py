@@ -1,6 +1,7 @@
 """What a launch asks EC2 for, and what it makes of EC2's answers."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -141,6 +142,17 @@ def test_answer_that_never_comes_is_unknown_and_the_token_finds_the_machine(benc
         bench.fake.release()
     assert bench.provider.launch(request).token == request.token
     assert len(bench.fake.machines()) == 1
+
+
+def test_neither_keys_nor_signatures_are_ever_logged(bench: Ec2Bench, caplog: pytest.LogCaptureFixture) -> None:
+    assert bench.bootstrap is not None
+    caplog.set_level(logging.DEBUG)
+    bench.provider = bench.restarted()
+    bench.provider.launch(bench.order())
+    key = Path(bench.bootstrap.tls_dir, "worker.key").read_text()
+    assert bench.fake.count("PutParameter") == 1
+    for secret in (key.splitlines()[1], os.environ["AWS_SECRET_ACCESS_KEY"], "Signature="):
+        assert secret not in caplog.text
 
 
 def test_command_that_machines_run_prints_the_key(bench: Ec2Bench) -> None:
