@@ -244,7 +244,10 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
 def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int, held: Sequence[int] = ()) -> list[int]:
     """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
     while True:
-        places = _search(draft, group, wanted, held)
+        if draft.suit is not None:
+            draft.suit.chosen.clear()
+        # Where nothing suited the last member of the group, nothing suits this one.
+        places = _search(draft, group, wanted, held) if group.fits_well or held or needed < group.needed else []
         if len(places) < needed and _goes_down(draft, job, group):
             _search_down(draft, group, needed, places)
         if len(places) >= needed and _pay(draft, job, group, places):
@@ -259,8 +262,6 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
     """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
     in vain from jobs that had their turn before."""
     fleet, places = draft.fleet, list[int]()
-    if draft.suit is not None:
-        draft.suit.chosen.clear()
     masks = list(_open_now(draft, group))
     if held:
         own = np.zeros(len(fleet.instances), dtype=np.bool_)
@@ -378,7 +379,7 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
     code, why = _preference_words(draft, group)
     if draft.suit is not None and group.application:
         decided = draft.suit.numbers(group.application)
-        numbers.update(decided)
+        numbers |= decided
         if "relaxed" in decided:
             code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
     text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {amount(group.resources)}"

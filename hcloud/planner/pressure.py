@@ -11,6 +11,7 @@ policy's confidence. Shapes: K resources in the order of their names, N machines
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -119,7 +120,7 @@ class Pressure:
     level: Floats
     ending: Mask
     residents: list[list[Sensitivity]]
-    changes: list[int] = field(default_factory=list)
+    changes: array[int] = field(default_factory=lambda: array("q"))
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
 
@@ -191,8 +192,8 @@ class Pressure:
         if view is None or now - view.seen > len(self.spare) // 8:
             view = self.views[who.name] = View(suits=self._suited(who), seen=now)
         elif view.seen < now:
-            changed = np.array(self.changes[view.seen :], dtype=np.intp)
-            view.suits[changed] = (self.state[:, changed] >= who.bounds[:, None]).all(axis=0)
+            changed = np.frombuffer(self.changes[view.seen :], dtype=np.int64)
+            view.suits[changed] = (self.state.take(changed, axis=1) >= who.bounds[:, None]).all(axis=0)
             view.seen = now
         return view.suits
 

@@ -147,8 +147,9 @@ class Suitability:
         if who is None or pressure is None:
             return self._best_type(fits, preference)
         now = fits & ~pressure.ending
-        found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
-        if found is None and neighbours_too is not None:
+        if neighbours_too is None:
+            found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
+        else:
             found = select_relaxed(
                 pressure, who, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
             )
