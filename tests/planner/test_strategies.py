@@ -1,0 +1,174 @@
+"""Who goes where under the paper's strategies: single decisions with the numbers that made them."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.forecast.recent import Recent, Release
+from hcloud.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
+from hcloud.planner.plan import Launch, Place, Plan
+from hcloud.planner.strategies import soft_limit
+from hcloud.policy import Caps, MappingPolicy, Policy, Provisioning, Strategy
+from hcloud.quality import Delivered, TypeQuality
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.strategies_provisioning import classification
+
+RESERVED = offer("r16", vcpus=16.0, usd_per_h=0.3, market=Market.RESERVED, available=0)
+SMALL, FULL = offer("small", vcpus=2.0, usd_per_h=0.1), offer("full", vcpus=16.0, usd_per_h=0.8)
+KNOWN = {"calm": classification(0.1), "keen": classification(0.97)}
+
+
+def under(strategy: Strategy, mapping: MappingPolicy = "p8", **changes: float) -> Policy:
+    """A policy of this strategy."""
+    return Policy(provisioning=Provisioning(strategy=strategy, mapping=mapping, **changes))
+
+
+def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
+    """A reserved machine of 16 vCPUs with one unit on it, so large."""
+    on = machine(number, RESERVED, idle_since=None)
+    return running(90 + number, on, asks=spec(resources=need(vcpus))), on
+
+
+def decided(*things: Job | Instance | Offer, policy: Policy, recent: Recent | None = None) -> Plan:
+    """Plan with what is known of the applications."""
+    return decide(scene(*things, applications=KNOWN, recent=recent or Recent()), policy)
+
+
+def launched(plan: Plan) -> list[str]:
+    """The types of what is launched."""
+    return [a.offer.instance_type.name for a in of(plan, Launch)]
+
+
+# -------------------------------------------------------------------------------------------------- what may be rented
+@pytest.mark.parametrize(
+    ("strategy", "types"),
+    [("best_value", ["r16"]), ("sr", ["r16"]), ("odf", ["full"]), ("odm", ["small"]), ("hf", ["r16"]), ("hm", ["r16"])],
+)
+def test_strategies_differ_in_what_they_launch(strategy: Strategy, types: list[str]) -> None:
+    assert launched(decided(job(1), replace(RESERVED, available=1), SMALL, FULL, policy=under(strategy))) == types
+
+
+def test_under_sr_jobs_wait_for_reserved_machines_that_are_all_out() -> None:
+    busy = reserved_in_use(16)
+    plan = decided(job(1), *busy, RESERVED, SMALL, FULL, policy=under("sr"))
+    assert not of(plan, Launch)
+    assert told(plan, "job-1") == "sold_out"
+
+
+def test_the_largest_of_a_provider_without_full_servers_counts_as_full() -> None:
+    middle = offer("middle", vcpus=8.0, usd_per_h=0.4)
+    assert launched(decided(job(1), SMALL, middle, policy=under("odf"))) == ["middle"]
+
+
+# -------------------------------------------------------------------------------------------------------- mapping by P8
+def test_below_the_soft_limit_everybody_goes_to_reserved_machines() -> None:
+    plan = decided(job(1, application="calm"), *reserved_in_use(8), SMALL, FULL, policy=under("hm"))
+    assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+
+
+def test_above_it_a_job_that_can_do_without_is_served_on_demand_and_one_that_cannot_is_not() -> None:
+    busy = reserved_in_use(12)
+    calm = decided(job(1, application="calm"), *busy, SMALL, FULL, policy=under("hm"))
+    assert (launched(calm), of(calm, Place)) == (["small"], [])
+    keen = decided(job(1, application="keen"), *busy, SMALL, FULL, policy=under("hm"))
+    assert (launched(keen), [a.ranks[0].instance_id for a in of(keen, Place)]) == ([], ["inst-1"])
+
+
+def test_hf_rents_full_servers_only() -> None:
+    plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=under("hf"))
+    assert launched(plan) == ["full"]
+
+
+def test_what_a_type_delivered_decides_who_can_do_with_it() -> None:
+    seen = [
+        Delivered(provider="mock", region="r", instance_type="small", market=Market.ON_DEMAND, quality=0.05)
+        for _ in range(40)
+    ]
+    poor = Recent(quality=TypeQuality.of(seen))
+    plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=under("hm"), recent=poor)
+    assert launched(plan) == ["full"]
+
+
+def test_idle_reserved_machine_is_used_whatever_the_limit() -> None:
+    full, idle = reserved_in_use(16), machine(2, offer("r2", vcpus=2.0, market=Market.RESERVED))
+    plan = decided(job(1, application="calm"), *full, idle, SMALL, FULL, policy=under("hm"))
+    assert (launched(plan), [a.ranks[0].instance_id for a in of(plan, Place)]) == ([], ["inst-2"])
+
+
+def test_above_the_hard_limit_a_demanding_job_waits_until_it_has_waited_longer_than_a_spin_up() -> None:
+    busy, policy = reserved_in_use(15.5), under("hm")
+    fresh = job(1, application="keen", submitted_at=NOW - 5)
+    plan = decided(fresh, *busy, SMALL, FULL, policy=policy)
+    assert (launched(plan), told(plan, "job-1")) == ([], "waits_for_reserved")
+    assert plan.actions[-1].reason.numbers["spin_up_s"] == 30.0
+    overdue = job(1, application="keen", submitted_at=NOW - 31)
+    assert launched(decided(overdue, *busy, SMALL, FULL, policy=policy)) == ["full"]
+
+
+def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> None:
+    busy, fresh = reserved_in_use(15.5), job(1, application="keen", submitted_at=NOW - 5)
+    often, seldom = (
+        Recent(releases=tuple(Release(at=NOW - gap * n, vcpus=4.0) for n in range(9, 0, -1))) for gap in (2, 90)
+    )
+    assert not launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), recent=often))
+    assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), recent=seldom)) == ["full"]
+
+
+def test_where_nothing_can_be_rented_reserved_room_is_given_to_whoever_waits() -> None:
+    policy = replace(under("hm"), caps=Caps(max_instances=1))
+    plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=policy)
+    assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+
+
+def test_nothing_reserved_means_on_demand_at_once() -> None:
+    assert launched(decided(job(1, application="keen"), SMALL, FULL, policy=under("hm"))) == ["full"]
+
+
+def test_kind_of_job_decides_where_nothing_is_known_of_it() -> None:
+    service = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=5.0))
+    batch = spec(target=BatchTarget(finish_within_s=9e4))
+    busy, policy = reserved_in_use(12), under("hm", assumed_quality_batch=0.1, assumed_quality_service=0.96)
+    assert of(decided(job(1, asks=service), *busy, SMALL, FULL, policy=policy), Place)
+    assert launched(decided(job(1, asks=batch), *busy, SMALL, FULL, policy=policy)) == ["small"]
+
+
+# ------------------------------------------------------------------------------------------- mappings to compare with
+@pytest.mark.parametrize(
+    ("mapping", "in_use", "application", "placed"),
+    [
+        ("p2", 1.0, "keen", True),
+        ("p2", 1.0, "calm", False),
+        ("p4", 1.0, "calm", False),
+        ("p5", 7.0, "calm", True),
+        ("p5", 9.0, "keen", False),
+        ("p7", 9.0, "calm", True),
+    ],
+)
+def test_mappings_send_jobs_where_the_paper_says(
+    mapping: MappingPolicy, in_use: float, application: str, placed: bool
+) -> None:
+    waiting = job(1, application=application)
+    plan = decided(waiting, *reserved_in_use(in_use), SMALL, FULL, policy=under("hm", mapping))
+    assert bool(of(plan, Place)) is placed
+    assert bool(of(plan, Launch)) is not placed
+
+
+def test_fair_coin_falls_on_both_sides_and_on_the_same_one_again() -> None:
+    busy, policy = reserved_in_use(1), under("hm", "p1")
+    plans = [decided(job(1, submitted_at=NOW - n), *busy, SMALL, FULL, policy=policy) for n in range(40)]
+    assert 8 <= sum(bool(of(plan, Place)) for plan in plans) <= 32
+    assert plans == [decided(job(1, submitted_at=NOW - n), *busy, SMALL, FULL, policy=policy) for n in range(40)]
+
+
+# ---------------------------------------------------------------------------------------------------------- soft limit
+def test_soft_limit_falls_with_a_growing_queue_and_rises_while_nothing_queues() -> None:
+    own = Provisioning()
+
+    def limit(*queue: tuple[float, int]) -> float:
+        return soft_limit(scene(recent=Recent(queue=queue)), own)
+
+    assert limit() == 0.65
+    assert limit((NOW - 400, 2), (NOW - 10, 12)) == pytest.approx(0.55)
+    assert limit((NOW - 10, 500)) == 0.3
+    assert limit((NOW - 900, 3), (NOW - 600, 0)) == pytest.approx(0.75)
+    assert limit((NOW - 90_000, 0)) == 0.9
