@@ -95,7 +95,8 @@ class Application:
 
     ``inputs`` are the inputs (digests) with which it is known to behave alike, oldest first, each with its performance
     as a factor of ``cells``; 0: alike, but never measured. ``cells``: performance per second and pressures, by question
-    and column; performance on types is that with ``reference_vcpus``. ``use``: resource use of a run alone (see
+    and column; performance on types is that with ``reference_vcpus``. ``spreads``: how far from each cell the truth may
+    lie (95 %): of performance as natural logarithm, of pressures in points. ``use``: resource use of a run alone (see
     :class:`Findings`). ``profiled_at``, ``looked_at``: when it was last profiled as a whole, or looked at; None: never.
     ``run_s``: how long its jobs run. ``missed``: of the last measurements, which were not as predicted.
     """
@@ -105,6 +106,7 @@ class Application:
     inputs: Mapping[str, float] = field(default_factory=dict)
     measure: Measure | None = None
     cells: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    spreads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     use: tuple[float, ...] = ()
     type_column: str = ""
     reference_vcpus: float = 0.0

@@ -212,6 +212,7 @@ applications = st.builds(
     inputs=st.dictionaries(words, finite, max_size=3),
     measure=st.none() | st.sampled_from(Measure),
     cells=st.dictionaries(words, st.dictionaries(texts, finite, max_size=3), max_size=2),
+    spreads=st.dictionaries(words, st.dictionaries(texts, finite, max_size=3), max_size=2),
     use=st.lists(finite, max_size=4).map(tuple),
     type_column=texts,
     reference_vcpus=finite,

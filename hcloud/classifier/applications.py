@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from hcloud.classifier.library import Drift, Measured, Question
 from hcloud.errors import BadInput
-from hcloud.known import Application, Estimate, Findings, Measure
+from hcloud.known import Application, Estimate, Findings, Measure, Reading
 from hcloud.model import JobSpec, ProfileRequest
 
 TRUSTED_INPUTS = 3
@@ -29,6 +29,9 @@ MOST_INPUTS = 200
 MOST_RUNS = 12
 FEED_WEIGHT = 0.3
 """How much of a known cell one more measurement replaces: jobs share machines, so single ones are noisy."""
+RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
+"""How far one run of a job may be from its usual performance, and how sure many can make us (natural logarithms);
+limits of a reading further off than this factor say no more than it does."""
 PROGRAM_CHARS = 80
 WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 """Measures in fractions of a whole job, whose scale is the input's."""
@@ -197,17 +200,20 @@ def learn(
     """
     row = row or Application(name=identity.name, program=identity.program)
     if None not in (row.measure, findings.measure) and row.measure is not findings.measure:
-        row = replace(row, measure=None, cells={}, inputs={}, use=())
+        row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=())
     cells = {question: dict(columns) for question, columns in row.cells.items()}
+    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
     for reading in findings.readings:
         if _usable(reading.question, reading.value):
             cells.setdefault(reading.question, {})[reading.column] = reading.value
+            spreads.setdefault(reading.question, {})[reading.column] = _spread(reading)
     base = not request.look and bool(request.sources or len(request.steps_vcpus) > 1)
     measured = bool(findings.readings)
     return replace(
         row,
         measure=findings.measure or row.measure,
         cells=cells,
+        spreads=spreads,
         use=(findings.use if base or request.look else row.use) or findings.use or row.use,
         inputs=_with_input(row.inputs, identity.input, 1.0) if measured else row.inputs,
         type_column=request.type_column if base or not row.type_column else row.type_column,
@@ -218,6 +224,14 @@ def learn(
         runs=(*row.runs, run)[-MOST_RUNS:],
         missed=() if base and measured else row.missed,
     )  # fmt: skip
+
+
+def _spread(reading: Reading) -> float:
+    """Return how far from a reading the truth may lie (95 %), on its question's axis."""
+    if Question(reading.question).scale is Question.CAUSED.scale:
+        return max(reading.high - reading.value, reading.value - reading.low, 0.0)
+    low, high = max(reading.low, reading.value / WIDEST), min(max(reading.high, reading.value), reading.value * WIDEST)
+    return math.log(max(high / reading.value, reading.value / low))
 
 
 def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool:
@@ -291,11 +305,17 @@ def feed(
     if predicted is not None and alone:
         missed = Drift(missed=row.missed).seen(predicted, measured).missed
     cells = {question: dict(columns) for question, columns in row.cells.items()}
-    types = cells.setdefault(Question.TYPE.value, {})
-    known = types.get(type_column)
+    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
+    types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})
+    known, unsure = types.get(type_column), spread.get(type_column, 0.0)
     if _usable(Question.TYPE.value, measured) and (alone or known is None or measured > known):
-        types[type_column] = measured if known is None else known ** (1 - FEED_WEIGHT) * measured**FEED_WEIGHT
-    return replace(row, cells=cells, missed=missed)
+        # The less sure the cell, the more a measurement of a whole run counts.
+        weight = max(FEED_WEIGHT, unsure**2 / (unsure**2 + RUN_SPREAD**2))
+        types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
+        spread[type_column] = (
+            RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
+        )
+    return replace(row, cells=cells, spreads=spreads, missed=missed)
 
 
 def ran(row: Application, run_s: float) -> Application:

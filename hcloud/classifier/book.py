@@ -6,6 +6,7 @@ anew only when a good part of the rows has changed; and one call classifies only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -19,6 +20,8 @@ REFIT_SHARE = 0.05
 """Fit again when this part of the fitted rows is new or has changed since."""
 CLASSIFIED_AT_ONCE = 10
 """Applications classified in one call; the others keep what was believed of them, or come next time."""
+TO_80 = 1.2815515655446004 / 1.959963984540054
+"""From 95 % limits to 80 % limits."""
 K = TypeVar("K", str, int)
 
 
@@ -79,7 +82,7 @@ class Book:
                 if left <= 0:
                     continue
                 left -= 1
-                belief = replace(fitted.classify(measured_of(row)), measure=row.measure)
+                belief = _widened(replace(fitted.classify(measured_of(row)), measure=row.measure), row)
                 self._beliefs[row.name] = (self._fit_number, row.revision, belief)
             found[key] = _scaled(belief, scale_of(row, key))
         return found
@@ -112,6 +115,36 @@ class Book:
                     yield Surprise(
                         application=after, question=question, column=column, estimate=estimate, measured=value
                     )
+
+
+def _widened(belief: Classification, row: Application) -> Classification:
+    """Return a belief with limits as wide as the measurements it rests on: nothing is known better than they are."""
+    nodes = {int(column): spread for column, spread in row.spreads.get("nodes", {}).items()}
+    return replace(
+        belief,
+        by_type=_wide_ratios(belief.by_type, row.spreads.get("type", {})),
+        by_step=_wide_ratios(belief.by_step, row.spreads.get("step", {})),
+        by_nodes=_wide_ratios(belief.by_nodes, nodes),
+        tolerated=_wide_scores(belief.tolerated, row.spreads.get("tolerated", {})),
+        caused=_wide_scores(belief.caused, row.spreads.get("caused", {})),
+    )
+
+
+def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> dict[K, Estimate]:
+    """Widen performance on its logarithmic axis: measured cells by their own spread, others by the least of them."""
+    least, widened = min(spreads.values(), default=0.0), dict[K, Estimate]()
+    for column, each in answers.items():
+        factor = math.exp(spreads.get(column, least) * TO_80)
+        widened[column] = replace(each, low=each.low / factor, high=each.high * factor)
+    return widened
+
+
+def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) -> dict[str, Estimate]:
+    widened = {}
+    for column, each in answers.items():
+        more = spreads.get(column, 0.0) * TO_80
+        widened[column] = replace(each, low=max(0.0, each.low - more), high=min(100.0, each.high + more))
+    return widened
 
 
 def _scaled(belief: Classification, scale: float) -> Classification:

@@ -187,3 +187,15 @@ def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
 def test_run_time_follows_what_ran() -> None:
     assert ran(known(), 60.0).run_s == 60.0
     assert 60.0 < (ran(ran(known(), 60.0), 90.0).run_s or 0) < 90.0
+
+
+def test_the_less_sure_a_cell_is_the_more_a_run_corrects_it() -> None:
+    expected = Estimate(value=10.0, low=5.0, high=20.0)
+    wide = tuple(replace(each, low=each.value / 3, high=each.value * 3) for each in readings())
+    unsure = learn(None, identify(spec()), BASE, findings(readings=wide), "job-2", 7.0)
+    corrected = feed(unsure, "mock/small", 5.0, expected, alone=True)
+    assert (
+        corrected.cells["type"]["mock/small"]
+        < feed(known(), "mock/small", 5.0, expected, alone=True).cells["type"]["mock/small"]
+    )
+    assert corrected.spreads["type"]["mock/small"] < unsure.spreads["type"]["mock/small"]

@@ -102,3 +102,13 @@ def test_cell_measured_after_it_was_estimated_is_a_surprise_once() -> None:
     book.believe([before.name])
     book.follow(rows(replace(before, cells=cells, revision=3, runs=("job-2", "job-3"), run_s=4.0)))
     assert book.surprises == []
+
+
+def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
+    sure, unsure = row(1), row(2, spreads={"type": {"mock/small": 0.7}, "step": {"1 vCPU": 0.0, "2 vCPU": 0.0}})
+    book = Book()
+    book.follow(rows(sure, unsure))
+    narrow, wide = (each.by_type["mock/small"] for each in book.believe([sure.name, unsure.name]).values())
+    assert narrow.high / narrow.low < 1.5
+    assert wide.high / wide.low > 2.0
+    assert wide.low < wide.value < wide.high
