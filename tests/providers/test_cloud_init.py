@@ -22,6 +22,7 @@ from hcloud.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import LaunchRequest, WorkerBootstrap
 from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, read_credential, render_user_data
 from tests.house.tree import ROOT
+from tests.waiting import wait_until
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: no metadata asked for")
 SCRIPTS = ROOT / "deploy" / "cloud-init"
@@ -313,6 +314,16 @@ def metadata() -> Iterator[tuple[str, dict[str, str]]]:
     thread.join()
 
 
+def until_noticed(host: Host, url: str) -> None:
+    """Look again and again, as the service does: on a busy machine an answer may come too late for one look."""
+
+    def noticed() -> bool:
+        host.run("notice", "--once", METADATA_URL=url)
+        return (host.root / "run/hcloud/preempt.json").exists()
+
+    wait_until(noticed, timeout_s=60)
+
+
 @needs_curl
 def test_interruption_in_the_metadata_becomes_the_workers_notice(
     host: Host, metadata: tuple[str, dict[str, str]]
@@ -322,8 +333,8 @@ def test_interruption_in_the_metadata_becomes_the_workers_notice(
     host.run("notice", "--once", METADATA_URL=url)
     assert not notice.exists()
     answers["/latest/meta-data/spot/instance-action"] = '{"action": "terminate", "time": "2030-03-17T17:46:40Z"}'
-    done = host.run("notice", "--once", METADATA_URL=url)
-    assert json.loads(notice.read_text()) == {"preempt_at": NOW}, done.stderr
+    until_noticed(host, url)
+    assert json.loads(notice.read_text()) == {"preempt_at": NOW}
 
 
 def test_metadata_that_does_not_answer_is_no_notice(host: Host) -> None:
@@ -339,5 +350,5 @@ def test_preemption_on_gce_becomes_a_notice(tmp_path: Path, metadata: tuple[str,
     host.run("notice", "--once", METADATA_URL=url)
     assert not (host.root / "run/hcloud/preempt.json").exists()
     answers["/computeMetadata/v1/instance/preempted"] = "TRUE"
-    host.run("notice", "--once", METADATA_URL=url)
+    until_noticed(host, url)
     assert "preempt_at" in json.loads((host.root / "run/hcloud/preempt.json").read_text())

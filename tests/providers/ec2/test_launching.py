@@ -27,6 +27,7 @@ from providers.ec2.clients import Clients
 from providers.ec2.credential import Credential
 from tests.providers.ec2.ec2_bench import Ec2Bench, settings_for
 from tests.providers.ec2.fake_ec2 import REGION, FakeEc2, orders_in
+from tests.waiting import wait_until
 
 
 def offer_of(bench: Ec2Bench, market: Market, type_name: str = "m5.large", zone: str = f"{REGION}a") -> Offer:
@@ -138,6 +139,7 @@ def test_answer_that_never_comes_is_unknown_and_the_token_finds_the_machine(benc
     try:
         with pytest.raises(OutcomeUnknown):
             impatient.launch(request)
+        wait_until(lambda: not bench.fake.unused_faults() and bench.fake.machines(), timeout_s=60)
     finally:
         bench.fake.release()
     assert bench.provider.launch(request).token == request.token
