@@ -371,7 +371,7 @@ class Profiling:
     patience_s: PositiveSeconds = 300.0
     """A job that has waited this long for its profiling to start, or for its end, goes on without."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
-    """Types to profile on, with * and ? as wildcards; the two cheapest allowed ones that fit a job are used."""
+    """Types to profile on, with * and ? as wildcards. Used are the cheapest with a vCPU to spare, and another one."""
 
     def __post_init__(self) -> None:
         _check_order("run_s", self.run_s, "total_s", self.total_s)

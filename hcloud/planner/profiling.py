@@ -38,6 +38,8 @@ from hcloud.policy import Profiling
 SOURCES = ("llc-capacity", "memory-bandwidth")
 """The two sources of interference that are tuned: both felt from other cores, and between them they tell most of what
 the others do (iBench ch. 5; two probes per question as in Paragon §2.2)."""
+NEIGHBOUR_VCPUS = 1.0
+"""What a machine to profile on should have beside the job: for the source of interference, and for who measures."""
 FRUITLESS_RUNS = 3
 """A program of which so many runs could not learn anything is not profiled again."""
 STOP_MARGIN_S = 30.0
@@ -297,7 +299,10 @@ def _idle_machine(draft: Draft, offer: Offer) -> bool:
 
 
 def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
-    """Return the cheapest offer of each of the two cheapest types that suit; never spot, which may go in the middle."""
+    """Return the cheapest offer with a vCPU left for a neighbour (else: the cheapest), and the cheapest other type.
+
+    Never spot, which may go in the middle.
+    """
     key = (job.spec.resources, job.spec.instance_types)
     known = desk.offers.get(key)
     if known is None:
@@ -313,7 +318,10 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
         suits = job.spec.may_run_on(name) and patterns.may_run_on(name) and offer.market is not Market.SPOT
         if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer):
             cheapest.setdefault((offer.provider, name), offer)
-    return list(cheapest.values())[:2]
+    found, needed = list(cheapest.values()), job.spec.resources.vcpus + NEIGHBOUR_VCPUS
+    roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
+    first = [roomy] if roomy is not None else found[:1]
+    return first + [each for each in found if each not in first][:1]
 
 
 def _can_be_had(draft: Draft, offer: Offer) -> bool:

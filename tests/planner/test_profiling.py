@@ -80,6 +80,14 @@ def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
     assert not of(decide(scene(asked, SMALL)), Profile)
 
 
+def test_first_machine_has_room_for_a_neighbour_where_there_is_one() -> None:
+    tiny = offer("tiny", vcpus=1.0, usd_per_h=0.05)
+    (action,) = of(decide(scene(new(), tiny, LARGE, SMALL), ALWAYS), Profile)
+    assert [run.instance_types for run in action.runs] == [("small",), ("tiny",)]
+    (alone,) = of(decide(scene(new(), tiny), ALWAYS), Profile)
+    assert [run.instance_types for run in alone.runs] == [("tiny",)]
+
+
 def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
     asked = new()
     plan = decide(knowing(scene(asked, machine(1)), row_of(asked)), ALWAYS)
