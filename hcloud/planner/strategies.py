@@ -149,21 +149,30 @@ class Hybrid:
     full_from: Mapping[str, float]
     rented: list[Offer]
     _suits: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
+    _known: dict[tuple[str, str], tuple[Leaning, Leaning]] = field(default_factory=dict)
     _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
     def leaning(self, job: Job) -> Leaning:
         """Return what the mapping policy looks at in ``job``, and nothing else of it."""
-        name, snapshot = self.policy.mapping, self.snapshot
+        name = self.policy.mapping
+        if name == "p8":
+            waited_s = self.snapshot.now - max(job.submitted_at, job.not_before_at)
+            return self._kinds(job)[waited_s > self.spin_up_s]
         if name == "p1":
             return Leaning(heads=_heads(job))
         if name in _NEEDS_ABOVE:
-            return Leaning(quality=float(quality_needed(snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
-        if name in _FILLED_TO:
-            return PLAIN
-        waited_s = snapshot.now - max(job.submitted_at, job.not_before_at)
-        needed = round(quality_needed(snapshot, self.policy, job), 2)
-        return Leaning(quality=needed, overdue=waited_s > self.spin_up_s)
+            return Leaning(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
+        return PLAIN
+
+    def _kinds(self, job: Job) -> tuple[Leaning, Leaning]:
+        """Return how jobs of this application and kind of target lean under P8, in time and overdue."""
+        kind = (job.application, job.spec.target.kind)
+        known = self._known.get(kind)
+        if known is None:
+            needed = round(quality_needed(self.snapshot, self.policy, job), 2)
+            known = self._known[kind] = Leaning(quality=needed), Leaning(quality=needed, overdue=True)
+        return known
 
     def _side(self, leaning: Leaning, size: Resources) -> bool | None:
         """Return True for reserved only, False for rented only, None for both (P1-P4 where both could serve it)."""
