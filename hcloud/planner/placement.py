@@ -245,7 +245,7 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
     """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
     while True:
         if draft.suit is not None:
-            draft.suit.chosen.clear()
+            draft.suit.aim_at(job)
         # Where nothing suited the last member of the group, nothing suits this one.
         places = _search(draft, group, wanted, held) if group.fits_well or held or needed < group.needed else []
         if len(places) < needed and _goes_down(draft, job, group):

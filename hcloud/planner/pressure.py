@@ -108,7 +108,7 @@ class Pressure:
     """The state of all machines. ``state`` has shape ``(2 K, N)``: headroom by resource, then what is caused there,
     negative; so that everything asked of a machine is a lower bound. ``spare`` is the sum over both, shape ``(N,)``:
     small where the fit is tight. ``level``: the pool of each machine.
-    ``prior``: what a resident nothing is known of counts as; ``ending``: machines with units that were asked to end.
+    ``prior``: what a resident nothing is known of counts as; ``quiet``: machines without units that were asked to end.
     """
 
     sources: tuple[str, ...]
@@ -118,7 +118,7 @@ class Pressure:
     state: Floats
     spare: Floats
     level: Floats
-    ending: Mask
+    quiet: Mask
     residents: list[list[Sensitivity]]
     changes: array[int] = field(default_factory=lambda: array("q"))
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
@@ -133,6 +133,10 @@ class Pressure:
     def caused(self) -> Floats:
         """What residents of each machine cause, shape ``(K, N)``."""
         return -self.state[len(self.sources) :]
+
+    def caused_on(self, at: int) -> Floats:
+        """Return what residents of machine ``at`` cause, shape ``(K,)``."""
+        return -self.state[len(self.sources) :, at]
 
     def of(self, application: str) -> Sensitivity:
         """Return what is known of an application, else the prior."""
@@ -262,7 +266,7 @@ def open_pressure(
         state=state,
         spare=state.sum(axis=0),
         level=_pools(state[:count], classes),
-        ending=np.array(ending, dtype=np.bool_),
+        quiet=~np.array(ending, dtype=np.bool_),
         residents=present,
     )
 

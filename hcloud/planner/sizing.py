@@ -199,16 +199,20 @@ def _size(platform: Platform, vcpus: float, nodes: int, would: Performance, targ
     )
 
 
-def least(found: Sequence[Size], confidence: float) -> Size | None:
-    """Return the size with the least resources that meets the target with ``confidence``; else the most probable one.
+def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
+    """Return sizes, best first: those that meet the target with ``confidence``, then the more probable ones.
 
-    Cheapest first, then few nodes, few vCPUs, the column's name. None: there are no sizes.
+    Of those that meet it the least resources: cheapest first, then few nodes, few vCPUs, the column's name.
     """
 
-    def resources(size: Size) -> tuple[float, int, float, str]:
-        return (round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
+    def order(size: Size) -> tuple[bool, float, float, int, float, str]:
+        enough = size.probability >= confidence
+        doubt = 0.0 if enough else -round(size.probability, 9)
+        return (not enough, doubt, round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
-    enough = [size for size in found if size.probability >= confidence]
-    if enough:
-        return min(enough, key=resources)
-    return min(found, key=lambda size: (-round(size.probability, 9), *resources(size)), default=None)
+    return sorted(found, key=order)
+
+
+def least(found: Iterable[Size], confidence: float) -> Size | None:
+    """Return the first of :func:`ranked`; None: there are no sizes."""
+    return next(iter(ranked(found, confidence)), None)

@@ -20,7 +20,7 @@ from hcloud.planner.arq import run_s, slack_s, switch_point
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
 from hcloud.planner.paragon import Selection, select, select_relaxed
 from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
-from hcloud.planner.sizing import expected, wanted_performance
+from hcloud.planner.sizing import Platform, expected, loss_beside, ranked, sizes, wanted_performance
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
@@ -32,7 +32,9 @@ NAMED = 8
 
 @dataclass(slots=True, eq=False)
 class Suitability:
-    """The state and its answers for one plan. ``chosen``: what the search under way has selected."""
+    """The state and its answers for one plan. ``chosen``: what the search under way has selected;
+    ``loss``: what the job is expected to lose there beside its neighbours; ``aim``: the performance wanted of it, at so
+    many vCPUs on so many nodes."""
 
     snapshot: Snapshot
     policy: Policy
@@ -43,6 +45,9 @@ class Suitability:
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
     preferences: dict[str, Amounts] = field(default_factory=dict)
+    aim: tuple[float, float, int] | None = None
+    aims: dict[tuple[str, float, float, int], Amounts] = field(default_factory=dict)
+    loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
     @property
@@ -126,9 +131,11 @@ class Suitability:
 
     def preference(self, application: str) -> Amounts | None:
         """Return by machine how slow its type is for an application, as a logarithm; a type not known of is average."""
-        known = self.known(application)
-        if self.policy.placement.order not in KNOWS_TYPES or known is None or not known.by_type:
+        known, order = self.known(application), self.policy.placement.order
+        if order not in KNOWS_TYPES or known is None or not known.by_type:
             return None
+        if order == "quasar" and self.aim is not None:
+            return self._least_type(application, known, self.aim)
         found = self.preferences.get(application)
         if found is None:
             speeds = {column: -math.log(each.value) for column, each in known.by_type.items() if each.value > 0}
@@ -138,6 +145,42 @@ class Suitability:
             self.preferences[application] = found
         return found
 
+    def aim_at(self, job: Job) -> None:
+        """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar)."""
+        self.chosen.clear()
+        self.loss, self.aim, known = 0.0, None, self.known(job.application)
+        if self.policy.placement.order == "quasar" and known is not None:
+            target = wanted_performance(job, known, self.snapshot.now, self.policy.placement.tolerance)
+            if target is not None:
+                self.aim = (float(f"{target:.3g}"), job.spec.resources.vcpus, job.spec.nodes.count)
+
+    def _least_type(self, application: str, known: Classification, aim: tuple[float, float, int]) -> Amounts:
+        """Return by machine the rank of its type: the least resources that meet the target, then the rest.
+
+        Types of which nothing is known come after those that meet it and before those that do not.
+        """
+        found = self.aims.get((application, *aim))
+        if found is None:
+            target, vcpus, nodes = aim
+            options = sizes(known, self._platforms(nodes), target, asked_vcpus=vcpus, steps=[vcpus], nodes=[nodes])
+            order = ranked(options, self.policy.placement.confidence)
+            enough = sum(size.probability >= self.policy.placement.confidence for size in order)
+            ranks = {size.platform.column: float(rank) for rank, size in enumerate(order)}
+            of_types = np.array([ranks.get(column, enough - 0.5) for column in self.fleet.type_columns])
+            found = of_types[self.fleet.type_at] if of_types.size else np.zeros(0)
+            self.aims[(application, *aim)] = found
+        return found
+
+    def _platforms(self, nodes: int) -> list[Platform]:
+        """Return the types of the machines at hand, each at the lowest price one of them has."""
+        cheapest: dict[str, Platform] = {}
+        for at, instance in enumerate(self.fleet.instances):
+            column, price = self.fleet.type_columns[int(self.fleet.type_at[at])], instance.offer.price_usd_per_h
+            if column not in cheapest or price < cheapest[column].price_usd_per_h:
+                size = instance.capacity.vcpus
+                cheapest[column] = Platform(column=column, vcpus=size, price_usd_per_h=price, machines=nodes)
+        return [cheapest[column] for column in sorted(cheapest)]
+
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
 
@@ -146,7 +189,7 @@ class Suitability:
         preference, who, pressure = self.preference(application), self.who(application), self.pressure
         if who is None or pressure is None:
             return self._best_type(fits, preference)
-        now = fits & ~pressure.ending
+        now = fits & pressure.quiet
         if neighbours_too is None:
             found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
         else:
@@ -156,6 +199,8 @@ class Suitability:
         if found is None:
             return -1
         self.chosen.append(found)
+        if found.relaxed:
+            self.loss = max(self.loss, loss_beside(who, pressure.caused_on(found.at)))
         return found.at
 
     def _best_type(self, fits: Mask, preference: Amounts | None) -> int:
@@ -196,7 +241,7 @@ class Suitability:
         who, pressure = self.who(application), self.pressure
         if who is None or pressure is None:
             return math.inf
-        roomy = self.fleet.fitting_now(demand, among) & ~pressure.ending
+        roomy = self.fleet.fitting_now(demand, among) & pressure.quiet
         best = select_relaxed(pressure, who, roomy, None, neighbours_too=True, work_cells=self.work_cells)
         if best is None:
             return 0.0
@@ -242,6 +287,8 @@ class Suitability:
             "suited": min(selection.among for selection in chosen),
             "margin": round(min(selection.margin for selection in chosen), 2),
         }
+        if self.loss > 0.0:
+            numbers["expected_loss"] = round(self.loss, 4)
         return {**numbers, **_relaxed(chosen)}
 
 

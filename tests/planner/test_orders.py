@@ -183,3 +183,21 @@ def test_running_job_grows_under_quasar_only_while_its_target_asks_for_more(orde
     started = replace(running(1, *machines[:2], asks=asks, application="x"), spec=asks)
     plan = decide(scene(started, *machines, applications={"x": measured}), policy(order))
     assert sum(len(place.ranks) for place in of(plan, Place)) == grown
+
+
+@pytest.mark.parametrize(("order", "taken"), [("paragon", "inst-2"), ("quasar", "inst-1")])
+def test_quasar_takes_the_cheapest_type_that_meets_the_target_where_paragon_takes_the_best(
+    order: str, taken: str
+) -> None:
+    def sure(value: float) -> Estimate:
+        return Estimate(value=value, low=value, high=value)
+
+    both = known(5, 90, by_type={"mock/slow": sure(0.01), "mock/fast": sure(0.04)}, measure=Measure.PROGRESS)
+    cheap, dear = machine(1, SLOW), machine(2, offer("fast", vcpus=8.0, usd_per_h=0.9))
+    asks = spec(target=BatchTarget(finish_by_at=NOW + 150.0))
+    waiting = job(1, asks=asks, application="x", queued_at=NOW)
+    plan = decide(scene(waiting, cheap, dear, applications={"x": both}), policy(order))
+    assert of(plan, Place)[0].ranks[0].instance_id == taken
+    hurried = replace(waiting, spec=replace(asks, target=BatchTarget(finish_by_at=NOW + 50.0)))
+    plan = decide(scene(hurried, cheap, dear, applications={"x": both}), policy(order))
+    assert of(plan, Place)[0].ranks[0].instance_id == "inst-2"
