@@ -133,7 +133,8 @@ def margin(pressure: Pressure, who: Sensitivity, at: int) -> float:
 def strained(pressure: Pressure, who: Sensitivity, at: int) -> tuple[Strain, ...]:
     """Return the constraints that ``who`` would break on machine ``at``, the worst first."""
     count, left = len(pressure.sources), pressure.state[:, at] - who.bounds - _SLACK
-    own, borne = left[:count], left[count:]
-    found = [Strain(source=s, neighbours=True, by=-float(d)) for s, d in zip(pressure.sources, own, strict=True)]
-    found += [Strain(source=s, neighbours=False, by=-float(d)) for s, d in zip(pressure.sources, borne, strict=True)]
-    return tuple(sorted((each for each in found if each.by > _SLACK), key=lambda each: (-each.by, each.source)))
+    broken = [
+        Strain(source=pressure.sources[k % count], neighbours=k < count, by=-float(left[k]))
+        for k in np.flatnonzero(left < -_SLACK).tolist()
+    ]
+    return tuple(sorted(broken, key=lambda each: (-each.by, each.source, each.neighbours)))
