@@ -1,6 +1,7 @@
 """What a plan does about machines: buy, keep, renew, give up."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -258,7 +259,7 @@ def test_exclusive_job_evicts_all_best_effort_of_one_machine() -> None:
 # --------------------------------------------------------------------------------------------------------- shared hosts
 def test_offers_that_share_a_host_are_counted_together_and_with_what_was_launched_since_they_were_read() -> None:
     left = need(3.0, memory_mib=100_000)
-    host = {"pool": "host", "pool_free": replace(left, disk_gib=1000.0)}
+    host: dict[str, Any] = {"pool": "host", "pool_free": replace(left, disk_gib=1000.0)}
     small, middle = offer(**host), offer("middle", vcpus=3.0, usd_per_h=0.15, **host)
     waiting = [job(1, asks=spec(resources=need(2))), job(2, asks=spec(resources=need(3)))]
     assert len(of(decide(scene(*waiting, small, middle)), Launch)) == 1

@@ -1,6 +1,7 @@
 """Machines that misbehave are let go; nobody is condemned by a prediction that was wrong for all."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +54,7 @@ def told(kind: EventKind, at: float, number: int = 1, job_number: int = 1, **fie
 
 def requested(number: int, market: str = "on_demand") -> Event:
     """A machine of the one type there is."""
-    where = {"provider": "mock", "region": "r", "zone": "a", "type": "small", "market": market}
+    where: dict[str, Any] = {"provider": "mock", "region": "r", "zone": "a", "type": "small", "market": market}
     return told(EventKind.INSTANCE_REQUESTED, 0.0, number, **where)
 
 
@@ -103,7 +104,7 @@ def test_queue_is_followed_and_who_passes_through_at_one_moment_has_not_waited()
     seen = book(
         state(10, 1, queued), state(10, 1, placed), state(20, 2, queued), state(20, 3, queued), state(50, 2, placed)
     )
-    assert seen.queue == ((10, 0), (20, 2), (50, 1))
+    assert list(seen.queue) == [(10, 0), (20, 2), (50, 1)]
     assert (seen.queue_growth(60, 45), seen.queue_growth(60, 5), seen.quiet_s(60)) == (1, 0, 0.0)
     assert replace(seen, queue=((10, 2), (40, 0))).quiet_s(100) == 60.0
 
