@@ -25,16 +25,18 @@ from pathlib import Path
 
 import yaml
 
+from hcloud.assembly import build_providers
 from hcloud.clock import SystemClock
 from hcloud.config import load_config
-from hcloud.assembly import build_providers
 from hcloud.provider import Provider
+from tests.engine.site import free_port
 from tests.house import tree
 from tests.waiting import wait_until
 
 MAY_RUN = {"hcloud", "cat", "ls", "mkdir", "echo", "printf", "cp"}
 COMMAND_TIMEOUT_S = 180
 DAEMON_UNREACHABLE = 3
+DEFAULT_LISTEN = "listen: 127.0.0.1:8786"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,16 @@ class Session:
             check=False,
         )
 
+    def _take_own_port(self) -> None:
+        """Have the engine listen where no other one of this machine does; documents name the default port."""
+        config_file = self.directory / ".hcloud" / "config.yaml"
+        if not self.background and config_file.exists():
+            text = config_file.read_text()
+            assert DEFAULT_LISTEN in text
+            config_file.write_text(text.replace(DEFAULT_LISTEN, f"listen: 127.0.0.1:{free_port()}"))
+
     def _start(self, command: Command) -> None:
+        self._take_own_port()
         log = self.directory / f"background-{len(self.background)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
