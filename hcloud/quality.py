@@ -147,7 +147,7 @@ def reached(observed: Sequence[float], *, unknown: float = 0.0) -> float:
 
 
 def _safe_place(count: int) -> int:
-    """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th least is a safe bound. 0: there is none."""
+    """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th least is a safe bound (0: none is)."""
     place, below = 0, REACHED_BY**count  # P(Bin < 1)
     while 1.0 - below >= SURE and place < count:
         place += 1
