@@ -168,6 +168,8 @@ offers = st.builds(
     priced_at=moments,
     billing_minimum_s=finite,
     available=st.none() | st.integers(0, 1000),
+    pool=texts,
+    pool_free=st.none() | resources,
 )
 instances = st.builds(
     Instance,
