@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from hcloud.errors import Unmeasurable
 from hcloud.known import Measure
+from hcloud.profiler.counters import INSTRUCTIONS, can_count
 from hcloud.profiler.subject import READ_EVERY_S, SERVICE_PATIENCE_S, Stage
 
 LOOKS_MIN = 4
@@ -99,6 +100,8 @@ def _of_running(stage: Stage, seen: _Seen, output: list[float], busy: float) -> 
             f"it did not end within {stage.run_s:g} s, and neither progress, requests, output nor CPU time told how "
             "fast it works" + "".join(f"; {note}" for note in notes)
         )
+    if can_count(INSTRUCTIONS):
+        return Look(measure=Measure.INSTRUCTIONS, duration_s=None, notes=notes)
     said = (
         "its performance was taken from the CPU time it got, as nothing better was to be had: a neighbour on its own "
         "core shows in that, one on another core (cache, memory, disk) does not"

@@ -237,7 +237,7 @@ class LiveCopy:
     def use(self) -> CopyUse:
         """Return what it used so far; of its group where that can tell, else of its living processes."""
         grouped = self._group.usage() if self._group is not None else None
-        tree = self._host.tree_usage(self._processes())
+        tree = self._host.tree_usage(self.processes())
         return CopyUse(
             cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
             memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
@@ -249,7 +249,7 @@ class LiveCopy:
     def cpu_s(self) -> float:
         """Return the CPU time it used so far."""
         grouped = self._group.usage().cpu_s if self._group is not None else None
-        return grouped if grouped is not None else self._host.tree_usage(self._processes()).cpu_s
+        return grouped if grouped is not None else self._host.tree_usage(self.processes()).cpu_s
 
     def output_mib(self) -> float:
         """Return how much it has put out so far: its streams, and files in its work directory."""
@@ -299,17 +299,17 @@ class LiveCopy:
             lacks=self.lacks,
         )
 
-    def _processes(self) -> set[int]:
+    def processes(self) -> set[int]:
         return {self.pid} | self._host.descendants(self.pid)
 
     def _signal(self, number: int) -> None:
-        for pid in self._processes():
+        for pid in self.processes():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
     def _kill(self) -> None:
         """Kill the whole tree. The first process is not collected yet, so its number is still its own."""
-        own = self._processes()
+        own = self.processes()
         if self._group is not None:
             self._group.kill(lambda: None)
         self._host.kill_each(own)

@@ -14,6 +14,7 @@ from pathlib import Path
 from hcloud.errors import BadInput, Unmeasurable
 from hcloud.known import Measure
 from hcloud.model import MetricsHook, ProgressHook
+from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import Host, ServiceReader
 from hcloud.profiler.sandbox import Copy, LiveCopy, Outcome, live_copy
 
@@ -214,6 +215,8 @@ class Stage:
                 return self._window(vcpus, self.progress)
             case Measure.OUTPUT:
                 return self._window(vcpus, lambda: self.play(vcpus).output_mib())
+            case Measure.INSTRUCTIONS:
+                return self._counted_window(vcpus)
             case _:
                 return self._window(vcpus, lambda: self.play(vcpus).cpu_s())
 
@@ -256,6 +259,18 @@ class Stage:
             raise Unmeasurable(f"nothing of it could be seen to go on for {PATIENCE * self.window_s:.1f} s")
         self._note_use(live, first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
         return (last[1] - first[1]) / (last[0] - first[0])
+
+    def _counted_window(self, vcpus: float) -> float:
+        """Instructions per second; a window in which the work was begun anew is counted from there."""
+        for _ in range(PATIENCE):
+            live = self.play(vcpus)
+            began, first_use, starts = time.monotonic(), live.use(), self.starts
+            with counted(live.processes(), INSTRUCTIONS) as counter:
+                self.attend(self.window_s)
+                if self.starts == starts and (total := counter.total()) > 0:
+                    self._note_use(live, first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+                    return total / (time.monotonic() - began)
+        raise Unmeasurable(f"no instructions of it could be counted for {PATIENCE * self.window_s:.1f} s")
 
     def _note_use(self, live: LiveCopy, cpu_s: float, read_mib: float, written_mib: float, began: float) -> None:
         now, took = live.use(), max(time.monotonic() - began, 1e-3)
