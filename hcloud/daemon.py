@@ -258,6 +258,7 @@ class Daemon:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             admit=self._admit,
+            seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
             readers=frozenset(self.config.api.readers),

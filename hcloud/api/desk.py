@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from hcloud.clock import Clock
-from hcloud.model import JobSpec, Offer
+from hcloud.model import InstanceId, JobSpec, Offer
 from hcloud.provider import Runner
 from hcloud.store import Store
 
@@ -86,7 +86,7 @@ class Desk:
     ``wake`` asks for a cycle now. ``offers`` returns what the providers were last heard to offer (no cloud call).
     ``preview`` runs ``make_plan`` on the live snapshot plus the given jobs and tells what became of each, in order,
     with the keys of :class:`hcloud.api.views.PlannedJob`; it changes nothing. ``admit`` raises Refused when policy
-    forbids submitting these. ``readers`` and ``admins`` are user names; root and the daemon's own user are admins.
+    forbids submitting these. ``seen_at`` tells when workers last answered. ``readers`` and ``admins`` are user names; root and the daemon's own user are admins.
     """
 
     store: Store
@@ -97,6 +97,7 @@ class Desk:
     offers: Callable[[], Sequence[Offer]]
     preview: Callable[[Sequence[JobSpec]], Sequence[Mapping[str, object]]]
     admit: Callable[[Sequence[JobSpec]], None] = _admit_everything
+    seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     uploads_dir: Path
     logs_dir: Path
     readers: frozenset[str] = frozenset()

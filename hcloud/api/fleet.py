@@ -85,7 +85,7 @@ def list_instances(
     """List machines, with the jobs on them."""
     view = desk.store.live()
     found = desk.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
-    return instance_views(found, view.jobs)
+    return instance_views(found, view.jobs, dict(desk.seen_at()))
 
 
 @router.get("/offers")

@@ -167,8 +167,10 @@ def submitted_job(job: Job) -> SubmittedJob:
     )
 
 
-def instance_views(instances: Sequence[Instance], jobs: Sequence[Job]) -> list[InstanceView]:
-    """Return machines with what the given live jobs hold of each."""
+def instance_views(
+    instances: Sequence[Instance], jobs: Sequence[Job], seen_at: Mapping[InstanceId, float]
+) -> list[InstanceView]:
+    """Return machines with what the given live jobs hold of each; ``seen_at``: when their workers last answered."""
     used: dict[InstanceId, Resources] = {}
     holders: dict[InstanceId, list[JobId]] = {}
     for job in jobs:
@@ -177,7 +179,8 @@ def instance_views(instances: Sequence[Instance], jobs: Sequence[Job]) -> list[I
                 held = used.get(allocation.instance_id, NOTHING)
                 used[allocation.instance_id] = held.plus(allocation.resources)
                 holders.setdefault(allocation.instance_id, []).append(job.id)
-    return [_instance_view(instance, holders, used) for instance in instances]
+    fresh = [replace(each, seen_at=seen_at.get(each.id, each.seen_at)) for each in instances]
+    return [_instance_view(instance, holders, used) for instance in fresh]
 
 
 def _instance_view(

@@ -72,6 +72,7 @@ class Deployment:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             admit=self._admit,
+            seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
             readers=frozenset({_name(READER)}),

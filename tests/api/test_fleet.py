@@ -20,6 +20,15 @@ def test_instances_show_their_jobs_and_what_these_use(deployment: Deployment) ->
     assert machine["offer"]["price_usd_per_h"] > 0
 
 
+def test_instances_tell_when_their_workers_last_answered(deployment: Deployment) -> None:
+    _run_one(deployment)
+    client = deployment.client(READER)
+    (before,) = client.get("/v1/instances").json()
+    deployment.cycle()
+    (after,) = client.get("/v1/instances").json()
+    assert before["ready_at"] <= before["seen_at"] < after["seen_at"] <= deployment.clock.now()
+
+
 def test_ended_instances_are_shown_when_asked_for(deployment: Deployment) -> None:
     _run_one(deployment)
     deployment.cycle_until(lambda: not deployment.store.live().instances)
