@@ -86,7 +86,8 @@ class Desk:
     ``wake`` asks for a cycle now. ``offers`` returns what the providers were last heard to offer (no cloud call).
     ``preview`` runs ``make_plan`` on the live snapshot plus the given jobs and tells what became of each, in order,
     with the keys of :class:`hcloud.api.views.PlannedJob`; it changes nothing. ``admit`` raises Refused when policy
-    forbids submitting these. ``seen_at`` tells when workers last answered. ``readers`` and ``admins`` are user names; root and the daemon's own user are admins.
+    forbids submitting these. ``seen_at`` tells when workers last answered. ``readers`` and ``admins`` are user names;
+    root and the daemon's own user are admins.
     """
 
     store: Store
