@@ -13,6 +13,7 @@ import click
 from hcloud.catalog import Catalogue, Plan, shipped_catalogue
 from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, table, usd, write_csv, write_json
+from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
 from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
@@ -29,7 +30,7 @@ TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
 
 @click.group()
 def plan() -> None:
-    """Recommend what to commit to."""
+    """Recommend what to commit to, and try policies on the past."""
 
 
 @plan.command()
@@ -60,6 +61,27 @@ def reservations(
         out.print(table(COLUMNS, [_row(each) for each in found]))
         for note in notes:
             out.print(note, style="dim")
+
+
+@plan.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@format_option
+def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> None:
+    """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud.
+
+    The cloud has the types, prices and reserved machines that the daemon's providers offer now.
+    """
+    from hcloud.cli.past import offered_cloud, recorded_workload
+    from hcloud.cli.simulate import compare
+    from hcloud.simulator.run import Setting
+
+    client, tried = Client(), load_policy(file)
+    in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
+    made, cloud = recorded_workload(client, since), offered_cloud(client)
+    compare([Setting(workload=made, policy=each, cloud=cloud, seed=seed) for each in (in_force, tried)], form, out)
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

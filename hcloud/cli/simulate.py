@@ -11,25 +11,27 @@ from typing import Any
 
 import click
 
+from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, write_json
+from hcloud.cli.past import offered_cloud, recorded_workload
 from hcloud.config import load_policy, read_documents
 from hcloud.errors import BadInput
 from hcloud.policy import Policy
-from hcloud.quantity import parse_duration_s
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, Workload, read_csv, read_history, read_swf
+from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 
-FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16
+FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
 CLOUD: Mapping[str, object] = {
     "zones": ["east-1a"],
     "reserved_default": 0,
     "quality": {"spread": 0.05},
     "keep_terminated_s": 600,
 }
+OFFERED = Path("offers")
 FAST_FOLDER = Path("/dev/shm")
 
 
@@ -44,7 +46,11 @@ FAST_FOLDER = Path("/dev/shm")
     help="A policy file or the name of a shipped one; several are compared.",
 )
 @click.option("--reserved", default="auto", help="TYPE=COUNT, or auto (by strategy, from the load), or none.")
-@click.option("--cloud", type=click.Path(path_type=Path, dir_okay=False), help="YAML: settings of a mock provider.")
+@click.option(
+    "--cloud",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML with settings of a mock provider; or `offers`: what the daemon is offered now.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
 @click.option("--share", type=float, default=1.0, show_default=True, help="Part of the jobs, or of a scenario's load.")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Length of a scenario.")
@@ -78,9 +84,14 @@ def simulate(
         Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, reserved, policy, made))
         for policy in chosen
     ]
-    outcomes = [_simulated(setting) for setting in settings]
-    for note in made.notes:
-        click.echo(f"{made.name}: {note}", err=True)
+    compare(settings, form, out)
+
+
+def compare(settings: Sequence[Setting], form: str, out: Path | None) -> None:
+    """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too."""
+    outcomes, workload = [_simulated(setting) for setting in settings], settings[0].workload
+    for note in workload.notes:
+        click.echo(f"{workload.name}: {note}", err=True)
     _write(outcomes, form)
     if out is not None:
         _write_files(outcomes, out)
@@ -97,7 +108,7 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
         )
         return read.scaled(share)
     if source == "history":
-        return _history(since).scaled(share)
+        return recorded_workload(Client(), since).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
         raise BadInput(f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv)")
     return make_scenario(source, seed, hours=hours, share=share)
@@ -112,23 +123,6 @@ def _text(path: Path) -> str:
         raise BadInput(f"{path} cannot be read: {error}") from error
 
 
-def _history(since: str) -> Workload:
-    from hcloud.clock import SystemClock
-    from hcloud.config import find_config, load_config
-    from hcloud.store import Store
-
-    now = SystemClock().now()
-    try:
-        back_s = parse_duration_s(since)
-    except ValueError as error:
-        raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
-    store = Store.open(load_config(find_config(None)).database)
-    try:
-        return read_history(store, now - back_s, now)
-    finally:
-        store.close()
-
-
 def _policy(named: Path) -> Policy:
     shipped = shipped_path("policies") / f"{named}.yaml"
     return load_policy(shipped if not named.exists() and shipped.exists() else named)
@@ -136,29 +130,45 @@ def _policy(named: Path) -> Policy:
 
 def _cloud(file: Path | None, reserved: str, policy: Policy, workload: Workload) -> dict[str, object]:
     settings: dict[str, object] = dict(CLOUD)
-    if file is not None:
+    if file == OFFERED:
+        settings |= offered_cloud(Client())
+    elif file is not None:
         (document,) = read_documents(file)
         if not isinstance(document.value, dict):
             raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
         settings |= document.value
-    counts = _reserved(reserved, policy, workload)
-    return settings | ({"reserved": counts} if counts is not None else {})
+    return settings | {"reserved": _reserved(reserved, policy, workload, settings)}
 
 
-def _reserved(reserved: str, policy: Policy, workload: Workload) -> dict[str, int] | None:
-    """Return reserved machines by type: as given, or what a strategy buys for this very load (HCloud §8.4)."""
+def _reserved(
+    reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]
+) -> Mapping[object, object]:
+    """Return reserved machines by type: as given, or the cloud's own, or what a strategy buys for this very load
+    (HCloud §8.4) of the largest type.
+    """
+    own = cloud.get("reserved")
     if reserved == "none":
         return {}
-    if reserved != "auto":
-        name, _, count = reserved.partition("=")
-        if not (name and count.isdigit()):
-            raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
-        return {name: int(count)}
-    cores = workload.cores()
-    strategy = policy.provisioning.strategy
+    if reserved == "auto":
+        return own if isinstance(own, Mapping) else _bought(policy, workload, cloud)
+    name, _, count = reserved.partition("=")
+    if not (name and count.isdigit()):
+        raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
+    return {name: int(count)}
+
+
+def _bought(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[object, object]:
+    cores, strategy = workload.cores(), policy.provisioning.strategy
     wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
-    rounded = math.ceil if strategy == "sr" else math.floor
-    return {FULL_SERVER: rounded(wanted / FULL_SERVER_VCPUS)}
+    types = cloud.get("types")
+    sizes = {
+        str(name): float(size["vcpus"])
+        for name, size in (types.items() if isinstance(types, Mapping) else ())
+        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float))  # others are refused later
+    } or {FULL_SERVER: FULL_SERVER_VCPUS}
+    name, vcpus = max(sizes.items(), key=lambda each: each[1])
+    count = math.ceil(wanted / vcpus) if strategy == "sr" else math.floor(wanted / vcpus)
+    return {name: count} if count else {}
 
 
 def _steady(cores: Sequence[float]) -> float:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, Nodes, Resources, ServiceTarget, Target
-from hcloud.store import Store
+from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, Resources, ServiceTarget, Target
 
 MIB_PER_VCPU = 1024
 COMMAND = ("simulated",)
@@ -199,37 +198,34 @@ def _target(row: Mapping[str, str], number: Callable[..., float]) -> Target:
 
 
 # ------------------------------------------------------------------------------------------------------------- history
-def read_history(store: Store, since: float, until: float) -> Workload:
-    """Return what a daemon was given between two times, each job as long as it really ran.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """A job a daemon was given; ``run_s`` None: it did not succeed, so nobody knows how long it would have run."""
 
-    A job that did not succeed (yet) is left out: nobody knows how long it would have run.
-    """
-    ran_s = _times_ran(store, since)
+    submitted_at: float
+    spec: JobSpec
+    run_s: float | None
+
+
+def from_past(jobs: Iterable[PastJob]) -> Workload:
+    """Return what a daemon was given, each job as long as it really ran. Raises BadInput where that is nothing."""
     arrivals, unknown = [], 0
-    for event in store.iter_events(since=since, until=until, kinds=(EventKind.JOB_SUBMITTED,)):
-        run_s = ran_s.get(event.job_id or "")
-        if run_s is None:
+    for job in jobs:
+        if job.spec.profile is not None:
+            continue
+        if job.run_s is None:
             unknown += 1
             continue
-        spec = store.job(event.job_id or "").spec
-        if spec.profile is None:
-            arrivals.append(Arrival(at_s=event.at, run_s=run_s, spec=_relative(spec, event.at)))
+        arrivals.append(
+            Arrival(at_s=job.submitted_at, run_s=max(0.001, job.run_s), spec=_relative(job.spec, job.submitted_at))
+        )
     notes = [f"{unknown} jobs did not succeed, so that nobody knows how long they run; left out"] if unknown else []
     return workload_of("history", arrivals, notes)
 
 
-def _times_ran(store: Store, since: float) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for event in store.iter_events(since=since, kinds=(EventKind.JOB_FINISHED,)):
-        run_s = event.fields.get("run_s")
-        if event.fields.get("state") == "succeeded" and isinstance(run_s, (int, float)) and run_s > 0:
-            found[event.job_id or ""] = float(run_s)
-    return found
-
-
 def _relative(spec: JobSpec, submitted_at: float) -> JobSpec:
     """Return the job with a deadline that moves with its submission; it has no files to take along."""
-    spec = replace(spec, workdir_sha256=None, setup=None, progress=None, metrics=None)
+    spec = replace(spec, workdir_sha256=None, setup=None, progress=None)
     target = spec.target
     if isinstance(target, BatchTarget) and (by := target.deadline_at(submitted_at)) is not None:
         spec = replace(spec, target=BatchTarget(finish_within_s=max(1.0, by - submitted_at)))

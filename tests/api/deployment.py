@@ -41,6 +41,7 @@ CLOUD: dict[str, object] = {
     "boot": {"p50_s": 2, "p95_s": 2},
     "stop_s": 1,
 }
+POLICY: dict[str, object] = {"caps": {"max_instances": 4}, "retention": {"maximum_s": 10}}
 # Users every Unix has, so that names can be checked without making any.
 ROOT, SUBMITTER, READER, STRANGER = 0, 1, 2, 4_000_000_001
 MOST_CYCLES = 500
@@ -55,7 +56,9 @@ class Deployment:
         self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=0.2)
         self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
         self.engine = FakeRunner((self.cloud,), self.clock)
-        self.policy = parse_policy({"caps": {"max_instances": 4}, "retention": {"maximum_s": 10}})
+        self.policy = parse_policy(POLICY)
+        self.policy_file = home / "policy.yaml"
+        self.policy_file.write_text(json.dumps(POLICY))
         self.logs = LogArchive(folder=home / "logs")
         self.controller = self._controller()
         self.refusal = ""
@@ -128,7 +131,7 @@ class Deployment:
         return {
             "started_at": START_AT,
             "leader": True,
-            "policy": {"name": self.policy.name, "digest": "0" * 64, "error": ""},
+            "policy": {"name": self.policy.name, "digest": "0" * 64, "path": str(self.policy_file), "error": ""},
             "cycle": {"at": self.clock.now(), "duration_s": 0.01, "actions": 0, "refused": 0, "error": ""},
             "engine": {"reachable": seen.engine_reachable, "workers": len(seen.reachable), "silent": 0},
             "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all)}},

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 
 ARRIVALS = "at_s,run_s,vcpus,within_s\n" + "".join(f"{10 * n},{60 + n},2,400\n" for n in range(6))
@@ -55,9 +56,23 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
         (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
         (["jobs.csv", "--share", "7"], "the share of a workload is 7"),
-        (["history", "--since", "soon"], "--since 'soon': write a duration"),
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err
+
+
+def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
+    shell.run("run", "-q", "--within", "10m", "--", "sleep", "30")
+    shell.run("run", "-q", "--", "false", exit_code=1)
+    (shell.directory / "mine.yaml").write_text(POLICY)
+    for arguments in (["plan", "policy", "mine.yaml"], ["simulate", "history", "--cloud", "offers"]):
+        out, err = shell.run(*arguments, "-o", "json")
+        rows = json.loads(out)["rows"]
+        assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
+        assert "history: 1 jobs did not succeed" in err
+    _, err = shell.run("plan", "policy", "mine.yaml", "--since", "soon", exit_code=2)
+    assert "--since 'soon': write a duration" in err
+    _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)
+    assert "none.yaml" in err

@@ -1,15 +1,14 @@
 """Workloads from job logs, lists and the daemon's past."""
 
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, ServiceTarget
+from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, read_csv, read_history, read_swf
-from hcloud.store import Store, Submission
-from tests.apply.deployment import deployment
+from hcloud.simulator.workload import LogReading, PastJob, from_past, read_csv, read_swf
 
 LOG = """; UnixStartTime: 0
 1 100 5 60 4 -1 2048 4 600 -1 1 7 1 1 1 -1 -1 -1
@@ -81,27 +80,23 @@ def test_share_of_a_workload_is_evenly_picked() -> None:
         made.scaled(0)
 
 
-def test_history_is_replayed_with_the_times_jobs_really_ran(tmp_path: Path) -> None:
-    site = deployment(tmp_path)
-    site.submit("sleep", "7", target=BatchTarget(finish_within_s=100.0))
-    site.submit("/bin/sh", "-c", "exit 3")
-    site.until(lambda: not site.scene.store.live().jobs)
-    made = read_history(site.scene.store, 0.0, site.now + 1)
-    (arrival,) = made.arrivals
-    assert arrival.run_s == pytest.approx(7.0, abs=1.1)
-    assert arrival.spec.target == BatchTarget(finish_within_s=100.0)
+def past(submitted_at: float, run_s: float | None, **changes: Any) -> PastJob:
+    spec = JobSpec(name="a", user="u", command=("true",), target=BatchTarget(finish_by_at=1100.0), setup="make")
+    return PastJob(submitted_at=submitted_at, spec=replace(spec, **changes), run_s=run_s)
+
+
+def test_history_is_replayed_with_deadlines_that_move_with_their_jobs() -> None:
+    run = ProfileRequest(job_id="job-1", type_column="t", steps_vcpus=(1.0,))
+    made = from_past([past(1050.0, 7.0), past(1000.0, 5.0), past(1010.0, None), past(1001.0, 3.0, profile=run)])
+    first, second = made.arrivals
+    assert (first.at_s, first.run_s, first.spec.target) == (0.0, 5.0, BatchTarget(finish_within_s=100.0))
+    assert (second.at_s, second.spec.setup) == (50.0, None)
     assert made.notes == ("1 jobs did not succeed, so that nobody knows how long they run; left out",)
-    site.scene.close()
 
 
-def test_history_without_a_job_says_so(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'hcloud.db'}")
-    spec = JobSpec(name="a", user="u", command=("true",), target=BestEffortTarget())
-    store.submit([Submission(spec=spec, actor="u")], 10.0)
-    with pytest.raises(BadInput, match="history: there is no job in it"):
-        read_history(store, 0.0, 100.0)
-    assert next(iter(store.iter_events(kinds=(EventKind.JOB_SUBMITTED,)))).job_id == "job-1"
-    store.close()
+def test_history_without_a_job_says_so() -> None:
+    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 jobs did not"):
+        from_past([past(0.0, None)])
 
 
 # ----------------------------------------------------------------------------------------------------------- scenarios

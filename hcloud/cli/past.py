@@ -1,0 +1,52 @@
+"""What a running daemon was given and is offered, as a workload and a cloud for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from hcloud.cli.client import Client
+from hcloud.errors import BadInput
+from hcloud.model import JobSpec, Offer
+from hcloud.quantity import parse_duration_s
+from hcloud.simulator.clouds import cloud_of_offers
+from hcloud.simulator.workload import PastJob, Workload, from_past
+
+PAGE = 2000
+
+
+def recorded_workload(client: Client, since: str) -> Workload:
+    """Return the jobs of the last while (a duration such as 7d). Raises BadInput where there are none."""
+    try:
+        back_s = parse_duration_s(since)
+    except ValueError as error:
+        raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
+    from_at = client.get("/v1/status")["now"] - back_s
+    return from_past(_past_jobs(client, from_at))
+
+
+def _past_jobs(client: Client, from_at: float) -> Iterator[PastJob]:
+    specs, before = TypeAdapter(JobSpec), None
+    while page := client.get("/v1/jobs", limit=PAGE, before=before):
+        for job in page:
+            if job["submitted_at"] < from_at:
+                return
+            spec = specs.validate_python(job["spec"])
+            yield PastJob(submitted_at=job["submitted_at"], spec=spec, run_s=_ran_s(job))
+        before = page[-1]["id"]
+
+
+def _ran_s(job: dict[str, Any]) -> float | None:
+    """Return how long the last attempt of a job that succeeded ran."""
+    if job["state"] != "succeeded" or job["attempt"] is None:
+        return None
+    started = [each["started_at"] for each in job["attempt"]["allocations"] if each["started_at"] is not None]
+    ended = [each["ended_at"] for each in job["attempt"]["allocations"] if each["ended_at"] is not None]
+    return max(ended) - min(started) if started and ended else None
+
+
+def offered_cloud(client: Client) -> dict[str, object]:
+    """Return a cloud with what the daemon's providers offer now. Raises BadInput where that is nothing."""
+    return cloud_of_offers(TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers")))
