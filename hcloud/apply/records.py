@@ -52,7 +52,7 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         deadline_at=job.deadline_at,
         target_met=deadline_met(job),
         run_s=run_s,
-        queue_s=max(0.0, txn.now - job.submitted_at - run_s),
+        queue_s=max(0.0, _last_end(job, txn.now) - job.submitted_at - run_s),
         attempts=job.attempts_made,
     )
 
@@ -65,12 +65,17 @@ def run_time_s(job: Job) -> float:
     return max(0.0, max(ends) - min(starts)) if starts and ends else 0.0
 
 
+def _last_end(job: Job, now: float) -> float:
+    """Return when its last unit ended, which may be told long after, by a daemon that was away; ``now``: none ran."""
+    ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
+    return max(ends, default=now)
+
+
 def deadline_met(job: Job) -> bool | None:
     """Return whether an ended batch job kept its deadline; None where none was promised or the user cancelled it."""
     if job.deadline_at is None or job.state is JobState.CANCELLED:
         return None
-    ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
-    return job.state is JobState.SUCCEEDED and max(ends, default=job.finished_at or 0.0) <= job.deadline_at
+    return job.state is JobState.SUCCEEDED and _last_end(job, job.finished_at or 0.0) <= job.deadline_at
 
 
 def change_instance(
