@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
     "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
     "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),
-    "plan": ("hcloud.cli.plan", "plan", "Recommend what to reserve."),
+    "plan": ("hcloud.cli.plan", "plan", "Recommend what to reserve; try a policy on the past."),
     "policy": ("hcloud.cli.policy", "policy", "Check policy files; print their schema."),
     "config": ("hcloud.cli.config", "config", "Check the configuration; print its schema."),
     "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
