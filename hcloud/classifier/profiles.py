@@ -170,7 +170,8 @@ class Provenance:
     packages: Mapping[NonEmptyText, NonEmptyText]
     """The versions of the measured program."""
     load_average: Annotated[Number, Field(ge=0)]
-    """Runnable processes of others just before; more than about half a process makes numbers rough."""
+    """Load average of the machine when it began. In a bootstrap it still holds the program before, about two processes;
+    where others worked too, numbers are rough."""
     took_s: Annotated[Number, Field(ge=0)]
     """How long it took."""
     command: NonEmptyText
