@@ -53,9 +53,6 @@ def _predictions(pair: Pair, found: Found, library: Library) -> Iterator[tuple[s
         for combination in (Combination.MAX, Combination.SUM):
             guess = slowdown(victim, [neighbour], same_core=pair.same_core, combination=combination)
             yield f"{name}, {combination.value}", guess
-            freed = {source: each for source, each in victim.items() if source != "interconnect"}
-            guess = slowdown(freed, [neighbour], same_core=pair.same_core, combination=combination)
-            yield f"{name}, {combination.value}, without interconnect", guess
     yield "not slowed at all", Estimate(value=1.0, low=1.0, high=1.0)
 
 

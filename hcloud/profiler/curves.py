@@ -93,9 +93,9 @@ def _label(text: str, top: int) -> str:
 def _bar(left: int, top: int, full: int, cell: Cell, most: float, colour: str) -> Iterator[str]:
     """Draw a value from the left, and its 95 % limits as a whisker."""
     low, value, high = (full * min(1.0, max(0.0, each / most)) for each in (cell.low, cell.value, cell.high))
-    middle = top + ROW / 2 - 1
+    below = top + ROW - 7.5  # under the number, so that both can be read
     yield f'<rect x="{left}" y="{top + 4}" width="{value:.1f}" height="{ROW - 10}" fill="{colour}"/>'
-    yield f'<path d="M{left + low:.1f},{middle} H{left + high:.1f}" stroke="black" stroke-width="1.2"/>'
+    yield f'<path d="M{left + low:.1f},{below} H{left + high:.1f}" stroke="black" stroke-width="1.2"/>'
 
 
 def _curve(tolerated: Pressure, left: int, top: int) -> Iterator[str]:
