@@ -300,6 +300,7 @@ class LiveCopy:
         )
 
     def processes(self) -> set[int]:
+        """Return the ids of the copy's processes, as this machine numbers them."""
         return {self.pid} | self._host.descendants(self.pid)
 
     def _signal(self, number: int) -> None:
