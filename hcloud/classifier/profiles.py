@@ -232,7 +232,7 @@ def cells_of_readings(readings: Iterable[Reading]) -> Cells:
     return parse(Cells, found)
 
 
-def _rounded(number: float) -> float:
+def _rounded(number: object) -> object:
     return float(f"{number:.5g}") if isinstance(number, float) else number
 
 

@@ -100,11 +100,12 @@ def _measured(recipes: Mapping[str, Recipe], plan: Plan, out: Path) -> Iterable[
     clock, host = SystemClock(), EngineHost()
     with progress(len(recipes) * plan.questions) as advance:
         for number, (name, recipe) in enumerate(recipes.items(), 1):
-            label = f"{number}/{len(recipes)} {name}"
+
+            def told(what: str, at: str = f"{number}/{len(recipes)} {name}") -> None:
+                advance(f"{at}: {what}")
+
             try:
-                profile = measure_recipe(
-                    name, recipe, plan, host, now=clock.now(), advance=lambda what, at=label: advance(f"{at}: {what}")
-                )
+                profile = measure_recipe(name, recipe, plan, host, now=clock.now(), advance=told)
             except HCloudError as error:
                 yield name, error
             else:
