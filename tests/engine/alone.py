@@ -5,6 +5,7 @@ live in a network of its own with a false metadata service.
 """
 
 import http.server
+import itertools
 import json
 import os
 import subprocess
@@ -27,7 +28,7 @@ from hcloud.model import Resources
 from hcloud.provider import UnitSpec
 from tests.waiting import wait_until
 
-UNIT_ID = "job-1.1.0"
+_numbers = itertools.count()
 METADATA = sandbox.METADATA_ADDRESSES[0]
 SECRET = "role-credentials"
 
@@ -61,7 +62,8 @@ def run_alone(
     """Run one unit to its end. ``without``: isolation not used; ``metadata``: in a network with a false service."""
     words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
     spec = UnitSpec(
-        id=UNIT_ID,
+        # No other test's processes may be taken for its own: those that run at the same time are in the same /proc.
+        id=f"job-{os.getpid()}{next(_numbers):04}.1.0",
         instance_id="inst-1",
         rank=0,
         command=words,
@@ -155,7 +157,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
     units = Units(bootstrap.state_dir)
     plain, uid = request["spec"], bootstrap.unit_uid_base if isolation.root else os.getuid()
     archive = Path(request["archive"]) if request["archive"] else None
-    created = units.create(UNIT_ID, {"unit": plain, "uid": uid, "boot_id": boot_id()}, archive)
+    created = units.create(plain["id"], {"unit": plain, "uid": uid, "boot_id": boot_id()}, archive)
     assert created is not None
     unit, lock = created
     pid = os.fork()
@@ -170,7 +172,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
         "sample": unit.read("sample.json") or {},
         "stdout": streams[0].decode(errors="replace"),
         "stderr": streams[1].decode(errors="replace"),
-        "left": sorted(_marked(UNIT_ID)),
+        "left": sorted(_marked(plain["id"])),
         "names": isolation.names,
         "lacks": dict(isolation.lacks),
     }
