@@ -206,7 +206,11 @@ class Demo:
         """Units running now, read from the machines' disks; every unit ever seen is remembered."""
         self.stage.note_machines()
         running = set()
-        for path in self.stage.home.glob("providers/local/instances/*/machine/units/job-*"):
+        machines = "providers/local/instances/*/machine"
+        # A unit that has ended, and been noted, leaves its name only.
+        for path in self.stage.home.glob(f"{machines}/forgotten/job-*"):
+            self.units_seen.setdefault(path.name.split(".")[0], set()).add(path.name)
+        for path in self.stage.home.glob(f"{machines}/units/job-*"):
             self.units_seen.setdefault(path.name.split(".")[0], set()).add(path.name)
             if not (path / "exit.json").exists():
                 running.add(path.name)
