@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud import quality
+from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.known import Classification, Estimate
 
 Floats = npt.NDArray[np.float64]
@@ -66,8 +67,13 @@ def quality_needed(known: Classification, sources: Sequence[str]) -> float:
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
-    """Return all resources that anything is known of, by name."""
-    return tuple(sorted({s for known in applications.values() for s in (*known.caused, *known.tolerated)}))
+    """Return all resources that count between the jobs of one machine and that anything is known of, by name.
+
+    A unit's CPU time is its own, so resources of one core are shared by turns only, and every program presses fully on
+    the core it runs on: counted, no two programs could ever meet. The bus is not counted for the reason given there.
+    """
+    told = {s for known in applications.values() for s in (*known.caused, *known.tolerated)}
+    return tuple(sorted(told - CORE_SOURCES - NOT_COUNTED))
 
 
 def _sensitivity(name: str, caused: Floats, tolerated: Floats, needed: float, classes: int) -> Sensitivity:
