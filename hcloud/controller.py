@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +20,9 @@ from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
-from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.policy import Policy
+from hcloud.preview import Preview, look_ahead
 from hcloud.provider import Provider, Runner
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
 from hcloud.store import Lease, LiveView, Store
@@ -114,6 +115,8 @@ class Controller:
         self.rng = rng
         self.holder = holder
         self.book = Book(library=library or Library())
+        self._knowing = threading.Lock()
+        """Held while the book is used: previews ask it from threads of their own."""
         self.lease: Lease | None = None
         self.last_seen = _NOTHING_SEEN
         self.last_snapshot = Snapshot(now=clock.now())
@@ -163,7 +166,7 @@ class Controller:
             backoffs=tuple(b for b in view.backoffs if b.until_at > now),
             reachable=self.last_seen.reachable,
             applications=self._believed(view),
-            programs=self._programs(view),
+            programs=self._programs_of(view.jobs) if view.applications else {},
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -171,18 +174,17 @@ class Controller:
             paused=self.store.get_meta(PAUSED) or "",
         )
 
-    def preview(self, specs: Sequence[JobSpec]) -> tuple[Snapshot, Plan, tuple[Job, ...]]:
-        """Plan as if ``specs`` had been submitted before the last cycle; changes nothing; any thread may call it.
-
-        Returns the supposed snapshot, the plan and the made-up jobs.
-        """
+    def preview(self, specs: Sequence[JobSpec]) -> Preview:
+        """Plan as if ``specs`` had been submitted before the last cycle; changes nothing; any thread may call it."""
         snapshot = self.last_snapshot
         jobs = tuple(
-            Job(id=f"job-{_HYPOTHETICAL + n}", spec=spec, state=JobState.QUEUED, submitted_at=snapshot.now)
+            Job(id=f"job-{_HYPOTHETICAL + n}", spec=spec, state=JobState.SUBMITTED, submitted_at=snapshot.now)
             for n, spec in enumerate(specs)
         )
-        supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
-        return supposed, make_plan(supposed, self.policy, np.random.default_rng(0)), jobs
+        with self._knowing:
+            programs = {**snapshot.programs, **self._programs_of(jobs)}
+            believed = {**snapshot.applications, **self.book.believe(self._taken_for(jobs))}
+        return look_ahead(replace(snapshot, programs=programs, applications=believed), jobs, self.policy)
 
     def release(self) -> None:
         """Give the leader lease back, so that a standby need not wait for it to run out."""
@@ -238,21 +240,26 @@ class Controller:
     # ------------------------------------------------------------------------------------------------- what is believed
     def _believed(self, view: LiveView) -> Mapping[str, Classification]:
         """Return what is believed of the applications of live jobs, and of those submitted jobs may be taken for."""
-        self.book.follow(view.applications)
-        if not view.applications:
-            return {}
-        wanted = {job.application: None for job in view.jobs if job.application}
-        for job in view.jobs:
+        with self._knowing:
+            self.book.follow(view.applications)
+            if not view.applications:
+                return {}
+            wanted = {job.application: None for job in view.jobs if job.application}
+            return self.book.believe(wanted | self._taken_for(view.jobs))
+
+    def _taken_for(self, jobs: Iterable[Job]) -> dict[str, None]:
+        """Return what submitted jobs may be taken for, in their order."""
+        wanted = dict[str, None]()
+        for job in jobs:
             if job.state is JobState.SUBMITTED and job.spec.profile is None:
                 identity = identify(job.spec)
                 known = known_as(identity, self.book.programs([identity.program]).get(identity.program, ()))
                 wanted[key_of(known, identity) if known is not None else identity.name] = None
-        return self.book.believe(wanted)
+        return wanted
 
-    def _programs(self, view: LiveView) -> Mapping[str, tuple[Application, ...]]:
-        if not view.applications:
-            return {}
-        submitted = (job for job in view.jobs if job.state is JobState.SUBMITTED and job.spec.profile is None)
+    def _programs_of(self, jobs: Iterable[Job]) -> Mapping[str, tuple[Application, ...]]:
+        """Return what is known of the programs of submitted jobs."""
+        submitted = (job for job in jobs if job.state is JobState.SUBMITTED and job.spec.profile is None)
         return self.book.programs({identify(job.spec).program: None for job in submitted})
 
     def _tell_surprises(self) -> None:

@@ -267,8 +267,7 @@ class Daemon:
         )
 
     def _preview(self, specs: Sequence[JobSpec]) -> Sequence[Mapping[str, object]]:
-        snapshot, plan, jobs = self.controller.preview(specs)
-        return describe_preview(snapshot, plan, jobs, self.controller.policy)
+        return describe_preview(self.controller.preview(specs), self.controller.policy)
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
         limit = self.controller.policy.caps.max_queued_jobs

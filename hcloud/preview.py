@@ -3,20 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.model import Job, Market, Offer, Reason
-from hcloud.planner.plan import Finish, Launch, Place, Plan, Wait
+import numpy as np
+
+from hcloud.model import Job, JobState, Market, Offer, Reason
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
 MOST_CANDIDATES = 12
 
 
-def describe_preview(snapshot: Snapshot, plan: Plan, jobs: Sequence[Job], policy: Policy) -> list[Mapping[str, Any]]:
-    """Tell what ``plan`` does with each of ``jobs``, in order: name, action (place, launch, wait), code, text,
-    price_usd_per_h that its launches add (shared evenly with the others a machine is for), instances, candidates."""
-    return [_planned(job, snapshot, plan, policy) for job in jobs]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What would become of ``jobs``. ``knowing``: the plan right after they are submitted, which says how each becomes
+    known; ``plan``: the same, or, where some are profiled first, the plan as if they were past that."""
+
+    snapshot: Snapshot
+    jobs: tuple[Job, ...]
+    knowing: Plan
+    plan: Plan
+
+
+def look_ahead(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy) -> Preview:
+    """Return what would become of ``jobs`` (submitted ones that ``snapshot`` does not hold yet)."""
+    supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
+    plan = knowing = make_plan(supposed, policy, np.random.default_rng(0))
+    taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
+    if not {job.id for job in jobs} <= _enqueued(knowing):
+        queued = tuple(replace(job, state=JobState.QUEUED, application=taken_for.get(job.id, "")) for job in jobs)
+        plan = make_plan(replace(snapshot, jobs=(*snapshot.jobs, *queued)), policy, np.random.default_rng(0))
+    return Preview(snapshot=supposed, jobs=tuple(jobs), knowing=knowing, plan=plan)
+
+
+def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]]:
+    """Tell what becomes of each job, in order: name, action (place, launch, wait), code, text, price_usd_per_h that its
+    launches add (shared evenly with the others a machine is for), instances, candidates, and how it becomes known."""
+    snapshot, plan = preview.snapshot, preview.plan
+    said = [a for a in preview.knowing.actions if isinstance(a, (Profile, Classify, Wait))]
+    passed = _enqueued(preview.knowing)
+    knowing = {a.job_id: a for a in said if not (isinstance(a, Wait) and a.job_id in passed)}
+    return [{**_planned(job, snapshot, plan, policy), "knowing": _knowing(knowing.get(job.id), job)}
+            for job in preview.jobs]  # fmt: skip
+
+
+def _enqueued(plan: Plan) -> set[str]:
+    """Return the jobs that a plan lets go on; those submitted that are not among them are being made known."""
+    return {a.job_id for a in plan.actions if isinstance(a, Enqueue)}
+
+
+def _knowing(action: Profile | Classify | Wait | None, job: Job) -> Mapping[str, Any] | None:
+    """Tell how a job becomes known; None: nothing is decided about that (the policy profiles no jobs)."""
+    if action is None:
+        return None
+    numbers = action.reason.numbers
+    how = {"known": "known", "prior": "unknown"}[action.source] if isinstance(action, Classify) else "profiled"
+    if isinstance(action, Wait):
+        how = "later"
+    return {
+        "how": how,
+        "code": action.reason.code,
+        "text": action.reason.text.replace(job.id, "this job"),
+        "runs": len(action.runs) if isinstance(action, Profile) else 0,
+        **{name: numbers.get(name) for name in ("cost_usd", "lasts_s", "predicted", "predicted_low", "predicted_high")},
+        "measure": numbers.get("measure"),
+    }
 
 
 def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mapping[str, Any]:

@@ -98,12 +98,34 @@ class PlanningCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedKnowing:
+    """How a hypothetical job would become known before it runs.
+
+    ``how``: ``profiled`` (``runs`` of its own first, for ``cost_usd`` and ``lasts_s`` at most), ``later`` (the same,
+    but not now), ``known`` (taken for something known) or ``unknown`` (taken for a typical application).
+    ``predicted``: performance per second by ``measure``, alone, with its 80 % limits. ``code``, ``text``: the reason.
+    """
+
+    how: str
+    code: str
+    text: str
+    runs: int = 0
+    cost_usd: float | None = None
+    lasts_s: float | None = None
+    measure: str | None = None
+    predicted: float | None = None
+    predicted_low: float | None = None
+    predicted_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """What the next plan would do with one hypothetical job.
 
     ``action``: ``place`` (on live machines, no new cost), ``launch`` (new machines), or ``wait`` (for
     machines on their way, or for a limit to give room). ``price_usd_per_h`` is what the launches would add per hour;
-    ``instances`` are the live machines it would be placed on. ``code`` and ``text`` are the planner's reason.
+    ``instances`` are the live machines it would be placed on. ``code`` and ``text`` are the planner's reason. Of a job
+    that is profiled first this is what is done with it after that. ``knowing`` is null where nothing is profiled.
     """
 
     name: str
@@ -113,6 +135,7 @@ class PlannedJob:
     price_usd_per_h: float = 0.0
     instances: tuple[InstanceId, ...] = ()
     candidates: tuple[PlanningCandidate, ...] = ()
+    knowing: PlannedKnowing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,18 +164,29 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
         write_json(planned)
         return
     if form == "csv":
-        columns = ("name", "action", "code", "text", "price_usd_per_h")
-        write_rows(form, planned, columns, lambda job: [job[name] for name in columns])
+        columns = ("name", "action", "code", "text", "price_usd_per_h", "knowing")
+        write_rows(form, planned, columns, lambda job: [*(job[name] for name in columns[:-1]), _how_known(job)])
         return
     shown = console(stderr=on_stderr)
     for job in planned[:PLANS_SHOWN]:
         shown.print(f"{job['name']}: {job['action']}, {printable(job['text'])}")
+        if job["knowing"] is not None:
+            shown.print(f"  {_how_known(job)}")
         if job["action"] == "launch":
             shown.print(table(CANDIDATE_COLUMNS, [_candidate_row(each) for each in job["candidates"]]))
     if len(planned) > PLANS_SHOWN:
         shown.print(f"... and {len(planned) - PLANS_SHOWN} more jobs")
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
+
+
+def _how_known(job: Mapping[str, Any]) -> str:
+    """Say whether a job is profiled first, or what it is taken for."""
+    knowing = job["knowing"]
+    if knowing is None:
+        return ""
+    first = {"profiled": "before that ", "later": "to be profiled before that: "}
+    return first.get(knowing["how"], "") + printable(knowing["text"])
 
 
 CANDIDATE_COLUMNS = ("", "provider", "zone", "type", "market", ">vcpus", ">memory", ">$/h", "note")

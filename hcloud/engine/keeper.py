@@ -217,7 +217,7 @@ class Keeper:
             "HCLOUD_VCPUS": f"{asked.vcpus:g}",
             "HCLOUD_MEMORY_MIB": str(asked.memory_mib),
         }
-        return ours | dict(self._spec.env)
+        return ours | dict(self._spec.env) | {"HCLOUD_UNIT_MARK": self._unit.mark}
 
     # ---------------------------------------------------------------------------------------------------------- watch
     def _watch(self, running: Launch | Measurement) -> None:

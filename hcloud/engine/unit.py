@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -91,6 +92,12 @@ class Unit:
     def write(self, name: str, value: Mapping[str, Any], *, durable: bool = False) -> None:
         """Replace one of its JSON files."""
         write_json(self.path / name, value, durable=durable)
+
+    @property
+    def mark(self) -> str:
+        """What processes of this very unit carry as HCLOUD_UNIT_MARK, however it was spelled: units of two deployments
+        on one host may have one id, so where it lies is part of it."""
+        return f"{self.id}@{hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]}"
 
     @property
     def ended(self) -> bool:

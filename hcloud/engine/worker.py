@@ -80,7 +80,7 @@ def kill_unit(unit: Unit, isolation: Isolation) -> None:
         group.kill(lambda: None)
         group.remove()
     elif isolation.bwrap is None:
-        kill_each(_marked(unit.id))
+        kill_each(_marked(unit))
 
 
 class Supervisor:
@@ -364,9 +364,10 @@ def _reap_all_but(link: subprocess.Popen[bytes] | None) -> None:
         os.waitpid(found.si_pid, 0)
 
 
-def _marked(unit_id: str) -> set[int]:
-    """Return processes whose environment names the unit: the last resort where there is neither group nor sandbox."""
-    mark, found = f"HCLOUD_UNIT_ID={unit_id}".encode(), set()
+def _marked(unit: Unit) -> set[int]:
+    """Return processes whose environment names this very unit: the last resort where there is neither group nor
+    sandbox. Its id alone does not do: another deployment on this host may have a unit of the same one."""
+    mark, found = f"HCLOUD_UNIT_MARK={unit.mark}".encode(), set()
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:

@@ -255,7 +255,9 @@ def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | No
         desk.programs.add(identity.program)
         desk.runs[job.id] = []
         draft.add(
-            Profile(job_id=job.id, application=identity.name, runs=runs, reason=_starting(runs, offers, cost_usd))
+            Profile(
+                job_id=job.id, application=identity.name, runs=runs, reason=_starting(runs, offers, cost_usd, needs_s)
+            )
         )
         return None
     if desk.waited_s(job) >= policy.patience_s:
@@ -409,10 +411,10 @@ def _affordable(
     return tuple(taken), cost_usd
 
 
-def _starting(runs: Sequence[JobSpec], offers: Sequence[Offer], cost_usd: float) -> Reason:
+def _starting(runs: Sequence[JobSpec], offers: Sequence[Offer], cost_usd: float, lasts_s: float) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
     what = "looked at in one short run, as its program is known" if looks else f"profiled in {len(runs)} run(s)"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))
-    text = f"{what} on {types}, for {usd(cost_usd)} at most"
-    numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types}
+    text = f"{what} on {types}, for {usd(cost_usd)} and {seconds(lasts_s)} at most"
+    numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types, "lasts_s": lasts_s}
     return Reason(code="profiling", text=text, numbers=numbers)

@@ -8,17 +8,16 @@ subject holds is compared with what the full source holds.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from hcloud.errors import HCloudError, Unmeasurable
 from hcloud.known import Reading
 from hcloud.profiler.beside import Placed, Switch, pressing
 from hcloud.profiler.probe import TARGETS, answer, tell, victim
 from hcloud.profiler.repeats import Interval, enough, interval
+from hcloud.profiler.scratch import scratch
 from hcloud.profiler.sources import Source
 from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
@@ -131,8 +130,7 @@ class _Probe:
         if host.memory_mib - held < PROBE_NEEDS_MIB:
             raise Unmeasurable(f"the {held:.0f} MiB of the program leave no memory for a probe on this machine")
         try:
-            folder = tempfile.TemporaryDirectory(prefix="hcloud-probe-", dir=host.directory)
-            place = Path(self._stack.enter_context(folder))
+            place = self._stack.enter_context(scratch("probe", host.directory))
             bounded = host.own_group(vcpus=1.0, memory_mib=PROBE_MEMORY_MIB, pids=16, cpus=(self._cpu,))
             group = self._stack.enter_context(bounded)
             self._process = self._stack.enter_context(victim(host, self._kind, self._cpu, place, group, None))

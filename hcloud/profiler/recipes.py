@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -24,6 +23,7 @@ from pydantic.dataclasses import dataclass
 from hcloud.errors import NotFound, UnitRefused
 from hcloud.profiler import loop
 from hcloud.profiler.sandbox import NOBODY_UID
+from hcloud.profiler.scratch import scratch
 from hcloud.quantity import NonEmptyText, Number, PositiveMib, Text, shown
 from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
@@ -145,8 +145,7 @@ def prepared(recipe: Recipe) -> Iterator[Path]:
 
     Raises UnitRefused where a line of ``prepare`` fails; the sentence ends with what it wrote.
     """
-    with TemporaryDirectory(prefix="hcloud-recipe-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with scratch("recipe") as folder:
         for file, content in recipe.files.items():
             (folder / file).write_bytes(content_of(content))
         shutil.copyfile(loop.__file__, folder / "loop.py")

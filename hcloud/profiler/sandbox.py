@@ -12,7 +12,6 @@ import resource
 import select
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 from hcloud.errors import BadInput
 from hcloud.profiler.host import Group, Host, Started
 from hcloud.profiler.namespaces import mount_overlay, works_in_child
+from hcloud.profiler.scratch import scratch
 
 NOBODY_UID = 65534
 TICK_S = 0.1
@@ -93,7 +93,7 @@ def live_copy(copy: Copy, host: Host) -> Iterator[LiveCopy]:
     _refuse_nonsense(copy)
     uid = _user_for(copy.workdir)
     bounded = host.own_group(vcpus=copy.vcpus, memory_mib=copy.memory_mib, pids=copy.pids, cpus=copy.cpus)
-    with bounded as group, _private_directory(host.directory) as folder:
+    with bounded as group, scratch("copy", host.directory) as folder:
         enclosure = host.enclosure(folder / "root", uid, network=copy.network)
         view, lack, job = _view(copy.workdir, enclosure.workdir, folder, uid)
 
@@ -132,26 +132,6 @@ def _user_for(workdir: Path) -> int:
     if os.geteuid() != 0:
         return os.getuid()
     return workdir.stat().st_uid or NOBODY_UID
-
-
-@contextmanager
-def _private_directory(above: Path | None) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="hcloud-profile-", dir=above))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        # An overlay leaves a directory without permissions in its work layer.
-        shutil.rmtree(folder, onerror=_force_removal)
-
-
-def _force_removal(remove: Callable[[str], object], path: str, _: object) -> None:
-    os.chmod(os.path.dirname(path), 0o700)
-    os.chmod(path, 0o700)
-    if remove in (os.open, os.scandir, os.lstat):
-        shutil.rmtree(path)
-    else:
-        remove(path)
 
 
 def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable[[], None], tuple[str, ...], Path]:

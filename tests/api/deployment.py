@@ -123,7 +123,7 @@ class Deployment:
             raise Refused(self.refusal)
 
     def _preview(self, specs: Sequence[JobSpec]) -> list[Any]:
-        return describe_preview(*self.controller.preview(specs), self.policy)
+        return describe_preview(self.controller.preview(specs), self.policy)
 
     def status(self) -> DaemonStatus:
         """What the daemon would say of itself."""

@@ -190,12 +190,12 @@ def test_preview_tells_the_price_and_changes_nothing(site: Deployment) -> None:
     site.cycle()
     seq = len(site.scene.store.events())
     spec = replace(site.submit("sleep", "1")[0].spec, name="supposed")
-    snapshot, plan, [job] = site.scene.controller.preview([spec])
-    launches = [a for a in plan.actions if isinstance(a, Launch) and job.id in a.for_jobs]
+    found = site.scene.controller.preview([spec])
+    launches = [a for a in found.plan.actions if isinstance(a, Launch) and found.jobs[0].id in a.for_jobs]
     assert [launch.offer.price_usd_per_h for launch in launches] == [0.3]
     assert len(site.scene.store.events()) == seq + 1  # only the submission above
     assert site.machines_up() == []
-    assert snapshot.instances == ()
+    assert found.snapshot.instances == ()
 
 
 def test_ending_machine_keeps_its_record_until_the_cloud_confirms(make: MakeDeployment) -> None:

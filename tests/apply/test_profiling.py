@@ -8,7 +8,8 @@ import pytest
 
 from hcloud.classifier.applications import identify
 from hcloud.engine.fake import StartFault
-from hcloud.model import BatchTarget, EventKind, Job, JobState, Nodes, ProgressHook
+from hcloud.model import BatchTarget, EventKind, Job, JobSpec, JobState, Nodes, ProgressHook
+from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
 
 TYPES = {
@@ -177,3 +178,54 @@ def test_drifted_application_is_profiled_anew(site: Deployment) -> None:
     (again,) = site.submit("sleep", "20", target=PROMISE)
     until_ended(site, again)
     assert len(runs_of(site, again)) == 2
+
+
+def knowing(site: Deployment, *command: str, **changes: object) -> dict[str, object] | None:
+    """What a preview says of how such a job would become known."""
+    fields = {"name": "job", "user": "ada", "command": command, "target": PROMISE, **changes}
+    found = site.scene.controller.preview([JobSpec(**fields)])  # type: ignore[arg-type]
+    (said,) = describe_preview(found, site.scene.controller.policy)
+    assert said["action"] in ("launch", "place", "wait")  # what is done with the job itself is told all the same
+    return said["knowing"]  # type: ignore[no-any-return]
+
+
+def test_preview_says_what_profiling_is_going_to_take_and_cost(site: Deployment) -> None:
+    site.cycle()
+    said = knowing(site, "sleep", "30", progress=ProgressHook(file="p"))
+    (job,) = site.submit("sleep", "30", target=PROMISE, progress=ProgressHook(file="p"))
+    site.cycle()
+    (told,) = [event for event in site.events(EventKind.JOB_STATE) if event.fields.get("code") == "profiling"]
+    assert said is not None
+    assert (said["how"], said["runs"], said["text"]) == ("profiled", len(runs_of(site, job)), told.fields["text"])
+    assert 0 < float(str(said["cost_usd"])) < 0.1
+    assert 20 < float(str(said["lasts_s"])) < 60
+
+
+def test_preview_predicts_what_is_known_already(site: Deployment) -> None:
+    hook = ProgressHook(file="p")
+    (job,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    until_ended(site, job)
+    site.cycle()
+    said = knowing(site, "sleep", "30", progress=hook)
+    assert said is not None
+    assert (said["how"], said["measure"], said["runs"]) == ("known", "progress", 0)
+    assert float(str(said["predicted"])) == pytest.approx(1 / 30, rel=0.4)
+    other = knowing(site, "sleep", "60", progress=hook)
+    assert other is not None and other["runs"] == 1
+    assert "looked at in one short run" in str(other["text"])
+
+
+def test_preview_says_why_a_job_is_not_profiled_or_not_now(site: Deployment) -> None:
+    site.submit("sleep", "30", target=PROMISE)
+    site.cycle()
+    said = [knowing(site, "sleep", "30"), knowing(site, "true", profiling="never")]
+    assert [each and (each["how"], each["code"]) for each in said] == [
+        ("later", "profiling_same_program"),
+        ("unknown", "profiling_never"),
+    ]
+
+
+def test_preview_says_nothing_of_profiling_where_there_is_none(tmp_path: Path) -> None:
+    site = open_site(tmp_path, enabled=False)
+    site.cycle()
+    assert knowing(site, "sleep", "30") is None

@@ -5,6 +5,7 @@ import io
 import json
 import signal
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 from hcloud.model import JobState
@@ -44,6 +45,20 @@ def test_dry_run_shows_the_plan_and_submits_nothing(shell: Shell, deployment: De
     planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "--", "true")[0])
     assert planned[0]["action"] == "launch"
     assert deployment.store.jobs() == ()
+
+
+def test_plan_says_that_a_job_is_profiled_first_and_for_how_much(shell: Shell, deployment: Deployment) -> None:
+    settings = replace(deployment.policy.profiling, enabled="always")
+    deployment.controller.policy = deployment.policy = replace(deployment.policy, profiling=settings)
+    out, _ = shell.run("submit", "--dry-run", "--within", "5h", "--", "./simulate", "--years", "9")
+    assert "before that profiled in 2 run(s) on m.one, m.two, for $" in " ".join(out.split())
+    (planned,) = json.loads(
+        shell.run("submit", "--dry-run", "-o", "json", "--within", "5h", "--", "./simulate", "--years", "9")[0]
+    )
+    assert (planned["knowing"]["how"], planned["knowing"]["runs"]) == ("profiled", 2)
+    assert planned["knowing"]["cost_usd"] > 0
+    (plain,) = json.loads(shell.run("submit", "--dry-run", "-o", "json", "--", "true")[0])
+    assert plain["knowing"]["text"].startswith("not profiled: ")
 
 
 def test_submit_of_a_file_takes_every_document_and_flags_win(shell: Shell, deployment: Deployment) -> None:

@@ -172,7 +172,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
         "sample": unit.read("sample.json") or {},
         "stdout": streams[0].decode(errors="replace"),
         "stderr": streams[1].decode(errors="replace"),
-        "left": sorted(_marked(plain["id"])),
+        "left": sorted(_marked(unit)),
         "names": isolation.names,
         "lacks": dict(isolation.lacks),
     }

@@ -76,10 +76,10 @@ def profiled(script: str, *, sources: tuple[str, ...] = (), run_s: float = 1.0, 
     return UnitSpec(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def begun(watch: Watch, unit: UnitSpec) -> None:
+def begun(watch: Watch, machine: Machine, unit: UnitSpec) -> None:
     """Start it and wait until a copy of its program is at work."""
     assert watch.runner.start([unit])[unit.id].outcome == "started"
-    wait_until(lambda: _marked(unit.id), PATIENCE_S)
+    wait_until(lambda: _marked(machine.unit(unit.id)), PATIENCE_S)
 
 
 def groups_of(unit: UnitSpec) -> list[Path]:
@@ -90,7 +90,7 @@ def groups_of(unit: UnitSpec) -> list[Path]:
 def assert_nothing_left(machine: Machine, unit: UnitSpec) -> None:
     """No process, group, mount or file of copies, loads or probes."""
     scratch = scratch_of(machine.unit(unit.id))
-    wait_until(lambda: not _marked(unit.id), PATIENCE_S)
+    wait_until(lambda: not _marked(machine.unit(unit.id)), PATIENCE_S)
     wait_until(lambda: not groups_of(unit), PATIENCE_S)
     wait_until(lambda: not scratch.exists(), PATIENCE_S)
     wait_until(lambda: not _with_argument(str(scratch)), PATIENCE_S)
@@ -111,7 +111,7 @@ def _with_argument(text: str) -> list[str]:
 def test_copies_see_what_setup_made_and_change_nothing(watch: Watch, machine: Machine) -> None:
     script = f"test -f made && echo mine > theirs && {COUNTS_ON}"
     unit = profiled(script, setup="echo hello > made")
-    begun(watch, unit)
+    begun(watch, machine, unit)
     record = watch.ended(unit)
     assert record.findings is not None and record.findings.measure is Measure.PROGRESS, record
     job = machine.unit(unit.id).path / "root" / "job"
@@ -131,7 +131,7 @@ def test_failing_setup_ends_the_unit_before_anything_is_measured(watch: Watch) -
 @needs_stress_ng
 def test_copies_and_loads_run_inside_the_groups_of_the_unit(watch: Watch, machine: Machine) -> None:
     unit = profiled(COUNTS_ON, sources=("integer",))
-    begun(watch, unit)
+    begun(watch, machine, unit)
     # A copy and a load beside each other, each in a group of its own, and the profiler in a third.
     wait_until(lambda: any(len(list(own.glob("profile*"))) >= 3 for own in groups_of(unit)), PATIENCE_S)
     profiler = next(int(word) for own in groups_of(unit) if own.name == "profiler" for word in _members(own))
@@ -151,7 +151,7 @@ def _members(group: Path) -> list[str]:
 @needs_stress_ng
 def test_killed_keeper_takes_copies_and_loads_along(watch: Watch, machine: Machine) -> None:
     unit = profiled(COUNTS_ON, sources=("integer",))
-    begun(watch, unit)
+    begun(watch, machine, unit)
     # By then one size is measured, and a source is tuned beside the program.
     wait_until(lambda: (machine.unit(unit.id).read("findings.json") or {}).get("readings"), PATIENCE_S)
     wait_until(lambda: _with_argument(str(scratch_of(machine.unit(unit.id)))), PATIENCE_S)
@@ -164,7 +164,7 @@ def test_killed_keeper_takes_copies_and_loads_along(watch: Watch, machine: Machi
 
 def test_killed_profiler_is_told_with_what_it_found(watch: Watch, machine: Machine) -> None:
     unit = profiled(COUNTS_ON, run_s=60.0)
-    begun(watch, unit)
+    begun(watch, machine, unit)
     for child in Path(f"/proc/{machine.keeper(unit.id)}/task/{machine.keeper(unit.id)}/children").read_text().split():
         kill(int(child))
     record = watch.ended(unit)
@@ -174,7 +174,7 @@ def test_killed_profiler_is_told_with_what_it_found(watch: Watch, machine: Machi
 
 def test_run_goes_on_when_the_worker_is_killed(watch: Watch, machine: Machine) -> None:
     unit = profiled(COUNTS_ON)
-    begun(watch, unit)
+    begun(watch, machine, unit)
     machine.supervisor.kill()
     machine.supervisor.wait()
     machine.start()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -10,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.engine.output import SEGMENTS, OutputFile, read_output
-from hcloud.engine.unit import Units, boot_id
+from hcloud.engine.sandbox import Isolation
+from hcloud.engine.unit import Unit, Units, boot_id
 from hcloud.engine.usage import disk_bytes, last_progress
 from hcloud.engine.wire import exit_from_wire, exit_to_wire, unit_from_wire, unit_to_wire
+from hcloud.engine.worker import kill_unit
 from hcloud.errors import UnitRefused
 from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitSpec
@@ -195,3 +199,26 @@ def test_unit_id_that_is_no_directory_name_is_refused(bad: str) -> None:
     spec = unit_to_wire(UnitSpec(id="ok", instance_id="i", rank=0, command=("x",), resources=Resources()))
     with pytest.raises(UnitRefused, match="cannot be a unit id"):
         unit_from_wire({**spec, "id": bad})
+
+
+def test_last_resort_kills_the_units_of_this_deployment_only(tmp_path: Path) -> None:
+    """Two workers on one host hold units of one id; without groups or sandboxes only their marks tell them apart."""
+    bare = Isolation(root=False, bwrap=None, firewall=False, cgroup=None, podman=None, pinned=False)
+    held = [Units(tmp_path / name).create("job-1.1.0", SPEC) for name in ("ours", "theirs")]
+    units = [made[0] for made in held if made is not None]
+    running = [
+        subprocess.Popen(["sleep", "60"], env={"HCLOUD_UNIT_ID": unit.id, "HCLOUD_UNIT_MARK": unit.mark})
+        for unit in units
+    ]
+    try:
+        kill_unit(units[0], bare)
+        assert running[0].wait(timeout=20) == -signal.SIGKILL
+        assert running[1].poll() is None
+        kill_unit(Unit(tmp_path / "theirs" / ".." / "theirs" / "units" / "job-1.1.0"), bare)  # however it is spelled
+        assert running[1].wait(timeout=20) == -signal.SIGKILL
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+        for made in held:
+            os.close(made[1]) if made is not None else None

@@ -12,8 +12,9 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
-def own_temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Files of copies, loads and probes, their groups and mounts are gone when a test is over."""
+    tmp_path_factory.getbasetemp()  # made before the place for temporary files is another one
     with tempfile.TemporaryDirectory(prefix="hcloud-tests-") as name:
         Path(name).chmod(0o1777)
         monkeypatch.setattr(tempfile, "tempdir", name)

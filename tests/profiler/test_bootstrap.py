@@ -1,6 +1,8 @@
 """The bootstrap asks everything of every program, keeps what it could get, and goes on where it was killed."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from hcloud.profiler.sources import SOURCES, Source
 from hcloud.profiler.subject import Subject
 from providers.local.settings import DEFAULT_TYPES
 from tests.profiler.samples import profile
+from tests.waiting import wait_until
 
 needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 RECIPE = Recipe(
@@ -169,11 +172,16 @@ recipes:
 
 def bootstrap(folder: Path, *arguments: str, package: str = "coreutils") -> subprocess.CompletedProcess[str]:
     """Run the command on one tiny recipe."""
+    command = bootstrap_command(folder, *arguments, package=package)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+
+
+def bootstrap_command(folder: Path, *arguments: str, package: str = "coreutils") -> list[str]:
+    """Write the tiny recipe; return the command that measures it."""
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/tiny.yaml").write_text(TINY.format(package=package))
     command = [sys.executable, "-m", "hcloud.cli.main", "profile", "bootstrap", *arguments]
-    command += ["--recipes", "recipes", "--out", "made", "--seconds", "8"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    return [*command, "--recipes", "recipes", "--out", "made", "--seconds", "8"]
 
 
 @needs_stress_ng
@@ -199,6 +207,25 @@ def test_resumed_bootstrap_measures_only_what_has_no_file(tmp_path: Path) -> Non
     done = bootstrap(tmp_path, "--resume")
     assert (done.returncode, done.stdout) == (0, "every program has its file already\n")
     assert path.read_bytes() == before
+
+
+@needs_stress_ng
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_bootstrap_that_is_ended_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "temporary").mkdir(mode=0o711)
+    process = subprocess.Popen(
+        bootstrap_command(tmp_path),
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: len(list((tmp_path / "temporary").glob("hcloud-scratch-*"))) >= 2, 60.0)  # recipe and copy
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == (130 if number == signal.SIGINT else 128 + number), said
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""Directories of copies vanish with their makers, and nobody else's do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hcloud.clock import SystemClock
+from hcloud.profiler.scratch import YOUNG_S, scratch, sweep
+
+HOLD = """
+import sys, pathlib
+from hcloud.profiler.scratch import scratch
+with scratch("copy", pathlib.Path(sys.argv[1])) as folder:
+    (folder / "inner").mkdir(mode=0)
+    print("made", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_directory_is_gone_after_its_block_whatever_lies_in_it(tmp_path: Path) -> None:
+    with scratch("copy", tmp_path) as folder:
+        (folder / "work").mkdir(mode=0)
+        assert folder.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_a_killed_maker_left_is_swept(tmp_path: Path) -> None:
+    killed, alive = (
+        subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    )
+    for process in (killed, alive):
+        assert process.stdout is not None and process.stdout.readline() == b"made\n"
+    mine = tmp_path / "something-else"
+    mine.mkdir()
+    killed.kill()
+    killed.wait()
+    now = SystemClock().now()
+    sweep(tmp_path, now)
+    assert len(list(tmp_path.iterdir())) == 3  # too young to be sure
+    sweep(tmp_path, now + YOUNG_S + 1)
+    assert mine in tmp_path.iterdir()
+    assert len(list(tmp_path.iterdir())) == 2
+    alive.communicate(b"")
+    assert alive.returncode == 0
+    assert list(tmp_path.iterdir()) == [mine]
+    assert os.listdir(mine) == []
