@@ -22,10 +22,11 @@ from hcloud.catalog import (
     refresh,
     sources,
 )
+from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.config import Config, ProviderSettings, load_library, resolve_secret
 from hcloud.controller import Controller
-from hcloud.engine.fake import FakeRunner, WorkOf, read_work
+from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
@@ -94,26 +95,24 @@ def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_ru
     )
 
 
-def build_runner(
-    config: Config, providers: Mapping[str, Provider], clock: Clock, *, work: WorkOf = read_work
-) -> Runner:
-    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended ``work``.
+def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
+    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work.
 
     Raises ConfigError for fake work on real machines.
     """
     if config.engine.runner == "fake":
-        return _fake_runner(providers, clock, work)
+        return _fake_runner(providers, clock)
     from hcloud.engine.runner import DaskRunner
 
     return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
 
 
-def _fake_runner(providers: Mapping[str, Provider], clock: Clock, work: WorkOf) -> Runner:
+def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
     sources = [p for p in providers.values() if isinstance(p, MachineSource)]
     if len(sources) < len(providers):
         real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
         raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
-    return FakeRunner(sources, clock, work=work)
+    return FakeRunner(sources, clock)
 
 
 def build_controller(
@@ -126,8 +125,11 @@ def build_controller(
     *,
     rng: np.random.Generator | None = None,
     holder: str = "",
+    library: Library | None = None,
 ) -> Controller:
-    """Put the cycle together on the given ports; without ``rng`` a fresh one, without ``holder`` this host's name.
+    """Put the cycle together on the given ports.
+
+    Without ``rng`` a fresh one, without ``holder`` this host's name, without ``library`` the shipped and imported one.
 
     Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
     """
@@ -170,7 +172,7 @@ def build_controller(
             uploads_dir=config.state_dir / "uploads",
         ),
         rng=np.random.default_rng() if rng is None else rng,
-        library=load_library([shipped.path("profiles"), config.state_dir / "profiles"]),
+        library=load_library([shipped.path("profiles"), config.state_dir / "profiles"]) if library is None else library,
         # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
         # successor leads at once instead of waiting for the lease to run out.
         holder=holder or f"{socket.gethostname()}:{config.state_dir}",

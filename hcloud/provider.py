@@ -14,7 +14,17 @@ from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
 from hcloud.known import Findings
-from hcloud.model import FailureCause, InstanceId, MetricsHook, Offer, ProfileRequest, ProgressHook, Resources, UnitId
+from hcloud.model import (
+    FailureCause,
+    InstanceId,
+    Market,
+    MetricsHook,
+    Offer,
+    ProfileRequest,
+    ProgressHook,
+    Resources,
+    UnitId,
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ provider
@@ -144,6 +154,8 @@ class Machine:
     expires_at: float
     quality: float = 1.0
     preempt_at: float | None = None
+    type_name: str = ""
+    market: Market = Market.ON_DEMAND
 
 
 class Journal(Protocol):

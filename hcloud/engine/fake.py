@@ -16,7 +16,7 @@ from typing import Any, cast
 from hcloud.clock import Clock
 from hcloud.engine.fakeprofile import ProfileOf, profile_of_work, profiling_work
 from hcloud.engine.fakeunit import FakeUnit, Life
-from hcloud.engine.fakework import Work, WorkOf, read_work, work_from
+from hcloud.engine.fakework import Resident, Surroundings, Work, WorkOf, read_work, work_from
 from hcloud.errors import NotFound, WorkerUnreachable
 from hcloud.model import FailureCause, InstanceId, UnitId
 from hcloud.provider import (
@@ -31,7 +31,18 @@ from hcloud.provider import (
     WorkerReport,
 )
 
-__all__ = ["FakeRunner", "ProfileOf", "Start", "StartFault", "Work", "WorkOf", "read_work", "work_from"]
+__all__ = [
+    "FakeRunner",
+    "ProfileOf",
+    "Resident",
+    "Start",
+    "StartFault",
+    "Surroundings",
+    "Work",
+    "WorkOf",
+    "read_work",
+    "work_from",
+]
 
 UNIT, START = "unit:", "start:"
 
@@ -56,7 +67,8 @@ class Start:
 class FakeRunner:
     """A Runner on simulated machines (``sources``). A worker is registered while its machine is up.
 
-    ``work`` says what a unit does, ``profile`` what is found where it is measured instead. Samples are taken every
+    ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
+    units run beside each other (None: each as fast as its machine's quality). Samples are taken every
     ``sample_every_s`` of the clock, at moments of its own for each worker. Units, fences and starts are written down
     where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
     them.
@@ -69,11 +81,12 @@ class FakeRunner:
         *,
         work: WorkOf = read_work,
         profile: ProfileOf = profile_of_work,
+        surroundings: Surroundings | None = None,
         sample_every_s: float = 10.0,
     ) -> None:
         self._sources = tuple(sources)
         self._clock = clock
-        self._work, self._profile = work, profile
+        self._work, self._profile, self._surroundings = work, profile, surroundings
         self._sample_every_s = sample_every_s
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
@@ -83,6 +96,8 @@ class FakeRunner:
         self._units: dict[UnitId, FakeUnit] = {}
         self._on: defaultdict[InstanceId, dict[UnitId, Life]] = defaultdict(dict)
         self._ends: list[tuple[float, UnitId, InstanceId]] = []
+        self._turns: list[tuple[float, InstanceId]] = []
+        self._turns_at: dict[InstanceId, float] = {}
         self._sampling: list[tuple[float, InstanceId]] = []
         self._changed: set[InstanceId] = set()
         self._reports: dict[InstanceId, WorkerReport] = {}
@@ -113,6 +128,8 @@ class FakeRunner:
             fresh: dict[UnitId, FakeUnit] = {}
             results = {unit.id: self._started(unit, fresh) for unit in units}
             self._put(*fresh.values(), starts=True)
+            for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values()):
+                self._pace(instance_id, self._now)
             return results
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
@@ -237,11 +254,43 @@ class FakeRunner:
                 self._learn(key, cast(Mapping[str, Any], row))
             self._now = max(self._now, self._clock.now())
             self._find_machines(news_of_units=bool(news))
-            while self._ends and self._ends[0][0] <= self._now:
-                end = heapq.heappop(self._ends)
-                if self._still_ends(*end):
-                    self._changed.add(end[2])
+            self._live_on()
             yield
+
+    def _live_on(self) -> None:
+        """Let units end, and speeds change, in the order of time: each end may make others faster."""
+        while True:
+            ends_at = self._ends[0][0] if self._ends else math.inf
+            turns_at = self._turns[0][0] if self._turns else math.inf
+            if min(ends_at, turns_at) > self._now:
+                return
+            if ends_at <= turns_at:
+                at, unit_id, instance_id = heapq.heappop(self._ends)
+                if self._still_ends(at, unit_id, instance_id):
+                    self._changed.add(instance_id)
+                    self._pace(instance_id, at)
+            else:
+                at, instance_id = heapq.heappop(self._turns)
+                if self._turns_at.get(instance_id) == at:
+                    self._pace(instance_id, at)
+
+    def _pace(self, instance_id: InstanceId, at: float) -> None:
+        """Let the units on a machine run, from a time on, as fast as their surroundings make them."""
+        machine = self._machines.get(instance_id)
+        if self._surroundings is None or machine is None:
+            return
+        lives = [life for life in self._on[instance_id].values() if life.unit.spec is not None and not life.ended(at)]
+        self._turns_at.pop(instance_id, None)
+        if not lives:
+            return
+        residents = [Resident(unit=cast(UnitSpec, x.unit.spec), work=x.work, done_s=x.done_s(at)) for x in lives]
+        speeds, until = self._surroundings.speeds(machine, residents, at)
+        for life, resident, speed in zip(lives, residents, speeds, strict=True):
+            if speed != life.unit.speed:
+                self._put(replace(life.unit, speed=speed, since_at=at, done_s=resident.done_s))
+        if math.isfinite(until):
+            self._turns_at[instance_id] = until
+            heapq.heappush(self._turns, (until, instance_id))
 
     @contextmanager
     def _held(self) -> Iterator[Mapping[str, object]]:
@@ -274,6 +323,9 @@ class FakeRunner:
     def _know(self, unit: FakeUnit) -> None:
         self._units[unit.id] = unit
         self._changed.add(unit.instance_id)
+        if unit.forgotten:
+            self._on[unit.instance_id].pop(unit.id, None)
+            return
         life = self._life(unit)
         self._on[unit.instance_id][unit.id] = life
         if math.isfinite(life.record.ended_at):
@@ -284,7 +336,7 @@ class FakeRunner:
         if unit.spec is None or unit.spec.profile is None:
             return Life(unit=unit, work=work)
         findings = self._profile(unit.spec, work, unit.speed)
-        return Life(unit=unit, work=profiling_work(findings, unit.speed), findings=findings)
+        return Life(unit=unit, work=profiling_work(findings), findings=findings)
 
     def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
         """Whether a unit's machine is up and nothing has moved its end since."""
@@ -299,6 +351,7 @@ class FakeRunner:
             return
         machines = {key: machine for view in views for key, machine in view.items()}
         for key in self._on.keys() - machines.keys():
+            self._turns_at.pop(key, None)
             for unit_id in self._on.pop(key):
                 self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
         for key in self._reports.keys() - machines.keys():
@@ -321,7 +374,7 @@ class FakeRunner:
         key, every_s = machine.instance_id, self._sample_every_s
         phase_s = zlib.crc32(key.encode()) % 1000 / 1000 * every_s
         sampled_at = math.floor((self._now - phase_s) / every_s) * every_s + phase_s
-        lives = [life for life in self._on[key].values() if not life.unit.forgotten]
+        lives = list(self._on[key].values())
         if any(not life.ended(self._now) for life in lives):
             heapq.heappush(self._sampling, (sampled_at + every_s, key))
         units = tuple(life.report(self._now, sampled_at) for life in lives)

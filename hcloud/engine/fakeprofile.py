@@ -30,17 +30,17 @@ def profile_of_work(unit: UnitSpec, work: Work, speed: float) -> Findings:
     """
     assert unit.profile is not None
     request = unit.profile
-    if reason := _why_not(unit, work):
+    if reason := why_not_measured(unit, work):
         return Findings(notes=(reason,), duration_s=min(request.run_s, work.duration_s))
-    measure, alone = _measure(unit, work)
+    measure, alone = measured_as(unit, work)
     readings = tuple(_readings(request, unit.command, alone * speed))
     use = (work.cpu_share * request.steps_vcpus[0], work.memory_mib, 0.0, 0.0)
     return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(request))
 
 
-def profiling_work(findings: Findings, speed: float) -> Work:
+def profiling_work(findings: Findings) -> Work:
     """Return what a unit does that is measured: it takes its time, and ends well."""
-    return Work(duration_s=findings.duration_s * speed, memory_mib=16.0)
+    return Work(duration_s=findings.duration_s, timed=True, memory_mib=16.0)
 
 
 def profiling_s(request: ProfileRequest) -> float:
@@ -66,7 +66,8 @@ def found_by(findings: Findings, share: float, reason: str) -> Findings:
     )
 
 
-def _why_not(unit: UnitSpec, work: Work) -> str:
+def why_not_measured(unit: UnitSpec, work: Work) -> str:
+    """Return why nothing can be measured of a unit; "": it can be."""
     if unit.image is not None:
         return f"it runs in a container image ({unit.image}), and such jobs are not profiled"
     if work.refusal:
@@ -78,8 +79,8 @@ def _why_not(unit: UnitSpec, work: Work) -> str:
     return ""
 
 
-def _measure(unit: UnitSpec, work: Work) -> tuple[Measure, float]:
-    """What performance is taken from, and its value on one CPU of a machine of speed 1."""
+def measured_as(unit: UnitSpec, work: Work) -> tuple[Measure, float]:
+    """Return what performance is taken from, and its value at speed 1."""
     if unit.progress is not None and work.progress_at is None and math.isfinite(work.duration_s):
         return Measure.PROGRESS, 1 / max(work.duration_s, 1e-3)
     if unit.metrics is not None and work.requests_per_s:

@@ -16,14 +16,17 @@ from hcloud.provider import ExitRecord, Stream, UnitReport, UnitSample, UnitSpec
 
 TERMINATED_CODE, KILLED_CODE = 143, 137
 OUT_OF_MEMORY_AFTER_S = 0.2
+SATURATED = 100.0
+"""How many times longer than at its best a service lets wait that cannot serve what is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeUnit:
     """A unit's fence and story.
 
-    ``started_at`` None: it was fenced by a stop before its start and can never run. ``speed`` is its machine's quality.
-    ``forgotten``: its directory is gone, its fence is not.
+    ``started_at`` None: it was fenced by a stop before its start and can never run. It works at ``speed`` since
+    ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``: its directory is gone, its
+    fence is not.
     """
 
     id: UnitId
@@ -31,6 +34,8 @@ class FakeUnit:
     spec: UnitSpec | None
     started_at: float | None
     speed: float = 1.0
+    since_at: float | None = None
+    done_s: float = 0.0
     stop_at: float = math.inf
     stop_cause: FailureCause | None = None
     forgotten: bool = False
@@ -43,6 +48,8 @@ class FakeUnit:
             "spec": None if self.spec is None else unit_to_wire(self.spec),
             "started_at": self.started_at,
             "speed": self.speed,
+            "since_at": self.since_at,
+            "done_s": self.done_s,
             "stop_at": self.stop_at,
             "stop_cause": self.stop_cause,
             "forgotten": self.forgotten,
@@ -82,8 +89,7 @@ class Life:
     def _found(self, record: ExitRecord) -> Findings | None:
         if self.findings is None:
             return None
-        whole_s = max(self.work.duration_s / self.unit.speed, 1e-9)
-        share = (record.ended_at - record.started_at) / whole_s
+        share = (record.ended_at - record.started_at) / max(self.work.duration_s, 1e-9)
         return found_by(self.findings, 1.0 if share >= 1 - 1e-9 else share, record.detail)
 
     def ended(self, now: float) -> bool:
@@ -102,15 +108,15 @@ class Life:
         spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
         if spec is None or started_at is None or at < started_at:
             return None
-        ran_s = min(at, self.record.ended_at) - started_at
+        until = min(at, self.record.ended_at)
         return UnitSample(
             at=at,
-            cpu_s=ran_s * work.cpu_share * spec.resources.vcpus,
+            cpu_s=(until - started_at) * work.cpu_share * spec.resources.vcpus,
             memory_mib=work.memory_mib,
             read_mib=0.0,
             written_mib=0.0,
-            progress=self._progress(ran_s) if spec.progress is not None else None,
-            requests_per_s=work.requests_per_s if spec.metrics is not None else None,
+            progress=self._progress(until) if spec.progress is not None else None,
+            requests_per_s=self._requests_per_s() if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
         )
 
@@ -119,19 +125,33 @@ class Life:
         started_at = self.unit.started_at
         if started_at is None:
             return b""
-        until_s = min(now, self.record.ended_at) - started_at
-        said = [text for at_s, name, text in self.work.output if name == stream and at_s / self.unit.speed <= until_s]
+        done_s = self.done_s(min(now, self.record.ended_at))
+        said = [text for at_s, name, text in self.work.output if name == stream and at_s <= done_s]
         if stream == "stdout" and self.ended(now) and self.record.exit_code == self.work.on_term:
             said.append(self.work.last_words)
         return "".join(said).encode()
 
-    def _progress(self, ran_s: float) -> float:
+    def done_s(self, at: float) -> float:
+        """Return how much of its work it has done by a time."""
+        unit = self.unit
+        since_at = unit.started_at if unit.since_at is None else unit.since_at
+        return unit.done_s + (at - (since_at or 0.0)) * unit.speed
+
+    def _progress(self, at: float) -> float:
         if self.work.progress_at is not None:
             return self.work.progress_at
-        return min(1.0, ran_s * self.unit.speed / max(self.work.duration_s, 1e-9))
+        return min(1.0, max(0.0, self.done_s(at) / max(self.work.duration_s, 1e-9)))
+
+    def _requests_per_s(self) -> float | None:
+        """What it serves: all that is asked, or what it can."""
+        asked, load = self.work.requests_per_s, self.work.load
+        return asked if asked is None or not load else asked * min(1.0, self.unit.speed / load)
 
     def _latency_ms(self) -> Mapping[str, float]:
-        return {name: ms / self.unit.speed for name, ms in self.work.latency_ms.items()}
+        """Latency grows as the time left over shrinks (a queue with one server), to ``SATURATED`` times at most."""
+        load, speed = self.work.load, self.unit.speed
+        times = (1.0 - load) / max(speed - load, (1.0 - load) / SATURATED)
+        return {name: ms * times for name, ms in self.work.latency_ms.items()}
 
 
 def _end_of(unit: FakeUnit, work: Work) -> ExitRecord:
@@ -153,7 +173,10 @@ def _end_of(unit: FakeUnit, work: Work) -> ExitRecord:
 def _own_end(unit: FakeUnit, work: Work) -> ExitRecord:
     assert unit.started_at is not None
     cause = FailureCause.EXIT_CODE if work.exit_code else None
-    return _record(unit, unit.started_at + work.duration_s / unit.speed, work.exit_code, cause, "")
+    since_at = unit.started_at if unit.since_at is None else unit.since_at
+    left_s = max(0.0, work.duration_s - unit.done_s) / unit.speed
+    ends_at = unit.started_at + work.duration_s if work.timed else since_at + left_s
+    return _record(unit, ends_at, work.exit_code, cause, "")
 
 
 def _told_to_end(unit: FakeUnit, work: Work, at: float, cause: FailureCause | None, detail: str) -> ExitRecord:

@@ -6,11 +6,11 @@ import math
 import os.path
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from hcloud.provider import Stream, UnitSpec
+from hcloud.provider import Machine, Stream, UnitSpec
 
 SHELLS = {"sh", "/bin/sh", "bash", "/bin/bash"}
 STATEMENT_END = re.compile(r"\s*(?:;|\n|&&)\s*")
@@ -20,15 +20,17 @@ UNKNOWN_PROGRAM_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one unit does on a machine of quality 1.
+    """What one unit does at speed 1: alone on a machine of quality 1.
 
-    ``output`` holds (seconds after the start, stream, text). ``cpu_share`` is of the unit's vCPUs. ``progress_at``
-    is what its progress file says all the time; None: it grows evenly to 1. ``on_term`` is what TERM does: the unit
-    ``ends``, ``ignores`` it until it is killed, or exits with that code after its ``last_words``. ``refusal`` says why
-    it cannot be started at all.
+    ``duration_s`` is work: at half the speed it takes twice as long, unless it is ``timed``, by the clock. A service is
+    busy for the part ``load`` of its time; the less is left of that, the longer are its latencies. ``output`` holds
+    (seconds after the start, stream, text). ``cpu_share`` is of the unit's vCPUs. ``progress_at`` is what its progress
+    file says all the time; None: it grows evenly to 1. ``on_term`` is what TERM does: the unit ``ends``, ``ignores`` it
+    until it is killed, or exits with that code after its ``last_words``. ``refusal`` says why it cannot be started.
     """
 
     duration_s: float = 1.0
+    timed: bool = False
     exit_code: int = 0
     output: tuple[tuple[float, Stream, str], ...] = ()
     cpu_share: float = 0.8
@@ -36,12 +38,30 @@ class Work:
     progress_at: float | None = None
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
+    load: float = 0.0
     on_term: Literal["ends", "ignores"] | int = "ends"
     last_words: str = ""
     refusal: str = ""
 
 
 WorkOf = Callable[[UnitSpec], Work]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """A unit on a machine, and how much of its work it has done."""
+
+    unit: UnitSpec
+    work: Work
+    done_s: float
+
+
+class Surroundings(Protocol):
+    """How fast units run beside each other: what a simulator puts in."""
+
+    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+        """Return the speed of each unit from now on (more than 0), and until when they hold if nobody comes or goes."""
+        ...
 
 
 def work_from(scripts: Mapping[str, Work]) -> WorkOf:

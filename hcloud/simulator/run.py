@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from hcloud.assembly import build_controller, build_providers, build_runner
+from hcloud.assembly import build_controller, build_providers
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
@@ -19,28 +18,33 @@ from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
 from hcloud.model import Event, Market
 from hcloud.policy import Policy
-from hcloud.provider import UnitSpec
+from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sentences import nearest
 from hcloud.simulator.workload import Arrival, Workload
-from hcloud.store import Store, Submission
+from hcloud.simulator.world import Truth, World
+from hcloud.store import MemoryStore, Store, Submission
 
 START_AT = 1_900_000_800.0
 """A fixed date, so that a simulation does not depend on the day it is run."""
 STEP_S, QUIET_STEP_S = 1.0, 10.0
 LONGEST_TAIL_S = 7 * 86_400.0
-OWNER = "hcloud-simulation"
+OWNER, PROVIDER = "hcloud-simulation", "mock"
 REQUESTS_PER_S, LATENCY_MS = 100.0, 18.0
 """What a service does on a machine as fast as its type should be; on a slower one the latency grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings."""
+    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings.
+
+    ``truth``: how jobs perform there; None: each as the workload says, whatever its machine's type and neighbours.
+    """
 
     workload: Workload
     policy: Policy
     cloud: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
+    truth: Truth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ class Simulation:
     store: Store = field(init=False)
     controller: Controller = field(init=False)
     _runner: FakeRunner = field(init=False)
+    _world: World | None = field(init=False)
     _run_s: dict[str, float] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
 
@@ -81,16 +86,39 @@ class Simulation:
         """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
         config = _config(self.folder, self.setting)
         self._waiting = list(reversed(self.setting.workload.arrivals))
-        self.store = Store.open(config.database)
+        self.store = MemoryStore()
         providers = build_providers(config, self.clock)
-        self._runner = cast(FakeRunner, build_runner(config, providers, self.clock, work=self._work))
-        rng = np.random.default_rng(self.setting.seed)
+        self._world = self._make_world(providers)
+        sources = [each for each in providers.values() if isinstance(each, MachineSource)]
+        if self._world is None:
+            self._runner = FakeRunner(sources, self.clock, work=self._work)
+        else:
+            world = self._world
+            self._runner = FakeRunner(sources, self.clock, work=world.work, profile=world.profile, surroundings=world)
         self.controller = build_controller(
-            config, self.store, providers, self._runner, self.clock, self.setting.policy, rng=rng, holder=OWNER
+            config,
+            self.store,
+            providers,
+            self._runner,
+            self.clock,
+            self.setting.policy,
+            rng=np.random.default_rng(self.setting.seed),
+            holder=OWNER,
+            library=None if self._world is None else self._world.library(),
         )
 
+    def _make_world(self, providers: Mapping[str, Provider]) -> World | None:
+        if self.setting.truth is None:
+            return None
+        types = {
+            offer.instance_type.name: offer.instance_type.capacity.vcpus
+            for each in providers.values()
+            for offer in each.offers()
+        }
+        return World(truth=self.setting.truth, seed=self.setting.seed, types=types, provider=PROVIDER)
+
     def _work(self, unit: UnitSpec) -> Work:
-        """The truth about a unit, which the planner never sees."""
+        """What a unit does where nothing but its machine's quality matters."""
         # A profiling run measures copies of the job it is made for.
         run_s = self._run_s[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
         if unit.metrics is None:
@@ -127,7 +155,10 @@ class Simulation:
             due.append(self._waiting.pop())
         if due:
             jobs = self.store.submit([Submission(spec=a.spec, actor=a.spec.user) for a in due], self.clock.now())
-            self._run_s |= {job.id: arrival.run_s for job, arrival in zip(jobs, due, strict=True)}
+            for job, arrival in zip(jobs, due, strict=True):
+                self._run_s[job.id] = arrival.run_s
+                if self._world is not None:
+                    self._world.take_in(job.id, arrival)
             self.progress.submitted += len(due)
 
     def _step_s(self, moved: bool) -> float:
@@ -187,6 +218,6 @@ def _config(folder: Path, setting: Setting) -> Config:
         owner=OWNER,
         state_dir=folder,
         run_dir=folder / "run",
-        providers=(ProviderSettings(name="mock", type="mock", settings=cloud),),
+        providers=(ProviderSettings(name=PROVIDER, type="mock", settings=cloud),),
         engine=EngineSettings(runner="fake"),
     )

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, JobSpec, MetricsHook, Resources, ServiceTarget
+from hcloud.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.sentences import nearest
-from hcloud.simulator.workload import COMMAND, MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.simulator.programs import Programs, Run
+from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
 
 HOUR_S = 3600.0
-SPREAD = 0.6
-"""Standard deviation of the logarithm of run times: ours, the paper states means only."""
+SERVICE_CORES = (2, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """What table 8.2 states: ``cores`` in use over time (0..1 of the run), jobs batch : service and cores batch :
-    service, and the mean run time. Shapes between the stated extremes, and sizes of single jobs, are ours.
+    service, and the mean run time; that of the first two is such that a job arrives about every second, as it states.
+    Shapes between the stated extremes, and sizes of single jobs, are ours.
     """
 
     name: str
@@ -50,11 +51,11 @@ SCENARIOS: dict[str, Scenario] = {
     for each in (
         Scenario(
             name="static", summary="steady, about 854 cores", cores=lambda _: 854.0,
-            batch_per_service=4.2, batch_cores_per_service=1.4, run_s=340.0, peak_cores=854, steady_cores=854,
+            batch_per_service=4.2, batch_cores_per_service=1.4, run_s=550.0, peak_cores=854, steady_cores=854,
         ),
         Scenario(
             name="low-variability", summary="605 to 900 cores, one slow wave", cores=_low,
-            batch_per_service=3.6, batch_cores_per_service=1.4, run_s=360.0, peak_cores=900, steady_cores=605,
+            batch_per_service=3.6, batch_cores_per_service=1.4, run_s=470.0, peak_cores=900, steady_cores=605,
         ),
         Scenario(
             name="high-variability", summary="210 to 1,226 cores, two surges", cores=_high,
@@ -74,18 +75,17 @@ def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float 
     if not (0 < share <= 1 and 0 < hours <= 24 * 31):
         raise BadInput(f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= 744")
     scenario, rng = SCENARIOS[name], np.random.default_rng([seed, sum(map(ord, name))])
+    programs = Programs(rng)
     # At the beginning the load is there already: jobs under way, which long ones are likelier to be.
-    first = range(_poisson(rng, _running_jobs(scenario, 0.0) * share))
-    arrivals = [_job(scenario, rng, 0.0, n, under_way=True) for n in first]
-    span_s = hours * HOUR_S
+    first = range(round(_running_jobs(scenario, 0.0) * share))
+    arrivals = [_job(scenario, programs, rng, 0.0, n, under_way=True) for n in first]
+    span_s, due = hours * HOUR_S, 0.0
     for second in range(int(span_s)):
-        rate = _running_jobs(scenario, second / span_s) / scenario.run_s * share
-        arrivals += [_job(scenario, rng, second + rng.random(), len(arrivals)) for _ in range(_poisson(rng, rate))]
+        due += _running_jobs(scenario, second / span_s) / scenario.run_s * share
+        while due >= 1:
+            due -= 1
+            arrivals.append(_job(scenario, programs, rng, second + rng.random(), len(arrivals)))
     return workload_of(name if share == 1 else f"{name} x {share:g}", arrivals)
-
-
-def _poisson(rng: np.random.Generator, mean: float) -> int:
-    return int(rng.poisson(mean))
 
 
 def _running_jobs(scenario: Scenario, at: float) -> float:
@@ -93,7 +93,7 @@ def _running_jobs(scenario: Scenario, at: float) -> float:
     return scenario.cores(at) / _mean_cores(scenario)
 
 
-BATCH_CORES, BATCH_ODDS = (1, 2, 4), (0.45, 0.35, 0.20)
+BATCH_CORES, BATCH_ODDS = (1, 2, 4), (0.87, 0.11, 0.02)
 BATCH_MEAN = float(np.dot(BATCH_CORES, BATCH_ODDS))
 
 
@@ -106,37 +106,49 @@ def _mean_cores(scenario: Scenario) -> float:
     return (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
 
 
-def _job(scenario: Scenario, rng: np.random.Generator, at_s: float, number: int, *, under_way: bool = False) -> Arrival:
-    middle = math.log(scenario.run_s) - 0.5 * SPREAD**2
-    run_s = float(rng.lognormal(middle, SPREAD))
-    if under_way:
-        run_s = max(1.0, float(rng.lognormal(middle + SPREAD**2, SPREAD) * rng.random()))
+def _job(
+    scenario: Scenario,
+    programs: Programs,
+    rng: np.random.Generator,
+    at_s: float,
+    number: int,
+    *,
+    under_way: bool = False,
+) -> Arrival:
     if rng.random() * (scenario.batch_per_service + 1) < 1:
-        return _service(scenario, rng, at_s, number, run_s)
-    cores = int(rng.choice(BATCH_CORES, p=BATCH_ODDS))
-    spec = JobSpec(
-        name=f"batch-{number}",
-        user=f"user{number % 20}",
-        command=COMMAND,
-        target=BatchTarget(finish_within_s=1.5 * run_s + 60.0),
-        resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
-        tags={"kind": "batch"},
+        small, large = SERVICE_CORES
+        odds_large = min(1.0, max(0.0, (_service_mean(scenario) - small) / (large - small)))
+        kind, cores = "service", large if rng.random() < odds_large else small
+    else:
+        kind, cores = "analytics", int(rng.choice(BATCH_CORES, p=BATCH_ODDS))
+    run = programs.pick(kind, cores, scenario.run_s, under_way=under_way)
+    if kind == "service":
+        return Arrival(at_s=at_s, run_s=run.run_s, spec=service_job(run, number, cores))
+    return Arrival(at_s=at_s, run_s=run.run_s, spec=batch_job(run, number, cores, run.run_s * 1.5 + 60.0))
+
+
+def batch_job(run: Run, number: int, cores: int, within_s: float, memory_mib: int | None = None) -> JobSpec:
+    """Return a batch job of a program that tells its progress."""
+    return JobSpec(
+        name=f"{run.kind}-{number}",
+        user=run.user,
+        command=run.command,
+        target=BatchTarget(finish_within_s=within_s),
+        resources=Resources(vcpus=cores, memory_mib=memory_mib or cores * MIB_PER_VCPU),
+        progress=ProgressHook(file="progress"),
+        tags={"kind": "batch", "program_kind": run.kind},
     )
-    return Arrival(at_s=at_s, run_s=run_s, spec=spec)
 
 
-def _service(scenario: Scenario, rng: np.random.Generator, at_s: float, number: int, run_s: float) -> Arrival:
-    small, large = 4, 8
-    odds_large = min(1.0, max(0.0, (_service_mean(scenario) - small) / (large - small)))
-    cores = large if rng.random() < odds_large else small
-    spec = JobSpec(
+def service_job(run: Run, number: int, cores: int) -> JobSpec:
+    """Return a service that holds so many cores until it is over."""
+    return JobSpec(
         name=f"service-{number}",
-        user=f"user{number % 20}",
-        command=COMMAND,
+        user=run.user,
+        command=run.command,
         target=ServiceTarget(requests_per_s=100.0 * cores, latency_ms=20.0),
         resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
         interruptible=False,
-        metrics=MetricsHook(probe=COMMAND, every_s=60.0),
-        tags={"kind": "service"},
+        metrics=MetricsHook(probe=run.command, every_s=60.0),
+        tags={"kind": "service", "program_kind": "service"},
     )
-    return Arrival(at_s=at_s, run_s=run_s, spec=spec)

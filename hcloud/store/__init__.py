@@ -6,7 +6,8 @@ and each has a revision number, so that the order of commits, revisions and even
 """
 
 from hcloud.store.live import LiveView
+from hcloud.store.memory import MemoryStore
 from hcloud.store.store import Store
 from hcloud.store.transaction import Lease, Submission, Transaction
 
-__all__ = ["Lease", "LiveView", "Store", "Submission", "Transaction"]
+__all__ = ["Lease", "LiveView", "MemoryStore", "Store", "Submission", "Transaction"]

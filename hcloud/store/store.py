@@ -89,7 +89,7 @@ class Store:
             opened.append(Transaction(connection, now, self._highest_revision + 1, self._live.known_spec))
             # Also when this one fails: a revision given out by a failed write must never come to mean another one.
             self._highest_revision = opened[0].revision
-            _check_lease(opened[0], lease)
+            check_lease(opened[0], lease)
             yield opened[0]
 
     def submit(self, submissions: Sequence[Submission], now: float) -> tuple[Job, ...]:
@@ -349,7 +349,8 @@ def _holds(tx: Transaction, lease: Lease) -> bool:
     return (tx.head["lease_holder"], tx.head["lease_epoch"]) == (lease.holder, lease.epoch)
 
 
-def _check_lease(tx: Transaction, lease: Lease | None) -> None:
+def check_lease(tx: Transaction, lease: Lease | None) -> None:
+    """Raise StaleWrite unless ``lease`` (None: anybody) still leads."""
     if lease is not None and not _holds(tx, lease):
         leader = tx.head["lease_holder"] or "nobody"
         raise StaleWrite(

@@ -128,7 +128,7 @@ class Transaction:
         """
         number = job_number(job.id)
         row = self._row(job.id, _JOB, number)
-        _check_revision(job.id, job.revision, row.revision)
+        check_revision(job.id, job.revision, row.revision)
         if row.state != job.state.value:
             move_job(load_job(number, row.revision, row.document, job.spec), job.state)
         self._check_spec(number, job)
@@ -184,9 +184,7 @@ class Transaction:
 
     def _insert_jobs(self, jobs: Sequence[Job]) -> None:
         numbers = [job_number(job.id) for job in jobs]
-        rows = [
-            {"number": n} | _searched_by(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
-        ]
+        rows = [{"number": n} | searched_by(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)]
         self._connection.execute(insert(schema.job), rows)
         specs = [{"number": n, "document": dump(job.spec)} for n, job in zip(numbers, jobs, strict=True)]
         self._connection.execute(insert(schema.job_spec), specs)
@@ -247,7 +245,7 @@ class Transaction:
         """Write an instance's new state and return it with its new revision. Raises like ``put_job``."""
         number = instance_number(instance.id)
         row = self._row(instance.id, _INSTANCE, number)
-        _check_revision(instance.id, instance.revision, row.revision)
+        check_revision(instance.id, instance.revision, row.revision)
         if row.state != instance.state.value:
             move_instance(load_instance(number, row.revision, row.document), instance.state)
         if row.token != instance.token:
@@ -284,7 +282,7 @@ class Transaction:
             StaleWrite: somebody wrote it after it was read.
         """
         stored = self._connection.execute(_APPLICATION, {"name": application.name}).first()
-        _check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
+        check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
         columns = {"program": application.program, "revision": self.revision, "document": dump_application(application)}
         if stored is None:
             name = checked_text(application.name, "application")
@@ -377,12 +375,14 @@ class Transaction:
             connection.execute(_SAVE_HEAD, changed)
 
 
-def _check_revision(thing_id: str, read_at: int, stored: int) -> None:
+def check_revision(thing_id: str, read_at: int, stored: int) -> None:
+    """Raise StaleWrite where a thing was written after it was read."""
     if read_at != stored:
         raise StaleWrite(f"{thing_id} was read at revision {read_at} and is now at {stored}; read it again")
 
 
-def _searched_by(job: Job) -> dict[str, object]:
+def searched_by(job: Job) -> dict[str, object]:
+    """Return the columns jobs are searched by. Raises BadInput for a text that no database can hold."""
     token = job.submission_token
     return {
         "user_name": checked_text(job.spec.user, "user"),

@@ -123,6 +123,8 @@ class MachineRow:
             expires_at=self.expires_at,
             quality=self.quality,
             preempt_at=self.preempt_at_told(now),
+            type_name=self.type_name,
+            market=self.market,
         )
 
     def record_at(self, now: float, billed_usd: float) -> MachineRecord:

@@ -1,0 +1,58 @@
+"""The programs that simulated jobs run: few, each submitted again and again, on several inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+
+PROGRAMS, INPUTS = 6, 5
+"""Programs of each kind and size, and inputs of each program."""
+SPREAD, AGAIN_SPREAD = 0.6, 0.05
+"""Standard deviations of the logarithm of run times, between programs and inputs, and of one run and the next: ours,
+the papers state means only."""
+USERS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a program on an input; ``run_s`` at its best."""
+
+    kind: str
+    user: str
+    command: tuple[str, ...]
+    run_s: float
+
+
+@dataclass(slots=True)
+class Programs:
+    """The programs of one workload, drawn from ``rng``."""
+
+    rng: np.random.Generator
+    _factors: dict[tuple[str, int], Sequence[float]] = field(default_factory=dict)
+
+    def pick(self, kind: str, cores: int, mean_run_s: float, *, under_way: bool = False) -> Run:
+        """Return a run of any program of a kind and size. ``under_way``: what is left of a run that has begun, which
+        long ones are likelier to have.
+        """
+        program, given = int(self.rng.integers(PROGRAMS)), int(self.rng.integers(INPUTS))
+        name, middle = f"{kind}-{cores:g}-{program}", math.log(mean_run_s) - 0.5 * SPREAD**2
+        if under_way:
+            run_s = max(1.0, float(self.rng.lognormal(middle + SPREAD**2, SPREAD) * self.rng.random()))
+            words = ("--resume", str(self.rng.integers(10**9)))
+        else:
+            usual_s = mean_run_s * self._usual(kind, cores)[program * INPUTS + given]
+            run_s, words = usual_s * float(self.rng.lognormal(0.0, AGAIN_SPREAD)), ("--input", str(given))
+        return Run(kind=kind, user=f"user{program % USERS}", command=(name, *words), run_s=run_s)
+
+    def _usual(self, kind: str, cores: int) -> Sequence[float]:
+        """Return how long each program of a kind and size runs on each input, their mean being 1."""
+        found = self._factors.get((kind, cores))
+        if found is None:
+            quantiles = self.rng.permutation((np.arange(PROGRAMS * INPUTS) + 0.5) / (PROGRAMS * INPUTS))
+            times = np.exp([SPREAD * NormalDist().inv_cdf(each) for each in quantiles.tolist()])
+            found = self._factors[(kind, cores)] = (times / times.mean()).tolist()
+        return found

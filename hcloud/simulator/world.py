@@ -1,0 +1,256 @@
+"""The truth of a simulated world, which the planner never sees: it learns from noisy profiling and from what jobs do.
+
+A unit's speed at any moment is type x size x neighbours x external load x machine x phase. The fake engine asks for it
+anew whenever units come and go, and when this world says that something changes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hcloud.classifier.applications import identify
+from hcloud.classifier.library import Library
+from hcloud.engine.fakeprofile import measured_as, profiling_s, why_not_measured
+from hcloud.engine.fakework import Resident, Work
+from hcloud.errors import BadInput
+from hcloud.known import Findings, Measure, Reading
+from hcloud.model import JobSpec, Market, ServiceTarget
+from hcloud.provider import Machine, UnitSpec
+from hcloud.simulator.nature import SOURCES, Nature, Phase, chance, draw_nature, offline_library, type_speeds
+from hcloud.simulator.workload import Arrival
+
+Z95 = 1.96
+FULL_VCPUS = 16.0
+"""A machine of so many vCPUs is a whole server: nobody else is on it (HCloud §8.2)."""
+SERVICE_LOAD, BEST_LATENCY = 0.5, 0.6
+"""A service alone on its best type is busy half of the time, and its latency is this part of what it promised. Then the
+promise holds down to a speed of 0.8 (a queue with one server)."""
+STRAGGLES_AT = 0.4
+"""A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What a world is like. Everything follows from these numbers and the seed.
+
+    ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 2.5: old and new servers
+    side by side). ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
+    whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
+    (HCloud §8.2: 25 % +- 10 %); it changes every ``external_step_s``. ``drift``: standard deviation of a machine's
+    speed over time; ec2 machines of one type differ by 0.2 to 0.5 % in CPU and memory, 2 to 3 % in serving the web
+    (Scheuner & Leitner 2018). ``phased``: share of batch programs with phases. ``stragglers``: share of units that run
+    at less than half speed. ``noise``: standard deviation of a profiling run's readings (lognormal).
+    """
+
+    heterogeneity: float = 1.0
+    sensitivity: float = 1.0
+    pressure: float = 1.0
+    external_load: float = 0.25
+    external_swing: float = 0.10
+    external_step_s: float = 300.0
+    drift: float = 0.02
+    phased: float = 0.1
+    stragglers: float = 0.01
+    noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise BadInput(f"the world's {name} is {value}; it must be a number of at least 0")
+        if self.external_step_s <= 0:
+            raise BadInput(f"the world's external_step_s is {self.external_step_s}; it must be more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is true of one job: its program, how long it takes at its best, and what it asked for."""
+
+    run_s: float
+    spec: JobSpec
+    nature: Nature
+
+
+@dataclass(slots=True)
+class World:
+    """The truth about programs and machines. ``types``: vCPUs of every machine type there is, by name."""
+
+    truth: Truth
+    seed: int
+    types: Mapping[str, float]
+    provider: str
+    _natures: dict[str, Nature] = field(default_factory=dict)
+    _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
+    _tasks: dict[str, Task] = field(default_factory=dict)
+
+    def library(self) -> Library:
+        """Return the programs that were profiled on all machine types before the simulation begins."""
+        column = f"{self.provider}/"
+        return offline_library(self.seed, self.types, column, heterogeneity=self.truth.heterogeneity)
+
+    # ------------------------------------------------------------------------------------------------------------- jobs
+    def take_in(self, job_id: str, arrival: Arrival) -> None:
+        """Learn what a submitted job really is."""
+        spec = arrival.spec
+        self._tasks[job_id] = Task(run_s=arrival.run_s, spec=spec, nature=self.nature(spec))
+
+    def forget(self, job_id: str) -> None:
+        """Let go of a job that has ended."""
+        self._tasks.pop(job_id, None)
+
+    def nature(self, spec: JobSpec) -> Nature:
+        """Return the program a job runs; its tag ``program_kind`` (or its target) says of which kind that is."""
+        program = identify(spec).program
+        found = self._natures.get(program)
+        if found is None:
+            kind = spec.tags.get("program_kind") or ("service" if spec.target.kind == "service" else "single")
+            drawn = draw_nature(program, kind, self.seed, phased=self.truth.phased)
+            found = self._natures[program] = replace(
+                drawn,
+                tolerated=tuple(each / max(self.truth.sensitivity, 1e-9) for each in drawn.tolerated),
+                caused=tuple(min(100.0, each * self.truth.pressure) for each in drawn.caused),
+            )
+        return found
+
+    def work(self, unit: UnitSpec) -> Work:
+        """Return what a unit does at its best; a profiling run measures copies of the job it is made for."""
+        task = self._task(unit)
+        target, use = task.spec.target, task.nature.use
+        memory_mib = min(use[1], unit.resources.memory_mib)
+        if isinstance(target, ServiceTarget):
+            return Work(
+                duration_s=task.run_s,
+                timed=True,
+                memory_mib=memory_mib,
+                requests_per_s=target.requests_per_s / max(1, task.spec.nodes.count),
+                latency_ms={"99": BEST_LATENCY * target.latency_ms},
+                load=SERVICE_LOAD,
+            )
+        return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0])
+
+    def _task(self, unit: UnitSpec) -> Task:
+        return self._tasks[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
+
+    # ------------------------------------------------------------------------------------------------------------ speed
+    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+        """Return how fast each unit on a machine is, and until when (see :class:`Surroundings`)."""
+        tasks = [self._task(each.unit) for each in residents]
+        phases = [self._phase(each, task) for each, task in zip(residents, tasks, strict=True)]
+        pressing = [
+            task.nature.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.nature.caused]
+            for task, phase in zip(tasks, phases, strict=True)
+        ]
+        outside, until = self._outside(machine, now)
+        together = [sum(each) for each in zip(outside, *pressing, strict=True)]
+        alike = machine.quality * self._drift(machine, now)
+        speeds = []
+        for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
+            felt = [min(100.0, total - mine) for total, mine in zip(together, own, strict=True)]
+            speed = alike * task.nature.kept(felt) * phase.speed * self._own(machine, resident.unit, task)
+            speeds.append(speed)
+            if phase.until < math.inf:
+                until = min(until, now + max(1e-3, (phase.until * resident.work.duration_s - resident.done_s) / speed))
+        return speeds, until
+
+    def _phase(self, resident: Resident, task: Task) -> Phase:
+        return task.nature.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
+
+    def _own(self, machine: Machine, unit: UnitSpec, task: Task) -> float:
+        """Return the factor of type, size and luck; of a unit that is measured they are in what is found."""
+        if unit.profile is not None:
+            return 1.0
+        asked, nature = task.spec, task.nature
+        factor = self.on_type(nature, machine.type_name)
+        if unit.resources.vcpus != asked.resources.vcpus:
+            factor *= nature.on_vcpus(unit.resources.vcpus) / nature.on_vcpus(asked.resources.vcpus)
+        if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
+            factor *= nature.on_nodes(nodes) / nature.on_nodes(asked.nodes.count)
+        if self.truth.stragglers and chance(self.seed, "straggler", unit.id).random() < self.truth.stragglers:
+            factor *= STRAGGLES_AT
+        return factor
+
+    def on_type(self, nature: Nature, type_name: str) -> float:
+        """Return the speed of a program on a machine type, 1 on the best there is."""
+        speeds = self._speeds.get(nature.name)
+        if speeds is None:
+            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity)
+            self._speeds[nature.name] = speeds
+        return speeds[type_name]
+
+    def _outside(self, machine: Machine, now: float) -> tuple[Sequence[float], float]:
+        """Return how others press on a machine from outside, and until when."""
+        truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
+        if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
+            return NOTHING, math.inf
+        step = math.floor(now / truth.external_step_s)
+        chances = chance(self.seed, "outside", machine.instance_id, step)
+        load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
+        pressures = [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
+        return pressures, (step + 1) * truth.external_step_s
+
+    def _bearing(self, machine: Machine) -> Sequence[float]:
+        """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
+        chances = chance(self.seed, "bearing", machine.instance_id)
+        return [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
+
+    def _drift(self, machine: Machine, now: float) -> float:
+        if not self.truth.drift:
+            return 1.0
+        step = math.floor(now / self.truth.external_step_s)
+        slow = chance(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
+        return math.exp(self.truth.drift * (slow + chance(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)))
+
+    # -------------------------------------------------------------------------------------------------------- profiling
+    def profile(self, unit: UnitSpec, work: Work, speed: float) -> Findings:
+        """Return what a profiling run finds: the truth, with noise; of a program nobody can measure, why not."""
+        assert unit.profile is not None
+        if reason := why_not_measured(unit, work):
+            return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))
+        task = self._task(unit)
+        measure, best = measured_as(unit, work)
+        noisy = chance(self.seed, "profiling", unit.id)
+        readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
+        vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.nature.use
+        use = (busy * vcpus, memory_mib, read, written)
+        return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(unit.profile))
+
+    def _readings(
+        self, unit: UnitSpec, task: Task, measure: Measure, best: float, noisy: random.Random
+    ) -> Iterator[Reading]:
+        request, nature = unit.profile, task.nature
+        assert request is not None
+        asked, type_name = task.spec, request.type_column.rpartition("/")[2]
+        # A count of CPU time does not tell how much is done in it.
+        on_type = 1.0 if measure is Measure.CPU else self.on_type(nature, type_name)
+        alone = best * on_type / nature.on_vcpus(asked.resources.vcpus) / nature.on_nodes(asked.nodes.count)
+        if request.nodes > 1:
+            value = alone * nature.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
+            yield self._ratio("nodes", str(request.nodes), value, noisy)
+            return
+        for index, vcpus in enumerate(request.steps_vcpus[:1] if request.look else request.steps_vcpus):
+            reading = self._ratio("step", f"{vcpus:g} vCPU", alone * nature.on_vcpus(vcpus), noisy)
+            if index == 0:
+                yield replace(reading, question="type", column=request.type_column)
+                yield replace(reading, question="nodes", column="1")
+            yield reading
+        for name in () if request.look else request.sources:
+            for question, truth in (("tolerated", nature.tolerated), ("caused", nature.caused)):
+                value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0
+                yield self._score(question, name, value, noisy)
+
+    def _ratio(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
+        value, reach = truth * math.exp(noisy.gauss(0, self.truth.noise)), math.exp(Z95 * self.truth.noise)
+        return Reading(question=question, column=column, value=value, low=value / reach, high=value * reach, runs=3)
+
+    def _score(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
+        value = min(100.0, truth * math.exp(noisy.gauss(0, 2 * self.truth.noise)))
+        reach = math.exp(2 * Z95 * self.truth.noise)
+        return Reading(
+            question=question, column=column, value=value, low=value / reach, high=min(100.0, value * reach), runs=2
+        )
+
+
+NOTHING = (0.0,) * len(SOURCES)

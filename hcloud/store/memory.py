@@ -1,0 +1,501 @@
+"""The store's face without a database: for simulations, which start afresh and are read to their end by their maker.
+
+All that the other two promise of one process holds here as well (one contract suite runs on all three), but nothing
+survives the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.known import Application
+from hcloud.model import (
+    JOB_ENDED,
+    Event,
+    EventKind,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Intent,
+    Job,
+    JobId,
+    JobState,
+    move_instance,
+    move_job,
+)
+from hcloud.planner.snapshot import OfferBackoff
+from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
+from hcloud.store.live import LiveView
+from hcloud.store.store import Store, check_lease
+from hcloud.store.transaction import Lease, Submission, Transaction, check_revision, searched_by
+
+_BackoffKey = tuple[str, str, str, str]
+_seq = attrgetter("seq")
+
+
+class MemoryTransaction(Transaction):
+    """See :class:`Transaction`. Its writes are laid over the store's tables, and merged into them by the commit."""
+
+    def __init__(self, store: MemoryStore, now: float, first_revision: int) -> None:  # no connection to begin with
+        self.now = now
+        self.head = dict(store.head)
+        self.revision = max(self.head["revision"] + 1, first_revision)
+        self._jobs = ChainMap[int, Job]({}, store.all_jobs)
+        self._instances = ChainMap[int, Instance]({}, store.all_instances)
+        self._applications = ChainMap[str, Application]({}, store.all_applications)
+        self._by_program = store.by_program
+        self._tokens = ChainMap[tuple[str, str], int]({}, store.tokens)
+        self._launch_tokens = ChainMap[str, int]({}, store.launch_tokens)
+        self._intents = store.intents
+        self._backoffs = store.backoffs
+        self._made: list[Event] = []
+
+    def merge(self, store: MemoryStore) -> None:
+        """Let everybody see what was written."""
+        store.all_jobs.update(self._jobs.maps[0])
+        store.all_instances.update(self._instances.maps[0])
+        store.all_applications.update(self._applications.maps[0])
+        store.tokens.update(self._tokens.maps[0])
+        store.launch_tokens.update(self._launch_tokens.maps[0])
+        store.intents, store.backoffs, store.head = self._intents, self._backoffs, self.head
+        store.log += self._made
+        store.see(self._jobs.maps[0], self._instances.maps[0], self._applications.maps[0])
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+    def job(self, job_id: JobId) -> Job:
+        """Return the job as it is now. Raises NotFound."""
+        return _found(self._jobs, job_number(job_id), job_id)
+
+    def put_job(self, job: Job) -> Job:
+        """Write a job's new state; see :meth:`Transaction.put_job`."""
+        number = job_number(job.id)
+        stored = _found(self._jobs, number, job.id)
+        check_revision(job.id, job.revision, stored.revision)
+        if stored.state is not job.state:
+            move_job(stored, job.state)
+        if job.spec is not stored.spec and job.spec != stored.spec:
+            raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
+        written = self._jobs[number] = replace(job, spec=stored.spec, revision=self.revision)
+        self.head["revision"] = self.revision
+        return written
+
+    def _earlier_job(self, submission: Submission) -> Job | None:
+        token = submission.token
+        number = None if token is None else self._tokens.get((submission.spec.user, token))
+        return None if number is None else self._jobs[number]
+
+    def _insert_jobs(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            searched_by(job)  # what a database cannot hold is refused here as well
+            dump(job.spec)
+            for tag, value in job.spec.tags.items():
+                checked_text(tag, "tag")
+                checked_text(value, f"value of tag {tag}")
+            number = job_number(job.id)
+            self._jobs[number] = job
+            if job.submission_token is not None:
+                self._tokens[job.spec.user, job.submission_token] = number
+        self.head["revision"] = self.revision
+
+    # ------------------------------------------------------------------------------------------------------- instances
+    def instance(self, instance_id: InstanceId) -> Instance:
+        """Return the instance as it is now. Raises NotFound."""
+        return _found(self._instances, instance_number(instance_id), instance_id)
+
+    def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
+        """Write a new instance; see :meth:`Transaction.new_instance`."""
+        number = self.head["instances"] + 1
+        built = build(f"inst-{number}")
+        assert built.id == f"inst-{number}", "an instance must be built with the id it was given"
+        earlier = self._launch_tokens.get(checked_text(built.token, "launch token"))
+        if earlier is not None:
+            raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
+        self._launch_tokens[built.token] = number
+        self.head["instances"] = number
+        return self._write_instance(number, built)
+
+    def put_instance(self, instance: Instance) -> Instance:
+        """Write an instance's new state; see :meth:`Transaction.put_instance`."""
+        number = instance_number(instance.id)
+        stored = _found(self._instances, number, instance.id)
+        check_revision(instance.id, instance.revision, stored.revision)
+        if stored.state is not instance.state:
+            move_instance(stored, instance.state)
+        if stored.token != instance.token:
+            raise InvalidTransition(
+                f"{instance.id} was launched with token {stored.token}; it cannot become {instance.token}"
+            )
+        return self._write_instance(number, instance)
+
+    def _write_instance(self, number: int, instance: Instance) -> Instance:
+        written = self._instances[number] = replace(instance, revision=self.revision)
+        self.head["revision"] = self.revision
+        return written
+
+    # ---------------------------------------------------------------------------------------------------- applications
+    def application(self, name: str) -> Application | None:
+        """Return what is known of an application, or None."""
+        return self._applications.get(name)
+
+    def applications(self, program: str) -> tuple[Application, ...]:
+        """Return the applications of a program, by name."""
+        fresh = {name for name, row in self._applications.maps[0].items() if row.program == program}
+        names = sorted(fresh | self._by_program.get(program, set()))
+        return tuple(self._applications[name] for name in names if self._applications[name].program == program)
+
+    def put_application(self, application: Application) -> Application:
+        """Write what is known of an application; see :meth:`Transaction.put_application`."""
+        stored = self._applications.get(checked_text(application.name, "application"))
+        check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
+        written = self._applications[application.name] = replace(application, revision=self.revision)
+        self.head["revision"] = self.revision
+        return written
+
+    # --------------------------------------------------------------------------------------------- intents, back-offs
+    def intent(self, token: str) -> Intent | None:
+        """Return the open intent of that token, or None."""
+        return self._intents.get(token)
+
+    def open_intent(self, intent: Intent) -> None:
+        """Write down an outside effect before it is tried. Raises StaleWrite when its token is open already."""
+        if intent.token in self._intents:
+            raise StaleWrite(f"intent {intent.token} is open already")
+        self._write_intent(checked_text(intent.token, "intent token"), intent)
+
+    def put_intent(self, intent: Intent) -> None:
+        """Rewrite an open intent (another try). Raises StaleWrite when it is not open any more."""
+        if intent.token not in self._intents:
+            raise StaleWrite(f"intent {intent.token} is not open any more")
+        self._write_intent(intent.token, intent)
+
+    def close_intent(self, token: str) -> None:
+        """Forget an intent whose outcome is recorded; closing it twice is harmless."""
+        if token in self._intents:
+            self._write_intent(token, None)
+
+    def _write_intent(self, token: str, intent: Intent | None) -> None:
+        left = {key: value for key, value in self._intents.items() if key != token}
+        self._intents = left if intent is None else {**left, token: intent}
+        self.head["revision"] = self.head["intents_revision"] = self.revision
+
+    def put_backoff(self, backoff: OfferBackoff) -> None:
+        """Remember not to try an offer; replaces what was remembered of the same one."""
+        self._backoffs = {**self._backoffs, backoff_key(backoff): backoff}
+        self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    def clear_backoffs(self, before: float) -> None:
+        """Forget the back-offs that ended before ``before``."""
+        left = {key: each for key, each in self._backoffs.items() if each.until_at >= before}
+        if len(left) < len(self._backoffs):
+            self._backoffs = left
+            self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    # ---------------------------------------------------------------------------------------------------------- events
+    def emit(
+        self,
+        kind: EventKind,
+        *,
+        job_id: JobId | None = None,
+        instance_id: InstanceId | None = None,
+        user: str | None = None,
+        actor: str = "hcloud",
+        at: float | None = None,
+        **fields: object,
+    ) -> None:
+        """Append an event; see :meth:`Transaction.emit`. Its fields become what they would be read back as."""
+        self.head["events"] += 1
+        event = Event(
+            seq=self.head["events"],
+            at=self.now if at is None else at,
+            kind=kind,
+            job_id=job_id,
+            instance_id=instance_id,
+            user=None if user is None else checked_text(user, "user"),
+            actor=checked_text(actor, "actor"),
+            fields=from_json(dump(fields)),
+        )
+        self._made.append(event)
+
+
+class MemoryStore(Store):
+    """See :class:`Store`. The tables are for its own transactions only."""
+
+    def __init__(self) -> None:
+        self.head: dict[str, Any] = {
+            "revision": 0, "intents_revision": 0, "backoffs_revision": 0, "jobs": 0, "instances": 0, "events": 0,
+            "lease_holder": None, "lease_epoch": 0, "lease_until": 0.0,
+        }  # fmt: skip
+        self.all_jobs: dict[int, Job] = {}
+        self.all_instances: dict[int, Instance] = {}
+        self.all_applications: dict[str, Application] = {}
+        self.by_program: dict[str, set[str]] = {}
+        self.tokens: dict[tuple[str, str], int] = {}
+        self.launch_tokens: dict[str, int] = {}
+        self.intents: Mapping[str, Intent] = {}
+        self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
+        self.log: list[Event] = []
+        self._meta: dict[str, str] = {}
+        self._living: tuple[dict[int, Job], dict[int, Instance]] = ({}, {})
+        self._view = LiveView()
+        self._highest_revision = 0
+        self._lock = threading.RLock()
+        self._writing_now = False
+        self._crash_point: Callable[[str], None] | None = None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @property
+    def crash_point(self) -> Callable[[str], None] | None:
+        """See :attr:`Store.crash_point`."""
+        return self._crash_point
+
+    @crash_point.setter
+    def crash_point(self, called: Callable[[str], None] | None) -> None:
+        self._crash_point = called
+
+    # --------------------------------------------------------------------------------------------------------- writing
+    @contextmanager
+    def transaction(self, now: float, lease: Lease | None = None) -> Iterator[Transaction]:
+        """Yield a transaction; see :meth:`Store.transaction`."""
+        with self._lock:
+            if self._writing_now:
+                raise RuntimeError(
+                    "a store transaction was begun inside another one; it would wait for itself for ever"
+                )
+            self._writing_now = True
+            try:
+                opened = MemoryTransaction(self, now, self._highest_revision + 1)
+                self._highest_revision = opened.revision
+                check_lease(opened, lease)
+                yield opened
+                with self._committing():
+                    opened.merge(self)
+            finally:
+                self._writing_now = False
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        if self._crash_point is not None:
+            self._crash_point("commit:before")
+        yield
+        if self._crash_point is not None:
+            self._crash_point("commit:after")
+
+    def see(
+        self, jobs: Mapping[int, Job], instances: Mapping[int, Instance], applications: Mapping[str, Application]
+    ) -> None:
+        """Make the next view out of what has just been written."""
+        living_jobs, living_instances = self._living
+        for number, job in jobs.items():
+            if job.state in JOB_ENDED:
+                living_jobs.pop(number, None)
+            else:
+                living_jobs[number] = job
+        for number, instance in instances.items():
+            if instance.state is InstanceState.TERMINATED:
+                living_instances.pop(number, None)
+            else:
+                living_instances[number] = instance
+        for name, row in applications.items():
+            self.by_program.setdefault(row.program, set()).add(name)
+        view = self._view
+        if self.head["revision"] == self._seen:
+            return
+        self._seen = self.head["revision"]
+        self._view = LiveView(
+            jobs=tuple(living_jobs.values()) if jobs else view.jobs,
+            instances=tuple(living_instances.values()) if instances else view.instances,
+            intents=tuple(self.intents[token] for token in sorted(self.intents)),
+            backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)),
+            applications=MappingProxyType({**view.applications, **applications}) if applications else view.applications,
+        )
+
+    _seen = 0
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Keep a text under a key."""
+        row = {checked_text(key, "key"): checked_text(value, "value")}
+        with self._committing():
+            self._meta |= row
+
+    def get_meta(self, key: str) -> str | None:
+        """Return the text kept under a key, or None."""
+        return self._meta.get(key)
+
+    def prune_events(self, before: float) -> int:
+        """See :meth:`Store.prune_events`."""
+        return self._forget(lambda event: event.at < before and not self._in_story(event, before))
+
+    def prune_samples(self, before: float) -> int:
+        """See :meth:`Store.prune_samples`."""
+        return self._forget(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
+
+    def _forget(self, old: Callable[[Event], bool]) -> int:
+        with self._lock, self._committing():
+            kept = [event for event in self.log if not old(event)]
+            count, self.log = len(self.log) - len(kept), kept
+        return count
+
+    def _in_story(self, event: Event, before: float) -> bool:
+        job = self.all_jobs.get(job_number(event.job_id)) if event.job_id else None
+        machine = self.all_instances.get(instance_number(event.instance_id)) if event.instance_id else None
+        job_goes_on = job is not None and (
+            job.state not in JOB_ENDED or job.finished_at is None or job.finished_at >= before
+        )
+        return job_goes_on or (
+            machine is not None
+            and (
+                machine.state is not InstanceState.TERMINATED
+                or machine.terminated_at is None
+                or machine.terminated_at >= before
+            )
+        )
+
+    # --------------------------------------------------------------------------------------------------------- reading
+    def live(self) -> LiveView:
+        """Return everything that has not ended."""
+        return self._view
+
+    def job(self, job_id: JobId) -> Job:
+        """Return a job. Raises NotFound, which names the nearest there is."""
+        try:
+            return _found(self.all_jobs, job_number(job_id), job_id)
+        except NotFound as error:
+            raise NotFound(f"{error}; {self._nearest(job_id)}") from error
+
+    def _nearest(self, job_id: str) -> str:
+        digits = job_id.removeprefix("job").lstrip("-_# ").split(".")[0]
+        if digits.isascii() and digits.isdigit() and len(digits) <= 18 and int(digits) in self.all_jobs:
+            return f"did you mean job-{int(digits)}?"
+        named = [number for number, job in self.all_jobs.items() if job.spec.name == job_id]
+        if named:
+            return f"the newest job of that name is job-{max(named)}"
+        newest = self.head["jobs"]
+        return f"the newest is job-{newest}" if newest else "no job was submitted yet"
+
+    def instance(self, instance_id: InstanceId) -> Instance:
+        """Return an instance. Raises NotFound, which names the nearest there is."""
+        try:
+            return _found(self.all_instances, instance_number(instance_id), instance_id)
+        except NotFound as error:
+            newest = self.head["instances"]
+            hint = f"the newest is inst-{newest}" if newest else "none was launched yet"
+            raise NotFound(f"{error}; {hint}") from error
+
+    def jobs(
+        self,
+        *,
+        states: Collection[JobState] | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+        before: JobId | None = None,
+    ) -> tuple[Job, ...]:
+        """Return jobs, newest first; see :meth:`Store.jobs`."""
+        newest = self.head["jobs"] if before is None else job_number(before) - 1
+        found: list[Job] = []
+        for number in range(min(newest, self.head["jobs"]), 0, -1):
+            job = self.all_jobs[number]
+            fits = (states is None or job.state in states) and user in (None, job.spec.user)
+            if fits and name in (None, job.spec.name) and (tag is None or _tagged(job, tag)) and len(found) < limit:
+                found.append(job)
+        return tuple(found)
+
+    def instances(self, *, live_only: bool = True, limit: int = 1000) -> tuple[Instance, ...]:
+        """Return instances, newest first, at most ``limit``."""
+        rows = (self.all_instances[number] for number in range(self.head["instances"], 0, -1))
+        fitting = (row for row in rows if not live_only or row.state is not InstanceState.TERMINATED)
+        return tuple(islice(fitting, limit))
+
+    def counts(self) -> Mapping[JobState, int]:
+        """Return how many jobs there are in each state, ended ones included."""
+        counted = dict.fromkeys(JobState, 0)
+        for job in self.all_jobs.values():
+            counted[job.state] += 1
+        return counted
+
+    def newest_event_seq(self) -> int:
+        """Return the number of the newest event, 0 where there is none."""
+        return int(self.head["events"])
+
+    def taken_in(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
+        """Return the (user, token) of those that were taken in before."""
+        keys = ((each.spec.user, each.token) for each in submissions)
+        return frozenset((user, token) for user, token in keys if token is not None and (user, token) in self.tokens)
+
+    def events(
+        self,
+        *,
+        after_seq: int = 0,
+        since: float | None = None,
+        until: float | None = None,
+        job_id: JobId | None = None,
+        instance_id: InstanceId | None = None,
+        kinds: Collection[EventKind] | None = None,
+        limit: int = 1000,
+    ) -> tuple[Event, ...]:
+        """Return the first ``limit`` events after ``after_seq``; see :meth:`Store.events`."""
+        if job_id is not None:
+            job_number(job_id)
+        if instance_id is not None:
+            instance_number(instance_id)
+        found: list[Event] = []
+        for at in range(bisect_right(self.log, after_seq, key=_seq), len(self.log)):
+            event = self.log[at]
+            if len(found) >= limit:
+                break
+            about = job_id in (None, event.job_id) and instance_id in (None, event.instance_id)
+            if about and _within(event, since, until, kinds):
+                found.append(event)
+        return tuple(found)
+
+    def iter_events(
+        self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None
+    ) -> Iterator[Event]:
+        """Yield events with ``since <= at < until`` in order, up to the newest when it began."""
+        last, position = self.head["events"], 0
+        while True:
+            at = bisect_left(self.log, position + 1, key=_seq)
+            if at >= len(self.log) or self.log[at].seq > last:
+                return
+            event = self.log[at]
+            position = event.seq
+            if _within(event, since, until, kinds):
+                yield event
+
+
+Row = TypeVar("Row")
+
+
+def _found(table: Mapping[int, Row], number: int, thing_id: str) -> Row:
+    row = table.get(number)
+    if row is None:
+        raise NotFound(f"there is no {thing_id}")
+    return row
+
+
+def _within(event: Event, since: float | None, until: float | None, kinds: Collection[EventKind] | None) -> bool:
+    return (
+        (since is None or event.at >= since)
+        and (until is None or event.at < until)
+        and (kinds is None or event.kind in kinds)
+    )
+
+
+def _tagged(job: Job, tag: str) -> bool:
+    key, equals, value = tag.partition("=")
+    return key in job.spec.tags and (not equals or job.spec.tags[key] == value) and storable(tag)

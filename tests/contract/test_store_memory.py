@@ -1,0 +1,19 @@
+"""What the store promises, kept in memory only: the same suite as on the databases, but for what takes a database."""
+
+import inspect
+
+import pytest
+
+from hcloud.store import MemoryStore, Store
+from tests.contract import test_store_contract as contract
+
+for _name, _test in vars(contract).items():
+    _asks = set(inspect.signature(_test).parameters) if _name.startswith("test_") else set()
+    if "store" in _asks and not {"store_url", "new_url", "postgresql"} & _asks:
+        globals()[_name] = _test
+
+
+@pytest.fixture
+def store() -> Store:
+    """A store without jobs."""
+    return MemoryStore()

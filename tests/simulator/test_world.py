@@ -1,0 +1,196 @@
+"""The simulated world: what is true of programs and machines, and that a planner learns it only by measuring."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hcloud.clock import ManualClock
+from hcloud.engine.fake import FakeRunner, Resident, Work
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
+from hcloud.policy import parse_policy
+from hcloud.provider import Machine, UnitSpec
+from hcloud.simulator.nature import KINDS, SOURCES, draw_nature, type_speeds
+from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.scenarios import make_scenario
+from hcloud.simulator.workload import Arrival
+from hcloud.simulator.world import Truth, World
+
+STILL = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0)
+LEARNING = parse_policy({"placement": {"order": "paragon"}, "profiling": {"max_share_of_slack": 1.0}})
+TYPES = {"m.large": 4.0, "m.2xlarge": 16.0, "c.large": 4.0}
+
+
+def machine(type_name: str = "m.2xlarge", market: Market = Market.ON_DEMAND, quality: float = 1.0) -> Machine:
+    size = Resources(vcpus=TYPES[type_name], memory_mib=65536, disk_gib=100)
+    return Machine(
+        instance_id="inst-1",
+        capacity=size,
+        ready_at=0.0,
+        expires_at=1e12,
+        quality=quality,
+        type_name=type_name,
+        market=market,
+    )
+
+
+def job(program: str, kind: str = "analytics", vcpus: float = 2.0) -> JobSpec:
+    return JobSpec(
+        name=program,
+        user="ada",
+        command=(program, "--input", "1"),
+        target=BatchTarget(finish_within_s=1e6),
+        resources=Resources(vcpus=vcpus),
+        progress=ProgressHook(file="progress"),
+        tags={"program_kind": kind},
+    )
+
+
+def unit(job_id: str, spec: JobSpec, rank: int = 0) -> UnitSpec:
+    return UnitSpec(
+        id=f"{job_id}.1.{rank}",
+        instance_id="inst-1",
+        rank=rank,
+        command=spec.command,
+        resources=spec.resources,
+        progress=spec.progress,
+    )
+
+
+def world(truth: Truth = STILL, *programs: tuple[str, str]) -> World:
+    made = World(truth=truth, seed=7, types=TYPES, provider="mock")
+    for number, (program, kind) in enumerate(programs, 1):
+        made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
+    return made
+
+
+def resident(number: int, spec: JobSpec, done_s: float = 0.0) -> Resident:
+    return Resident(unit=unit(f"job-{number}", spec), work=Work(duration_s=100.0), done_s=done_s)
+
+
+def test_a_program_alone_on_its_best_type_runs_at_full_speed_and_nowhere_faster() -> None:
+    made = world(STILL, ("sort", "analytics"))
+    alone = resident(1, job("sort"))
+    speeds = {name: made.speeds(machine(name), [alone], 0.0)[0][0] for name in TYPES}
+    assert max(speeds.values()) == 1.0
+    assert min(speeds.values()) < 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) -> None:
+    one, other = draw_nature("one", kind, 7, phased=0.0), draw_nature("other", kind, 7, phased=0.0)
+    assert one.kept([0.0] * len(SOURCES)) == 1.0
+    at_limit = [min(tolerated, 100.0) for tolerated in one.tolerated]
+    if min(one.tolerated) <= 100:
+        assert one.kept(at_limit) == pytest.approx(0.95)
+    assert one.kept([2 * each for each in other.caused]) <= one.kept(other.caused)
+
+
+def test_who_leaves_makes_who_stays_faster() -> None:
+    made = world(STILL, ("sort", "analytics"), ("cache", "service"), ("crunch", "analytics"))
+    specs = [job("sort"), job("cache", "service"), job("crunch")]
+    together, until = made.speeds(machine(), [resident(n, spec) for n, spec in enumerate(specs, 1)], 0.0)
+    two, _ = made.speeds(machine(), [resident(1, specs[0]), resident(2, specs[1])], 0.0)
+    assert together[1] < two[1] <= 1.0
+    assert until == float("inf")
+
+
+def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
+    made = world(replace(STILL, external_load=0.25, external_swing=0.1), ("cache", "service"))
+    spec = job("cache", "service")
+    alone = [resident(1, spec)]
+    best = made.on_type(made.nature(spec), "m.large")
+    (shared,), until = made.speeds(machine("m.large"), alone, 0.0)
+    assert shared < best
+    assert until == 300.0
+    assert made.speeds(machine("m.large", Market.RESERVED), alone, 0.0)[0] == [best]
+    full = made.speeds(machine("m.2xlarge"), alone, 0.0)[0]
+    assert full == [made.on_type(made.nature(spec), "m.2xlarge")]
+
+
+def test_phases_change_speed_and_pressure_in_the_middle() -> None:
+    truth = replace(STILL, phased=1.0)
+    made = world(truth, ("sort", "analytics"))
+    phases = made.nature(job("sort")).phases
+    assert len(phases) == 2
+    (speed,), until = made.speeds(machine(), [resident(1, job("sort"))], 50.0)
+    assert until == pytest.approx(50.0 + 100.0 * phases[0].until / speed)
+    (middle,), _ = made.speeds(machine(), [resident(1, job("sort"), done_s=100.0 * phases[0].until)], 0.0)
+    assert middle == pytest.approx(speed * phases[1].speed)
+
+
+def test_profiling_finds_the_truth_but_for_its_noise() -> None:
+    request = ProfileRequest(
+        job_id="job-1", type_column="mock/m.large", steps_vcpus=(2.0, 1.0), sources=("llc-capacity",), run_s=10.0,
+        total_s=100.0,
+    )  # fmt: skip
+    spec = job("sort")
+    asked = replace(unit("job-9", spec), profile=request)
+    exact = world(STILL, ("sort", "analytics"))
+    found = {(r.question, r.column): r.value for r in exact.profile(asked, exact.work(asked), 1.0).readings}
+    nature = exact.nature(spec)
+    speed = exact.on_type(nature, "m.large")
+    assert found["type", "mock/m.large"] == pytest.approx(speed / 100.0)
+    assert found["step", "1 vCPU"] == pytest.approx(speed / 100.0 / nature.on_vcpus(2.0))
+    assert found["caused", "llc-capacity"] == pytest.approx(nature.caused[SOURCES.index("llc-capacity")])
+    noisy = world(replace(STILL, noise=0.1), ("sort", "analytics"))
+    first, again = (noisy.profile(asked, noisy.work(asked), 1.0) for _ in range(2))
+    assert first == again
+    assert [r.value for r in first.readings] != pytest.approx(list(found.values()))
+
+
+def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> None:
+    nature = draw_nature("sort", "single", 7, phased=0.0)
+    assert set(type_speeds(nature, list(TYPES), 7, 0.0).values()) == {1.0}
+    assert 0.2 < min(type_speeds(nature, list(TYPES), 7, 1.0).values()) < 1.0
+
+
+class Halves:
+    """Each unit has its part of the machine."""
+
+    def speeds(self, machine: Machine, residents: list[Resident], now: float) -> tuple[list[float], float]:
+        return [1.0 / len(residents)] * len(residents), float("inf")
+
+
+class Cloud:
+    """One machine that is always up."""
+
+    def __init__(self) -> None:
+        self._machines = {"inst-1": machine()}
+
+    def running(self, now: float) -> dict[str, Machine]:
+        return self._machines
+
+    def set_expiry(self, expiries: object) -> frozenset[str]:
+        return frozenset()
+
+    def journal(self, name: str) -> None:
+        return None
+
+
+def test_progress_is_summed_over_all_speeds_a_unit_ran_at_even_between_two_looks() -> None:
+    clock = ManualClock(0.0)
+    runner = FakeRunner([Cloud()], clock, work=lambda _: Work(duration_s=60.0), surroundings=Halves())
+    first, second = unit("job-1", job("a")), unit("job-2", job("b"))
+    runner.start([first])
+    clock.advance(30.0)
+    runner.start([second])
+    # The first has 30 s of work left at half speed, until 90; then the second has 30 s left at full speed.
+    assert runner.next_event_at() == 90.0
+    clock.advance(1000.0)
+    ends = {report.id: report.exit.ended_at for report in runner.observe().workers[0].units if report.exit}
+    assert ends == {first.id: 90.0, second.id: 120.0}
+
+
+def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: Path) -> None:
+    work = make_scenario("high-variability", 1, hours=0.1, share=0.02)
+    with simulated(Setting(workload=work, policy=LEARNING, truth=Truth()), tmp_path) as simulation:
+        simulation.run()
+        kinds = {event.kind.value for event in simulation.events()}
+    assert {"job_profiled", "job_classified"} <= kinds
+
+
+def test_a_world_of_nonsense_is_refused() -> None:
+    with pytest.raises(BadInput, match="the world's noise is -1"):
+        Truth(noise=-1)
