@@ -1,6 +1,7 @@
 """Interference: programs the library does not know are probed with two sources, then meet real neighbour programs.
 
 ``make bench-interference`` or ``python -m bench.interference``; it needs a machine that has nothing else to do.
+``--cast design`` takes the pairs on which the method was chosen, instead of those it is judged by.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from bench.rows import Row
 def run() -> list[Row]:
     """Measure pairs of programs on this machine and judge what was predicted of them."""
     from bench.interference.judge import rows, table
-    from bench.interference.pairs import measure, missing
+    from bench.interference.pairs import CASTS, measure, missing
 
-    lacking = missing()
+    cast = CASTS["test"]
+    lacking = missing(cast)
     if lacking:
         print(f"  skipped, because these packages are not installed: {' '.join(lacking)}")
         return []
-    found = measure()
+    found = measure(cast)
     print(table(found))
     return rows(found)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from bench.interference.judge import rows, table
-from bench.interference.pairs import measure, read
+from bench.interference.pairs import CASTS, measure, read
 from bench.rows import machine
 
 
@@ -15,9 +15,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.interference", description=__doc__)
     parser.add_argument("--out", type=Path, help="keep what was measured there (JSON)")
     parser.add_argument("--data", type=Path, help="judge what an earlier run kept, measure nothing")
+    parser.add_argument("--cast", choices=sorted(CASTS), default="test", help="which pairs meet")
     given = parser.parse_args()
     print(f"machine: {machine()}")
-    found = read(given.data) if given.data is not None else measure()
+    found = read(given.data) if given.data is not None else measure(CASTS[given.cast])
     if given.out is not None:
         found.write(given.out)
     print(table(found))

@@ -14,7 +14,7 @@ from bench.interference.pairs import Found, Pair, observed, shipped_library, wit
 from bench.rows import Row
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.interference import Combination, slowdown
+from hcloud.classifier.interference import NO_TURNS, Combination, slowdown, turns
 from hcloud.classifier.library import Library, Question
 from hcloud.known import Estimate
 
@@ -47,11 +47,13 @@ def _predictions(pair: Pair, found: Found, library: Library) -> Iterator[tuple[s
             _row(library, pair.neighbour, Question.CAUSED),
         ),
     }
+    busy = [min(1.0, found.probed[name].busy_vcpus) for name in (pair.victim, pair.neighbour)]
+    core = turns(busy[0], busy[1:]) if pair.same_core else NO_TURNS
     for name, (tolerated, caused) in sides.items():
         victim = fitted.classify(observed(pair.victim, Question.TOLERATED, tolerated)).tolerated
         neighbour = fitted.classify(observed(pair.neighbour, Question.CAUSED, caused)).caused
         for combination in (Combination.MAX, Combination.SUM):
-            guess = slowdown(victim, [neighbour], same_core=pair.same_core, combination=combination)
+            guess = slowdown(victim, [neighbour], core=core, combination=combination)
             yield f"{name}, {combination.value}", guess
     yield "not slowed at all", Estimate(value=1.0, low=1.0, high=1.0)
 

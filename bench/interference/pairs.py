@@ -27,23 +27,57 @@ from hcloud.profiler.repeats import Interval, interval
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
 
-VICTIMS = ("gzip", "sqlite-insert", "redis-get", "numpy-matmul", "memory-random", "disk-write", "http-server", "sort")
-NEIGHBOURS = ("memory-triad", "zstd", "disk-read", "numpy-fft")
 NEIGHBOURS_EACH = 2
 PROBES = 2
 PROBE_S = 3.0
 LOOK_S = 2.4
 SETTLE_S = 0.2
-ROUNDS = 4
+ROUNDS_MIN, ROUNDS_MAX = 5, 14
+TIGHT = 0.04
+"""A slowdown is measured until its 95 % limits are at most so far from it, or the rounds are used up."""
 PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who is watched, and who may be its neighbour."""
+
+    victims: tuple[str, ...]
+    neighbours: tuple[str, ...]
+
+    def programs(self) -> tuple[str, ...]:
+        """Return everybody, once."""
+        return tuple(dict.fromkeys((*self.victims, *self.neighbours)))
+
+    def partners(self) -> Iterator[tuple[str, str]]:
+        """Yield who meets whom: every program meets the same number of neighbours, and never itself."""
+        for at, victim in enumerate(self.victims):
+            others = [name for name in self.neighbours if name != victim]
+            for step in range(NEIGHBOURS_EACH):
+                yield victim, others[(at + step) % len(others)]
+
+
+CASTS = {
+    "design": Cast(
+        victims=("gzip", "sqlite-insert", "redis-get", "numpy-matmul", "memory-random", "disk-write", "http-server",
+                 "sort"),
+        neighbours=("memory-triad", "zstd", "disk-read", "numpy-fft"),
+    ),
+    "test": Cast(
+        victims=("grep", "jq", "openssl-aes", "postgres-select", "python-json", "sha256sum", "numpy-fft", "awk"),
+        neighbours=("memory-random", "disk-write", "gzip", "numpy-matmul"),
+    ),
+}  # fmt: skip
+"""Two casts. How predictions are made was chosen on ``design``; ``test`` was measured afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What two probes of a program found, by source, for each of its two sides."""
+    """What two probes of a program found, by source, for each of its two sides; ``busy_vcpus``: what it uses alone."""
 
     tolerated: Mapping[str, float]
     caused: Mapping[str, float]
+    busy_vcpus: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +124,16 @@ def without(library: Library, *names: str) -> Library:
     return Library(known={name: each for name, each in library.known.items() if each.program not in programs})
 
 
-def missing() -> tuple[str, ...]:
+def missing(cast: Cast) -> tuple[str, ...]:
     """Return the Debian packages that are wanting for the programs of this benchmark."""
     recipes = load_recipes(shipped.path("profiles") / "recipes")
-    return missing_packages(recipes[name] for name in (*VICTIMS, *NEIGHBOURS))
+    return missing_packages(recipes[name] for name in cast.programs())
 
 
-def measure(say: Callable[[str], None] = print) -> Found:
+def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
     """Probe every program, then measure the pairs."""
     library, recipes = shipped_library(), load_recipes(shipped.path("profiles") / "recipes")
-    wanted = dict.fromkeys((*VICTIMS, *NEIGHBOURS))
+    wanted = cast.programs()
     with ExitStack() as stack:
         folders = {name: stack.enter_context(prepared(recipes[name])) for name in wanted}
         probed = {}
@@ -107,7 +141,7 @@ def measure(say: Callable[[str], None] = print) -> Found:
             probed[name] = _probed(name, recipes[name], folders[name], without(library, name))
             say(f"  probed {name}: {_told(probed[name])}")
         pairs = list[Pair]()
-        for victim, neighbour in partners():
+        for victim, neighbour in cast.partners():
             pairs += _together(victim, neighbour, recipes, folders)
             say(f"  {victim} beside {neighbour}: " + ", ".join(f"{each.slowdown:.2f}" for each in pairs[-2:]))
     return Found(probed=probed, pairs=tuple(pairs))
@@ -118,18 +152,12 @@ def _told(probed: Probed) -> str:
     return ", ".join(parts + [f"causes {value:.0f} {source}" for source, value in probed.caused.items()])
 
 
-def partners() -> Iterator[tuple[str, str]]:
-    """Yield who meets whom: every program meets the same number of neighbours, and never itself."""
-    for at, victim in enumerate(VICTIMS):
-        others = [name for name in NEIGHBOURS if name != victim]
-        for step in range(NEIGHBOURS_EACH):
-            yield victim, others[(at + step) % len(others)]
-
-
 def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed:
     """Probe with the two sources that leave least to guess, by a library that does not know the program."""
     with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
+        rate = bench.rate(BESIDE_VCPUS, within_s=PROBE_S)
         return Probed(
+            busy_vcpus=rate.use[0] if rate.use else BESIDE_VCPUS,
             tolerated=_cells(library, Question.TOLERATED, bench.tolerated),
             caused=_cells(library, Question.CAUSED, bench.caused),
         )
@@ -192,7 +220,7 @@ def _slowdown(watched: Stage, other: Stage) -> Interval:
     other.attend(LOOK_S / 2)  # both are past their start
     watched.sample(Measure.PROGRESS, BESIDE_VCPUS)
     ratios = []
-    for at in range(ROUNDS):
+    for at in range(ROUNDS_MAX):
         rates = dict[bool, float]()
         for alone in (True, False) if at % 2 == 0 else (False, True):
             if alone:
@@ -201,6 +229,8 @@ def _slowdown(watched: Stage, other: Stage) -> Interval:
             else:
                 rates[alone] = _settled(watched)
         ratios.append(rates[True] / rates[False])
+        if len(ratios) >= ROUNDS_MIN and interval(ratios).half_width <= TIGHT:
+            break
     return interval(ratios)
 
 

@@ -7,6 +7,7 @@ that slow drifts of a machine shared with others cancel.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -106,9 +107,11 @@ class Bench:
 
     def _rate_alone(self, vcpus: float, within_s: float) -> Rate:
         began, look, values = time.monotonic(), self.look(vcpus), list[float]()
+        used = list[tuple[float, ...]]()
         while not values or not enough(values, TIGHT_RATE * interval(values).value):
             try:
                 values.append(self._stage.sample(look.measure, vcpus))
+                used.append(self._stage.use)
             except Unmeasurable:
                 if not values or self._stage.left_s() > 0:
                     raise
@@ -122,7 +125,8 @@ class Bench:
             high=found.high,
             runs=found.runs,
             measure=look.measure,
-            use=self._stage.use,
+            # One window in which the host took the CPU away must not stand for all.
+            use=tuple(statistics.median(each) for each in zip(*used, strict=False)),
         )
 
     def kept(self, source: Source, intensity: float, vcpus: float, *, within_s: float | None = None) -> Interval:

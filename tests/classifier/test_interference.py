@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.classifier.interference import CORE_SOURCES, EXCESS, Combination, kept, slowdown
+from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NO_TURNS, Combination, kept, slowdown, turns
 from hcloud.classifier.profiles import SOURCES
 from hcloud.known import Estimate
 from hcloud.profiler.sources import SOURCES as MADE
@@ -35,13 +35,13 @@ def exact(value: float) -> Estimate:
 
 
 def limits_hold_the_value(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
-    found = predict(tolerated, neighbours, same_core=True)
+    found = predict(tolerated, neighbours, core=turns(0.5, [0.7]))
     assert all(math.isfinite(each) for each in (found.low, found.value, found.high))
     assert 1.0 <= found.low <= found.value <= found.high
 
 
 def nobody_beside_costs_nothing(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
-    found = predict(tolerated, [], same_core=True)
+    found = predict(tolerated, [], core=turns(1.0, []))
     assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
     assert predict({}, neighbours).value == 1.0
 
@@ -62,8 +62,9 @@ def who_tolerates_more_is_slowed_less(predict: Predict, tolerated: Side, neighbo
 
 
 def another_core_is_never_worse(predict: Predict, tolerated: Side, neighbours: Sequence[Side]) -> None:
-    apart, together = (predict(tolerated, neighbours, same_core=same).value for same in (False, True))
+    apart, together = (predict(tolerated, neighbours, core=core).value for core in (NO_TURNS, turns(1.0, [1.0])))
     assert apart <= together + 1e-12
+    assert together >= 2.0
 
 
 PROPERTIES = [
@@ -87,25 +88,25 @@ def test_every_prediction_keeps_the_property(check: Callable[..., None], combina
     holds()
 
 
-def _only_last(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+def _only_last(tolerated: Side, neighbours: Sequence[Side], **how: Estimate) -> Estimate:
     return slowdown(tolerated, neighbours[-1:], **how)  # type: ignore[arg-type]
 
 
-def _upside_down(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+def _upside_down(tolerated: Side, neighbours: Sequence[Side], **how: Estimate) -> Estimate:
     turned = {name: exact(100.0 - each.value) for name, each in tolerated.items()}
     return slowdown(turned, neighbours, **how)  # type: ignore[arg-type]
 
 
-def _swapped_cores(tolerated: Side, neighbours: Sequence[Side], *, same_core: bool = False) -> Estimate:
-    return slowdown(tolerated, neighbours, same_core=not same_core)
+def _no_turns(tolerated: Side, neighbours: Sequence[Side], **_: Estimate) -> Estimate:
+    return slowdown(tolerated, neighbours)
 
 
-def _loose_limits(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+def _loose_limits(tolerated: Side, neighbours: Sequence[Side], **how: Estimate) -> Estimate:
     found = slowdown(tolerated, neighbours, **how)  # type: ignore[arg-type]
     return Estimate(value=found.value, low=found.high, high=found.low)
 
 
-def _always_something(tolerated: Side, neighbours: Sequence[Side], **how: bool) -> Estimate:
+def _always_something(tolerated: Side, neighbours: Sequence[Side], **how: Estimate) -> Estimate:
     found = slowdown(tolerated, neighbours, **how)  # type: ignore[arg-type]
     return Estimate(value=found.value + 0.01, low=found.low + 0.01, high=found.high + 0.01)
 
@@ -118,7 +119,7 @@ def _always_something(tolerated: Side, neighbours: Sequence[Side], **how: bool) 
         (order_of_neighbours_does_not_matter, _only_last),
         (one_neighbour_more_never_helps, _only_last),
         (who_tolerates_more_is_slowed_less, _upside_down),
-        (another_core_is_never_worse, _swapped_cores),
+        (another_core_is_never_worse, _no_turns),
     ],
     ids=lambda each: each.__name__.strip("_"),
 )
@@ -148,13 +149,28 @@ def test_neighbours_add_up_in_one_resource_and_stop_at_all_of_it() -> None:
     assert ten - 1 == pytest.approx(EXCESS * 100.0 / 50.0)
 
 
-def test_resources_of_a_core_count_once_and_only_where_it_is_shared() -> None:
+def test_resources_of_a_core_count_as_turns_on_it() -> None:
     tolerated = {name: exact(10.0) for name in CORE_SOURCES}
     neighbour = {name: exact(50.0) for name in CORE_SOURCES}
     assert slowdown(tolerated, [neighbour]).value == 1.0
-    for combination in Combination:
-        found = slowdown(tolerated, [neighbour], same_core=True, combination=combination)
-        assert found.value == pytest.approx(1 + EXCESS * 5)
+    assert slowdown(tolerated, [neighbour], core=turns(1.0, [1.0])).value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("busy", "others", "cpus", "low", "value", "high"),
+    [
+        (1.0, [], 1.0, 1.0, 1.0, 1.0),
+        (1.0, [1.0], 1.0, 2.0, 2.0, 2.0),
+        (1.0, [1.0, 1.0, 1.0], 1.0, 4.0, 4.0, 4.0),
+        (1.0, [0.2], 1.0, 1.25, 1.25, 1.25),  # what the other leaves is mine
+        (0.4, [1.0], 1.0, 1.0, 1.4, 2.0),  # a job that waits for disks
+        (0.0, [1.0], 1.0, 1.0, 1.0, 2.0),
+        (2.0, [2.0], 4.0, 1.0, 1.25, 1.5),
+    ],
+)
+def test_turns_on_a_core(busy: float, others: list[float], cpus: float, low: float, value: float, high: float) -> None:
+    found = turns(busy, others, cpus)
+    assert (found.low, found.value, found.high) == pytest.approx((low, value, high))
 
 
 def test_the_core_sources_are_those_the_profiler_runs_on_the_same_core() -> None:
