@@ -303,6 +303,15 @@ class StartResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeResult:
+    """Outcome of a change of bounds: ``resized`` (now or before), ``refused`` (certainly not, and never: ``detail``),
+    ``unknown`` (ask again)."""
+
+    outcome: Literal["resized", "refused", "unknown"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """A piece of a unit's output. ``end``: the unit has ended and ``next_offset`` is behind the last byte."""
 
@@ -330,6 +339,13 @@ class Runner(Protocol):
 
         A unit whose start has not arrived yet is fenced: it can never start afterwards (its report is ENDED).
         ``cause`` is written into the exit record unless the unit had ended before.
+        """
+        ...
+
+    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+        """Bound running units by other vCPUs and memory from now on; repeating it is harmless. One result per unit.
+
+        Refused where the machine cannot bound units, and for units that are not there or have ended.
         """
         ...
 

@@ -18,12 +18,13 @@ from hcloud.engine.fakeprofile import ProfileOf, profile_of_work, profiling_work
 from hcloud.engine.fakeunit import FakeUnit, Life
 from hcloud.engine.fakework import Resident, Surroundings, Work, WorkOf, read_work, work_from
 from hcloud.errors import NotFound, WorkerUnreachable
-from hcloud.model import FailureCause, InstanceId, UnitId
+from hcloud.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.provider import (
     Journal,
     LogChunk,
     Machine,
     MachineSource,
+    ResizeResult,
     RunnerView,
     StartResult,
     Stream,
@@ -139,6 +140,13 @@ class FakeRunner:
             self._put(*(self._stopped(each, units[each], cause) for each in asked))
             return frozenset(asked)
 
+    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+        """Bound running units anew; their work goes on at the same pace."""
+        with self._hold():
+            results = {each: self._bounded(each, *wanted) for each, wanted in units.items()}
+            self._put(*(unit for unit, _ in results.values() if unit is not None))
+            return {each: result for each, (_, result) in results.items()}
+
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines whose workers answer."""
         with self._hold():
@@ -234,6 +242,18 @@ class FakeRunner:
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
             )
         return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
+
+    def _bounded(
+        self, unit_id: UnitId, instance_id: InstanceId, resources: Resources
+    ) -> tuple[FakeUnit | None, ResizeResult]:
+        if not self._answers(instance_id):
+            return None, ResizeResult(outcome="unknown", detail=f"the worker on {instance_id} does not answer")
+        life = self._on[instance_id].get(unit_id)
+        if life is None or life.unit.spec is None or life.ended(self._now):
+            return None, ResizeResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
+        spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
+        bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s)
+        return bounded, ResizeResult(outcome="resized")
 
     def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None) -> FakeUnit:
         unit = self._units.get(unit_id)

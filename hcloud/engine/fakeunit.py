@@ -24,9 +24,15 @@ SATURATED = 100.0
 class FakeUnit:
     """A unit's fence and story.
 
+<<<<<<< HEAD
     ``started_at`` None: it was fenced by a stop before its start and can never run. It works at ``speed`` since
     ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``: its directory is gone, its
     fence is not.
+=======
+    ``started_at`` None: it was fenced by a stop before its start and can never run. ``speed`` is its machine's quality.
+    ``forgotten``: its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having
+    used ``cpu_before_s`` by then.
+>>>>>>> 6f3e237 (wip)
     """
 
     id: UnitId
@@ -39,6 +45,8 @@ class FakeUnit:
     stop_at: float = math.inf
     stop_cause: FailureCause | None = None
     forgotten: bool = False
+    bounded_at: float | None = None
+    cpu_before_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -53,6 +61,8 @@ class FakeUnit:
             "stop_at": self.stop_at,
             "stop_cause": self.stop_cause,
             "forgotten": self.forgotten,
+            "bounded_at": self.bounded_at,
+            "cpu_before_s": self.cpu_before_s,
         }
 
     @classmethod
@@ -81,7 +91,7 @@ class Life:
         """Settle the end and what will have been used by then."""
         record, spec = _end_of(self.unit, self.work), self.unit.spec
         if spec is not None and self.unit.started_at is not None:
-            cpu_s = (record.ended_at - record.started_at) * self.work.cpu_share * spec.resources.vcpus
+            cpu_s = self.cpu_s(record.ended_at)
             found = self._found(record)
             record = replace(record, cpu_s=cpu_s, memory_mib_max=self.work.memory_mib, findings=found)
         object.__setattr__(self, "record", record)
@@ -111,7 +121,11 @@ class Life:
         until = min(at, self.record.ended_at)
         return UnitSample(
             at=at,
+<<<<<<< HEAD
             cpu_s=(until - started_at) * work.cpu_share * spec.resources.vcpus,
+=======
+            cpu_s=self.cpu_s(started_at + ran_s),
+>>>>>>> 6f3e237 (wip)
             memory_mib=work.memory_mib,
             read_mib=0.0,
             written_mib=0.0,
@@ -119,6 +133,13 @@ class Life:
             requests_per_s=self._requests_per_s() if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
         )
+
+    def cpu_s(self, at: float) -> float:
+        """Return the CPU time it has used up to a time at which it runs."""
+        spec, since = self.unit.spec, self.unit.bounded_at or self.unit.started_at
+        if spec is None or since is None:
+            return 0.0
+        return self.unit.cpu_before_s + max(0.0, at - since) * self.work.cpu_share * spec.resources.vcpus
 
     def output(self, stream: Stream, now: float) -> bytes:
         """Return what it has written to a stream up to a time."""

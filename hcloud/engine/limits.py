@@ -54,6 +54,9 @@ class Group(Protocol):
     def enter(self) -> None:
         """Move the calling process into it."""
 
+    def rebound(self, *, vcpus: float, memory_mib: int) -> None:
+        """Set other limits on what runs in it. Raises OSError when the kernel refuses one."""
+
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
 
@@ -85,11 +88,22 @@ class GroupV1:
             if controller == "cpuset":
                 _fill_cpuset(path, bounds.cpus)
         self._write("cpu", "cpu.cfs_period_us", CPU_PERIOD_US)
-        self._write("cpu", "cpu.cfs_quota_us", max(1000, int(bounds.vcpus * CPU_PERIOD_US)))
+        self._write("cpu", "cpu.cfs_quota_us", _quota_us(bounds.vcpus))
         self._write("memory", "memory.limit_in_bytes", bounds.memory_mib * MIB)
         if (self._paths.get("memory", Path("/nowhere")) / "memory.memsw.limit_in_bytes").exists():
             self._write("memory", "memory.memsw.limit_in_bytes", bounds.memory_mib * MIB)
         self._write("pids", "pids.max", bounds.pids)
+
+    def rebound(self, *, vcpus: float, memory_mib: int) -> None:
+        """Set other limits on what runs in it. Raises OSError when the kernel refuses one."""
+        self._write("cpu", "cpu.cfs_quota_us", _quota_us(vcpus))
+        limit, both = memory_mib * MIB, "memory.memsw.limit_in_bytes"
+        files = ["memory.limit_in_bytes"]
+        if (self._paths.get("memory", Path("/nowhere")) / both).exists():
+            # Memory alone is never more than with swap: upwards the latter moves first.
+            files.insert(0 if int(self._read("memory", both) or 0) < limit else 1, both)
+        for file in files:
+            self._write("memory", file, limit)
 
     def _write(self, controller: str, file: str, value: object) -> None:
         if controller in self._paths:
@@ -153,7 +167,7 @@ class GroupV2:
         (self._parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
         self._path.mkdir(exist_ok=True)
         values: dict[str, object] = {
-            "cpu.max": f"{max(1000, int(bounds.vcpus * CPU_PERIOD_US))} {CPU_PERIOD_US}",
+            "cpu.max": f"{_quota_us(bounds.vcpus)} {CPU_PERIOD_US}",
             "memory.max": bounds.memory_mib * MIB,
             "memory.swap.max": 0,
             "memory.oom.group": 1,
@@ -164,6 +178,11 @@ class GroupV2:
         for file, value in values.items():
             if file.partition(".")[0] in wanted and (file != "memory.swap.max" or (self._path / file).exists()):
                 (self._path / file).write_text(str(value))
+
+    def rebound(self, *, vcpus: float, memory_mib: int) -> None:
+        """Set other limits on what runs in it. Raises OSError when the kernel refuses one."""
+        (self._path / "cpu.max").write_text(f"{_quota_us(vcpus)} {CPU_PERIOD_US}")
+        (self._path / "memory.max").write_text(str(memory_mib * MIB))
 
     def enter(self) -> None:
         """Move the calling process into it."""
@@ -202,6 +221,11 @@ class GroupV2:
     def remove(self) -> None:
         """Remove the (empty) group and those inside it."""
         _remove_tree(self._path)
+
+
+def _quota_us(vcpus: float) -> int:
+    """Return the CPU time per period that so many vCPUs are."""
+    return max(1000, int(vcpus * CPU_PERIOD_US))
 
 
 def group_for(cgroup: Mapping[str, Any] | None, name: str) -> GroupV1 | GroupV2 | None:

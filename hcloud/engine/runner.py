@@ -18,8 +18,8 @@ from hcloud.clock import Clock
 from hcloud.engine.tls import context_files
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.errors import ConfigError, NotFound, WorkerUnreachable
-from hcloud.model import FailureCause, InstanceId, UnitId
-from hcloud.provider import LogChunk, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
+from hcloud.model import FailureCause, InstanceId, Resources, UnitId
+from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
 T = TypeVar("T")
 Answer = dict[str, Any]
@@ -168,6 +168,19 @@ class DaskRunner:
             if "asked" in answer
         )
 
+    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+        """Bound running units anew."""
+        calls: dict[InstanceId, list[Answer]] = {}
+        for unit, (instance_id, wanted) in units.items():
+            request = {"op": "resize", "unit": unit, "vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib}
+            calls.setdefault(instance_id, []).append(request)
+        answers = self._call(calls)
+        return {
+            request["unit"]: _resize_result(answer)
+            for instance_id, requests in calls.items()
+            for request, answer in zip(requests, answers[instance_id], strict=True)
+        }
+
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Tell machines their new expiry, which renews their lease."""
         answers = self._call({name: [{"op": "renew", "expires_at": at}] for name, at in expiries.items()})
@@ -210,6 +223,14 @@ def _start_result(answer: Answer) -> StartResult:
     if "refused" in answer:
         return StartResult(outcome="refused", detail=answer["refused"])
     return StartResult(outcome="unknown", detail=_words(answer))
+
+
+def _resize_result(answer: Answer) -> ResizeResult:
+    if "resized" in answer:
+        return ResizeResult(outcome="resized")
+    if "refused" in answer:
+        return ResizeResult(outcome="refused", detail=answer["refused"])
+    return ResizeResult(outcome="unknown", detail=_words(answer))
 
 
 def _words(answer: Answer) -> str:

@@ -114,6 +114,7 @@ class Supervisor:
             "start": self._start,
             "stop": self._stop,
             "renew": self._renew,
+            "resize": self._resize,
             "forget": self._forget,
         }
 
@@ -291,6 +292,19 @@ class Supervisor:
         if unit is not None and not unit.ended:
             unit.request_stop(cause, now)
         return {"asked": True}
+
+    def _resize(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Bound a running unit anew, in its control group; without one only its start could."""
+        unit = self._units.get(request["unit"])
+        if unit is None or unit.ended:
+            raise UnitRefused(f"{request['unit']} does not run on {self._bootstrap.instance_id}")
+        group = group_for(self._isolation.cgroup, unit.id)
+        if group is None:
+            raise UnitRefused(f"{self._bootstrap.instance_id} has no control groups, so bounds hold from the start on")
+        if unit.read("started.json") is None:
+            return {"unknown": f"{unit.id} is only being prepared"}  # its keeper would set the bounds of its start
+        group.rebound(vcpus=float(request["vcpus"]), memory_mib=int(request["memory_mib"]))
+        return {"resized": True}
 
     def _renew(self, request: dict[str, Any]) -> dict[str, Any]:
         now = self._clock.now()

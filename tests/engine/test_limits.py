@@ -34,6 +34,14 @@ def test_v2_limits_are_written_for_the_controllers_there_are(parent_v2: Path) ->
     assert (parent_v2 / "cgroup.subtree_control").read_text() == "+cpu +memory +pids +io"
 
 
+def test_v2_limits_are_changed_while_it_runs(parent_v2: Path) -> None:
+    group = GroupV2(parent_v2, "u")
+    group.make(BOUNDS)
+    group.rebound(vcpus=2.5, memory_mib=128)
+    assert (parent_v2 / "u" / "cpu.max").read_text() == "250000 100000"
+    assert (parent_v2 / "u" / "memory.max").read_text() == str(128 << 20)
+
+
 def test_v2_usage_is_read(parent_v2: Path) -> None:
     group = parent_v2 / "u"
     (group / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")

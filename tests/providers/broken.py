@@ -148,6 +148,14 @@ class RefusesWrongly(FakeRunner):
         }
 
 
+class ResizesInVain(FakeRunner):
+    """Says that it changed bounds, and does not."""
+
+    def _bounded(self, unit_id: UnitId, instance_id: InstanceId, resources: Any) -> Any:
+        unit, result = super()._bounded(unit_id, instance_id, resources)
+        return None, result
+
+
 class RewritesExits(FakeRunner):
     """A stop after the end changes the exit record."""
 
