@@ -1,4 +1,4 @@
-"""``hcloud report``: cost, performance, savings, utilisation, accuracy."""
+"""``hcloud report``: cost, performance, savings, utilisation, accuracy, decisions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
     """Report what was spent, how jobs fared, what was saved against all on demand, how machines and commitments
-    were used, or how far predictions of performance were from what was measured.
+    were used, how far predictions of performance were from what was measured, or what other placements would have meant.
 
-    NAME is cost (the default), performance, savings, utilisation, commitments or accuracy (--by application, question,
-    type, user or day). Live machines and jobs count up to now.
+    NAME is cost (the default), performance, savings, utilisation, commitments, accuracy (--by application, question,
+    type, user or day) or decisions (--by job, user, type, constraint or day). Live machines and jobs count up to now.
     """
     client = Client()
     now = client.get("/v1/status")["now"] if since or until else 0.0
@@ -87,6 +87,8 @@ def _header(column: Column) -> str:
         "attempts",
         "with_target",
         "predictions",
+        "best_taken",
+        "target_avoidable",
     )
     return (">" if number else "") + shown + (" %" if column.unit == "%" else "")
 

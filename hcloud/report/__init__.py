@@ -1,4 +1,4 @@
-"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy; each reads it once, in order.
+"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy, decisions; each reads it once, in order.
 
 ``build_report`` takes any iterator of events that begins at the start of the log (what happened before ``since``
 decides which machines live then) and returns a :class:`ReportTable`.
@@ -12,6 +12,7 @@ from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
+from hcloud.report import decisions
 from hcloud.report.cost import COST_KINDS, cost_table, savings_table
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
@@ -27,7 +28,9 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
     "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "question", ACCURACY_KINDS),
+    "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
 }
+_OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
 
@@ -48,13 +51,15 @@ def build_report(
     """Build a report of what happened from ``since`` (None: ever) to ``until`` (None, or in the future: ``now``).
 
     ``by`` is ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), of accuracy ``application``,
-    ``question``, ``type``, ``user`` or ``day``; None: the report's own default.
+    ``question``, ``type``, ``user`` or ``day``, of decisions ``job``, ``user``, ``type``, ``constraint`` or ``day``;
+    None: the report's own default.
 
     Raises:
         BadInput: unknown report or grouping, or ``since`` after ``until``.
     """
     build, default, kinds = _report(name)
-    grouping = choose_grouping(by, default, GROUPINGS) if name == "accuracy" else parse_grouping(by, default)
+    own = _OWN_GROUPINGS.get(name)
+    grouping = choose_grouping(by, default, own) if own is not None else parse_grouping(by, default)
     end = now if until is None else min(until, now)
     begin = 0.0 if since is None else since
     if begin > end:

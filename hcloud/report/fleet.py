@@ -207,6 +207,11 @@ class FleetHistory:
         if holding is not None:
             holding.ended_at = max(event.at, holding.started_at)
 
+    def _resized(self, event: Event) -> None:
+        if unit_id(event) in self.units:
+            self._ended(event)
+            self._started(event)
+
     def _known(self, event: Event) -> Machine | None:
         machine = self.machines.get(event.instance_id or "")
         if machine is None and event.kind is EventKind.INSTANCE_LAUNCHED:
@@ -223,6 +228,7 @@ _HANDLERS = {
     EventKind.INSTANCE_PRICE: FleetHistory._price,
     EventKind.INSTANCE_TERMINATED: FleetHistory._terminated,
     EventKind.UNIT_STARTED: FleetHistory._started,
+    EventKind.UNIT_RESIZED: FleetHistory._resized,
     EventKind.UNIT_ENDED: FleetHistory._ended,
 }
 FLEET_KINDS: frozenset[EventKind] = frozenset(_HANDLERS)

@@ -1,0 +1,81 @@
+"""What there was to choose from when a job was placed: types of machines, with what was expected of the job there.
+
+Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types, not single
+machines: what sets machines of one type apart are their neighbours, which the reason tells. Worked out once per plan
+for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hcloud.model import Instance, Job, Offer
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import SLACK, vector
+from hcloud.planner.plan import Candidate
+from hcloud.planner.sizing import expected
+from hcloud.planner.wording import seconds, size_share
+
+MOST = 8
+"""So many candidates are stored, the chosen one among them."""
+KINDS = 256
+"""Kinds of jobs in one plan whose candidates are worked out."""
+NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked after"
+
+
+def candidates_of(draft: Draft, job: Job, group: Group, at: int) -> tuple[Candidate, ...]:
+    """Return the types at hand for ``job``, which goes to machine ``at``: the chosen one, then the cheapest first."""
+    if group.candidates is None:
+        if draft.kinds_told >= KINDS:
+            return ()
+        draft.kinds_told += 1
+        group.candidates = tuple(sorted(_all(draft, job, group), key=lambda c: (c.usd_per_h, c.column)))
+    column = draft.fleet.type_columns[int(draft.fleet.type_at[at])]
+    chosen = [replace(each, rejected="") for each in group.candidates if each.column == column]
+    return (*chosen, *(each for each in group.candidates if each.column != column))[:MOST]
+
+
+def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
+    fleet, seen = draft.fleet, set[str]()
+    large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
+    may = large & fleet.placeable & fleet.of_types(group.instance_types)
+    room = fleet.fitting_now(group.demand, may)
+    known = draft.suit is not None and group.application
+    suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
+    for number, column in enumerate(fleet.type_columns):
+        of_type = np.flatnonzero(may & (fleet.type_at == number))
+        if of_type.size:
+            seen.add(column)
+            why = RANKED if suited[of_type].any() else DISTURBED if room[of_type].any() else NO_ROOM
+            yield _candidate(draft, job, column, fleet.instances[int(of_type[0])], why)
+    for offer in draft.snapshot.offers:
+        column = f"{offer.provider}/{offer.instance_type.name}"
+        if column not in seen and _could_be_had(draft, group, offer):
+            seen.add(column)
+            boot = seconds(offer.instance_type.boot_delay_s)
+            yield _candidate(draft, job, column, offer, f"not there yet, {boot} to start")
+
+
+def _could_be_had(draft: Draft, group: Group, offer: Offer) -> bool:
+    fits = bool((vector(offer.instance_type.capacity) >= group.demand - SLACK).all())
+    named = not group.instance_types or offer.instance_type.name in group.instance_types
+    return fits and named and offer.available != 0 and draft.policy.allow.refusal(offer) is None
+
+
+def _candidate(draft: Draft, job: Job, column: str, machine: Instance | Offer, why: str) -> Candidate:
+    offer = machine.offer if isinstance(machine, Instance) else machine
+    capacity, known = offer.instance_type.capacity, draft.snapshot.applications.get(job.application)
+    vcpus = job.spec.resources.vcpus
+    would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=job.spec.nodes.count) if known else None
+    low, high = would.limits() if would is not None else (None, None)
+    return Candidate(
+        column=column,
+        usd_per_h=offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity),
+        predicted=would.value if would is not None else None,
+        low=low,
+        high=high,
+        rejected=why,
+    )
