@@ -16,6 +16,7 @@ from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
+from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, WatchBook
 from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
@@ -125,6 +126,7 @@ class Controller:
         self._engine_reachable_since: float | None = None
         self._book: SpendBook | None = None
         self._recent = RecentBook()
+        self._watch = WatchBook()
         self._renewed: dict[str, tuple[float, float]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- cycle
@@ -163,6 +165,7 @@ class Controller:
             offers=self.offers.all,
             spend=self.last_spend,
             recent=self._recent.recent(now),
+            watched=self._watch.watched(),
             backoffs=tuple(b for b in view.backoffs if b.until_at > now),
             reachable=self.last_seen.reachable,
             applications=self._believed(view),
@@ -230,9 +233,13 @@ class Controller:
             seq = self._book.seq
             events_before = self.store.iter_events(since=since, kinds=RECENT_KINDS)
             self._recent.follow(event for event in events_before if event.seq <= seq)
+            samples = self.store.iter_events(since=self.clock.now() - WATCHED_S, kinds=WATCH_KINDS)
+            self._watch = WatchBook()
+            self._watch.follow(event for event in samples if event.seq <= seq)
         while events := self.store.events(after_seq=self._book.seq, limit=_EVENTS_AT_ONCE):
             self._book.follow(events)
             self._recent.follow(events)
+            self._watch.follow(events)
             if len(events) < _EVENTS_AT_ONCE:
                 break
         return self._book

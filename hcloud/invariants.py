@@ -6,9 +6,10 @@ Facts only; a snapshot that violates one of these means that a decision, an appl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
-from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, Instance, InstanceState, Job, JobState, Resources
+from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, JobState, Resources
 from hcloud.planner.ledger import PERIODS, Bill, open_ledger
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
@@ -87,8 +88,14 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
         due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
-        if held.resources != due:
+        if held.resources != due and not _was_resized(job, held, due):
             yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
+
+
+def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
+    """Whether a correction gave the rank more vCPUs than its job asked for."""
+    resized = any(c.step == "resize" for c in job.corrections)
+    return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
 
 
 def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:

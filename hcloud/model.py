@@ -23,7 +23,7 @@ InstanceId = str
 AttemptId = str
 """``job-<n>.<k>``: the k-th attempt (from 1) to run a job. At most one unit per attempt and rank is ever started."""
 UnitId = str
-"""``job-<n>.<k>.<rank>``: one node's part of an attempt, from rank 0."""
+"""``job-<n>.<k>.<rank>``: one node's part of an attempt, from rank 0; started anew elsewhere ``...<rank>-1``."""
 
 PROFILE_TAG = "hcloud.profile"
 """Tag of profiling runs; its value is the job that is profiled."""
@@ -277,6 +277,8 @@ class Allocation:
     exit_code: int | None = None
     cause: FailureCause | None = None
     detail: str = ""
+    relaunch: int = 0
+    """How often the rank was started anew elsewhere, as a straggler, in this attempt."""
 
     @property
     def released(self) -> bool:
@@ -309,7 +311,28 @@ class Attempt:
 
     def unit_id(self, rank: int) -> UnitId:
         """Return the id under which the engine knows this attempt's part ``rank``."""
-        return f"{self.id}.{rank}"
+        held = self.held(rank)
+        return f"{self.id}.{rank}" + (f"-{held.relaunch}" if held is not None and held.relaunch else "")
+
+    def held(self, rank: int) -> Allocation | None:
+        """Return the allocation of a rank; they mostly are in order of it."""
+        if rank < len(self.allocations) and self.allocations[rank].rank == rank:
+            return self.allocations[rank]
+        return next((a for a in self.allocations if a.rank == rank), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """One thing that was done because a running job did not do as it should (Quasar, Dissertation §4.4).
+
+    ``step`` is what (``planner.correction`` lists them), ``attempt`` of which try. ``instances``: the machines it was
+    about, to which a moved job does not go back and on which no best-effort job takes an evicted one's place.
+    """
+
+    at: float
+    step: str
+    attempt: AttemptId
+    instances: tuple[InstanceId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +362,8 @@ class Job:
     """The known program this is taken for: the key of its classification. Set when the job leaves SUBMITTED."""
     profile_runs: tuple[JobId, ...] = ()
     """The profiling runs made for it."""
+    corrections: tuple[Correction, ...] = ()
+    """What was done because it did not do as it should, oldest first."""
     revision: int = 0
 
     @property
@@ -494,6 +519,7 @@ class IntentKind(StrEnum):
     TERMINATE = "terminate"
     START = "start"
     STOP = "stop"
+    RESIZE = "resize"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,7 +527,7 @@ class Intent:
     """Written before an outside call, closed after it. An open intent found at start-up is simply repeated.
 
     ``token`` identifies the effect: the instance's launch token, ``terminate:<instance>``, ``start:<attempt>:<rank>``,
-    ``stop:<attempt>``.
+    ``stop:<attempt>`` or ``stop:<unit>``, ``resize:<unit>``.
     """
 
     token: str
@@ -519,9 +545,12 @@ class EventKind(StrEnum):
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority; target fields
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts
-    ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text
+    ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
+    #                       "type column|usd_per_h of a rank|predicted|low|high|why not", the chosen one first
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
+    UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib
+    CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
     SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
     #                    latency_ms_pNN
     JOB_PROFILED = (

@@ -327,6 +327,48 @@ class Admission:
     """But never longer than this."""
 
 
+CorrectionStep = Literal["reclassify", "resize", "evict", "nodes", "move"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Correction:
+    """What is done about a running job that misses its target, or does other than expected (Quasar §4.4)."""
+
+    steps: tuple[CorrectionStep, ...] = ("reclassify", "resize", "evict", "nodes", "move")
+    """What may be done, always tried in this order: believe what is measured, give it more of its machine, evict
+    best-effort neighbours, add missing nodes, move it. Empty: nothing."""
+    margin: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    """It counts as missed when performance is surely below the wanted one by this part of it."""
+    confidence: Annotated[Number, Field(ge=0.9, le=0.999999)] = 0.999
+    """How sure that must be, by the spread of the readings."""
+    readings: Annotated[int, Field(ge=3, le=60, strict=True)] = 6
+    """And from so many readings on, all since the job started or was last corrected."""
+    settle_s: PositiveSeconds = 60.0
+    """After a job's start or a correction nothing is concluded for so long."""
+    gain: Annotated[Number, Field(ge=1, le=1000)] = 1.5
+    """A step must be expected to save this many times what it costs."""
+    promise_worth: Annotated[Number, Field(ge=1, le=1000)] = 10.0
+    """Work of jobs with a promise counts so many times that of best-effort jobs."""
+    resize_limit: Annotated[Number, Field(ge=1, le=64)] = 2.0
+    """A job is given at most so many times the vCPUs it asked for."""
+    max_steps_per_attempt: PositiveCount = 8
+    """A job is left alone after so many corrections of one attempt."""
+    max_moves_per_job: PositiveCount = 2
+    """A job is moved at most so often."""
+    max_per_cycle: PositiveCount = 2
+    """Jobs corrected in one planning cycle."""
+    sample_share: Share = 0.2
+    """Of the long-running jobs this part is looked at in each period, target missed or not, for a change of phase."""
+    sample_every_s: PositiveSeconds = 600.0
+    """The period."""
+    long_running_s: PositiveSeconds = 600.0
+    """Jobs that have run so long are long-running."""
+    straggler_below: Annotated[Number, Field(gt=0, lt=1)] = 0.5
+    """A rank of an incremental job with less than this part of the median's pace is a straggler."""
+    max_relaunches_per_attempt: Count = 1
+    """So many stragglers of one attempt are started anew elsewhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Timing:
     """How often to look."""
@@ -414,6 +456,8 @@ class Policy:
     """On which machine a job goes."""
     profiling: Profiling = Profiling()
     """How a job nobody has seen before becomes known."""
+    correction: Correction = Correction()
+    """What is done about running jobs that miss their target."""
     timing: Timing = Timing()
     """How often to look."""
 

@@ -148,6 +148,12 @@ class SpendBook:
                 event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), event.at
             )
 
+    def _unit_resized(self, event: Event) -> None:
+        unit = self._units.get(_unit(event))
+        if unit is not None:
+            self._close_unit(unit, event.at)
+            self._unit_started(event)
+
     def _unit_ended(self, event: Event) -> None:
         unit = self._units.pop(_unit(event), None)
         if unit is not None:
@@ -163,6 +169,7 @@ _HANDLERS = {
     EventKind.INSTANCE_PRICE: SpendBook._price,
     EventKind.INSTANCE_TERMINATED: SpendBook._terminated,
     EventKind.UNIT_STARTED: SpendBook._unit_started,
+    EventKind.UNIT_RESIZED: SpendBook._unit_resized,
     EventKind.UNIT_ENDED: SpendBook._unit_ended,
     EventKind.JOB_FINISHED: SpendBook._job_finished,
 }

@@ -83,7 +83,8 @@ def _nothing(job: Job, question: LogQuestion) -> LogChunk:
 def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> LogChunk:
     if number > job.attempts_made:
         raise NotFound(f"{job.id} has no attempt {number}; it has made {job.attempts_made}")
-    unit = f"{job.id}.{number}.{question.rank}"
+    present = job.attempt is not None and number == job.attempt.number
+    unit = job.attempt.unit_id(question.rank) if job.attempt and present else f"{job.id}.{number}.{question.rank}"
     archived = _from_archive(desk.logs_dir / f"{unit}.{question.stream}", question)
     if archived is not None:
         return archived

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import MachineActions, drain, emit_trouble, on_demand_price, renew
 from hcloud.apply.units import UnitActions
@@ -28,6 +29,7 @@ from hcloud.model import (
 from hcloud.planner.plan import (
     Action,
     Classify,
+    Correct,
     Drain,
     Enqueue,
     Finish,
@@ -37,7 +39,9 @@ from hcloud.planner.plan import (
     Preempted,
     Profile,
     Renew,
+    Resize,
     StopAttempt,
+    StopRank,
     Terminate,
     Wait,
 )
@@ -56,6 +60,7 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Finish: finish,  # type: ignore[dict-item]
     Profile: profile,  # type: ignore[dict-item]
     Classify: classify,  # type: ignore[dict-item]
+    Correct: correct,  # type: ignore[dict-item]
     Drain: drain,  # type: ignore[dict-item]
     Renew: renew,  # type: ignore[dict-item]
 }
@@ -100,13 +105,14 @@ class Applier:
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
 
     def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
-        """Carry out ``plan``: rows first, then stops and ends (they free money and room), launches, starts.
+        """Carry out ``plan``: rows first, then stops, resizes and ends (they free money and room), launches, starts.
 
         Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
         """
         refused: list[Refusal] = []
         done = self._rows(plan, refused, lease)
         done += self._stops(plan, refused, lease)
+        done += self._resizes(plan, refused, lease)
         done += self._terminates(plan, policy, refused, lease)
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
@@ -122,6 +128,8 @@ class Applier:
                 due[intent.kind].append(intent)
         if due[IntentKind.STOP]:
             self.units.drive_stops(due[IntentKind.STOP], lease)
+        if due[IntentKind.RESIZE]:
+            self.units.drive_resizes(due[IntentKind.RESIZE], lease)
         if due[IntentKind.TERMINATE]:
             self.machines.drive_terminates(due[IntentKind.TERMINATE], lease)
         for intent in due[IntentKind.LAUNCH]:
@@ -139,10 +147,23 @@ class Applier:
         return self._record(actions, refused, lease, record)[0]
 
     def _stops(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
-        actions = [a for a in plan.actions if isinstance(a, StopAttempt)]
-        done, intents = self._record(actions, refused, lease, self.units.record_stop)
+        whole = [a for a in plan.actions if isinstance(a, StopAttempt)]
+        parts = [a for a in plan.actions if isinstance(a, StopRank)]
+        done, intents = self._record(whole, refused, lease, self.units.record_stop)
+        done_parts, more = self._record(parts, refused, lease, self.units.record_stop_rank)
+        if intents or more:
+            self.units.drive_stops([*intents, *more], lease)
+        return [*done, *done_parts]
+
+    def _resizes(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        actions = [a for a in plan.actions if isinstance(a, Resize)]
+        if not actions:
+            return []
+        view = self.store.live()
+        free = free_by_instance(view.instances, view.jobs)
+        done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_resize(txn, a, free))
         if intents:
-            self.units.drive_stops(intents, lease)
+            self.units.drive_resizes(intents, lease)
         return list(done)
 
     def _terminates(self, plan: Plan, policy: Policy, refused: list[Refusal], lease: Lease | None) -> list[Action]:

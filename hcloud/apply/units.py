@@ -25,8 +25,8 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.plan import Place, StopAttempt
-from hcloud.provider import Runner, StartResult, UnitSpec
+from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
+from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.store import Lease, Store, Transaction
 
 START_AGAIN_S = 2.0
@@ -64,6 +64,7 @@ class UnitActions:
             job_id=job.id,
             user=job.spec.user,
             **{**reason_fields(action.reason), "attempt": attempt.id, "allocations": [_as_text(a) for a in held]},
+            candidates=[_candidate_text(each) for each in action.candidates],
         )
         intent = Intent(
             token=f"start:{attempt.id}:{held[0].rank}", kind=IntentKind.START, subject=job.id, created_at=txn.now
@@ -147,26 +148,122 @@ class UnitActions:
         txn.open_intent(intent)
         return intent
 
+    def record_stop_rank(self, txn: Transaction, action: StopRank) -> Intent:
+        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused where it has ended."""
+        job = txn.job(action.job_id)
+        attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
+        if attempt is None or held is None or held.released or job.state not in JOB_ON_INSTANCE:
+            raise Refused(f"rank {action.rank} of {job.id} does not run")
+        if attempt.stop_requested_at is not None:
+            raise Refused(f"{attempt.id} is ending")
+        token = f"stop:{attempt.unit_id(action.rank)}"
+        intent = Intent(token=token, kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
+        txn.open_intent(intent)
+        return intent
+
     def drive_stops(self, intents: Sequence[Intent], lease: Lease | None) -> None:
         """Ask units to end; asked again now and then until the observer has seen the end of all of them."""
         wanted: dict[FailureCause | None, dict[str, str]] = {}
         done: set[str] = set()
         for intent in intents:
-            job = self.store.job(intent.subject)
-            attempt = job.attempt
-            if attempt is None or attempt.over or f"stop:{attempt.id}" != intent.token:
+            cause, units = _to_stop(self.store.job(intent.subject), intent)
+            if not units:
                 done.add(intent.token)
-                continue
-            group = wanted.setdefault(attempt.stop_cause, {})
-            group.update({attempt.unit_id(a.rank): a.instance_id for a in attempt.allocations if not a.released})
+            wanted.setdefault(cause, {}).update(units)
         for cause, units in wanted.items():
-            self.runner.stop(units, cause=cause)
+            if units:
+                self.runner.stop(units, cause=cause)
         with self.store.transaction(self.clock.now(), lease) as txn:
             for intent in intents:
                 if intent.token in done:
                     txn.close_intent(intent.token)
                 else:
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
+
+
+    # -------------------------------------------------------------------------------------------------------- resizing
+    def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> Intent:
+        """Let a rank hold other resources, and write the intent to bound its unit so. ``free`` is kept up to date.
+
+        Raises Refused where the rank does not run, or its machine has not so much left.
+        """
+        job = txn.job(action.job_id)
+        attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
+        if attempt is None or held is None or held.released or held.started_at is None:
+            raise Refused(f"rank {action.rank} of {job.id} does not run")
+        more, left = action.resources.minus(held.resources), free.get(held.instance_id)
+        if left is None or not more.fits(left):
+            raise Refused(f"{held.instance_id} has only {left} left, {more} more wanted")
+        free[held.instance_id] = left.minus(more)
+        unit = attempt.unit_id(action.rank)
+        _set_resources(txn, job, action.rank, action.resources)
+        intent = Intent(token=f"resize:{unit}", kind=IntentKind.RESIZE, subject=job.id, created_at=txn.now)
+        txn.open_intent(intent)
+        return intent
+
+    def drive_resizes(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+        """Tell workers the bounds that rows state; said again until taken. One refused goes back to what was asked."""
+        wanted: dict[str, tuple[str, Resources]] = {}
+        for intent in intents:
+            held = _resized(self.store.job(intent.subject), intent)
+            if held is not None:
+                wanted[intent.token.removeprefix("resize:")] = (held.instance_id, held.resources)
+        results = self.runner.resize(wanted) if wanted else {}
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            for intent in intents:
+                self._record_resized(txn, intent, results.get(intent.token.removeprefix("resize:")))
+
+    def _record_resized(self, txn: Transaction, intent: Intent, result: ResizeResult | None) -> None:
+        if result is not None and result.outcome == "unknown":
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
+            return
+        job = txn.job(intent.subject)
+        held = _resized(job, intent)
+        if result is not None and result.outcome == "refused" and held is not None:
+            asked = job.spec.held_of(txn.instance(held.instance_id).capacity)
+            _set_resources(txn, job, held.rank, asked, detail=result.detail)
+        txn.close_intent(intent.token)
+
+
+def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, str]]:
+    """Return the units that an intent asks to end (none, where they have ended) with their machines, and the cause."""
+    attempt = job.attempt
+    if attempt is None:
+        return None, {}
+    units = {attempt.unit_id(a.rank): a.instance_id for a in attempt.allocations if not a.released}
+    if intent.token == f"stop:{attempt.id}":
+        return attempt.stop_cause, units
+    return FailureCause.EVICTED, {unit: name for unit, name in units.items() if intent.token == f"stop:{unit}"}
+
+
+def _resized(job: Job, intent: Intent) -> Allocation | None:
+    """Return the running rank that a resize is about; None: it has ended."""
+    attempt = job.attempt
+    for held in attempt.allocations if attempt is not None and job.state in JOB_ON_INSTANCE else ():
+        if attempt is not None and f"resize:{attempt.unit_id(held.rank)}" == intent.token and not held.released:
+            return held
+    return None
+
+
+def _set_resources(txn: Transaction, job: Job, rank: int, resources: Resources, detail: str = "") -> None:
+    """Change what a rank holds, with the event that cost is told from."""
+    attempt = job.attempt
+    assert attempt is not None
+    held = attempt.held(rank)
+    assert held is not None
+    ranks = tuple(replace(a, resources=resources) if a.rank == rank else a for a in attempt.allocations)
+    txn.put_job(replace(job, attempt=replace(attempt, allocations=ranks)))
+    txn.emit(
+        EventKind.UNIT_RESIZED,
+        job_id=job.id,
+        instance_id=held.instance_id,
+        user=job.spec.user,
+        attempt=attempt.id,
+        rank=rank,
+        vcpus=resources.vcpus,
+        memory_mib=resources.memory_mib,
+        detail=detail,
+    )
 
 
 def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
@@ -209,6 +306,11 @@ def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str
         raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
     if job.state not in JOB_WAITING and not _may_grow(job):
         raise Refused(f"{job.id} is {job.state}, not waiting")
+    attempt = job.attempt if job.state in JOB_ON_INSTANCE else None
+    for rank in action.ranks:
+        held = attempt.held(rank.rank) if attempt is not None else None
+        if held is not None and not (held.released and held.cause is FailureCause.EVICTED):
+            raise Refused(f"rank {rank.rank} of {job.id} runs already, or has ended")
     wanted: dict[str, Resources] = {}
     for rank in action.ranks:
         before = wanted.get(rank.instance_id)
@@ -230,7 +332,11 @@ def _may_grow(job: Job) -> bool:
 
 def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
     if job.state in JOB_ON_INSTANCE and job.attempt is not None:
-        return replace(job.attempt, allocations=(*job.attempt.allocations, *held))
+        anew = {a.rank: a for a in held}
+        before = tuple(a for a in job.attempt.allocations if a.rank not in anew)
+        again = {a.rank: a.relaunch + 1 for a in job.attempt.allocations if a.rank in anew}
+        started = tuple(replace(a, relaunch=again.get(a.rank, 0)) for a in held)
+        return replace(job.attempt, allocations=tuple(sorted((*before, *started), key=lambda a: a.rank)))
     number = job.attempts_made + 1
     return Attempt(id=f"{job.id}.{number}", number=number, placed_at=now, allocations=held)
 
@@ -239,6 +345,11 @@ def _mark_busy(txn: Transaction, instance_id: str) -> None:
     instance = txn.instance(instance_id)
     if instance.idle_since is not None:
         txn.put_instance(replace(instance, idle_since=None))
+
+
+def _candidate_text(each: Candidate) -> str:
+    figures = (f"{value:.6g}" if value is not None else "" for value in (each.predicted, each.low, each.high))
+    return "|".join((each.column, f"{each.usd_per_h:.8g}", *figures, each.rejected))
 
 
 def _as_text(a: Allocation) -> str:

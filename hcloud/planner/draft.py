@@ -10,6 +10,7 @@ import numpy as np
 
 from hcloud.model import (
     FailureCause,
+    InstanceId,
     InstanceState,
     Job,
     JobId,
@@ -18,9 +19,9 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.fleet import Amounts, Fleet, vector
+from hcloud.planner.fleet import Amounts, Fleet, Mask, vector
 from hcloud.planner.ledger import Ledger, open_ledger
-from hcloud.planner.plan import Action, Enqueue, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
@@ -38,8 +39,9 @@ class Group:
     offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
     ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
     them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
-    uses what is known of it; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``:
-    how much slack may be left when they make do with less (None: not worked out yet).
+    uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``:
+    how much slack may be left when they make do with less, ``candidates``: the types at hand for them (None: not worked
+    out yet).
     """
 
     resources: Resources
@@ -58,8 +60,10 @@ class Group:
     leaning: Leaning = PLAIN
     lifted: bool = False
     application: str = ""
+    avoid: tuple[InstanceId, ...] = ()
     fits_well: bool = True
     down_within_s: float | None = None
+    candidates: tuple[Candidate, ...] | None = None
 
     def taken_of(self, capacity: Amounts) -> Amounts:
         """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
@@ -68,7 +72,11 @@ class Group:
         return self.demand if capacity.ndim == 1 else self.demand[:, None]
 
 
-Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str]
+MOVED, RELAUNCHED = "move", "relaunch"
+"""Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
+AVOIDED_S = 900.0
+"""For so long; then other neighbours may be there."""
+Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
@@ -80,7 +88,9 @@ class Draft:
     without a promise. ``awaiting``: who of them awaits machines: which queue, which place. ``unplaced``: what
     placement left of it. ``active``: by user, how many jobs hold or await machines. Machines: ``lazy`` are idle, near
     their horizon, and renewed only if something is placed there; ``gone`` are ended by this plan; ``kept`` are awaited
-    by somebody as the plan begins; ``used`` are promised or taken by this plan.
+    by somebody as the plan begins; ``used`` are promised or taken by this plan; ``guarded`` are closed to best effort,
+    as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
+    to get all their nodes, because they miss their target. ``kinds_told``: groups whose candidates were worked out.
     """
 
     snapshot: Snapshot
@@ -106,6 +116,9 @@ class Draft:
     gone: set[int] = field(default_factory=set)
     kept: dict[int, list[Job]] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
+    behind: set[JobId] = field(default_factory=set)
+    guarded: Mask | None = None
+    kinds_told: int = 0
 
     @property
     def now(self) -> float:
@@ -212,11 +225,12 @@ class Draft:
         asks = (spec.target.kind, spec.interruptible, user, spec.instance_types, spec.exclusive)
         leaning = self.strategy.leaning(job)
         application = self.suit.application(job) if self.suit is not None else ""
-        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning, application)
+        avoid = avoided(job, self.now) if job.corrections else ()
+        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning, application, avoid)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, leaning)
-            group.application = application
+            group.application, group.avoid = application, avoid
         return group
 
     def _new_group(self, spec: JobSpec, leaning: Leaning) -> Group:
@@ -232,6 +246,14 @@ class Draft:
             exclusive=spec.exclusive,
             leaning=leaning,
         )
+
+
+def avoided(job: Job, now: float) -> tuple[InstanceId, ...]:
+    """Return the machines that ``job`` was lately moved away from, or its present attempt's stragglers were."""
+    attempt = job.attempt.id if job.attempt is not None and not job.attempt.over else ""
+    fresh = (c for c in job.corrections if now - c.at < AVOIDED_S)
+    left = (c for c in fresh if c.step == MOVED or (c.step == RELAUNCHED and c.attempt == attempt))
+    return tuple(sorted({name for each in left for name in each.instances}))
 
 
 def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:

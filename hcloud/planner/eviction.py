@@ -45,14 +45,15 @@ def find_victims(draft: Draft) -> Victims:
 
 def _collect(draft: Draft, victims: Victims, at: int, held: list[tuple[Job, Allocation]]) -> None:
     for job, allocation in held:
-        if _evictable(draft, job):
+        if evictable(draft, job):
             victims.amounts[:, at] += vector(allocation.resources)
             if job not in victims.by_machine[at]:
                 victims.by_machine[at].append(job)
     victims.by_machine[at].sort(key=queue_key, reverse=True)
 
 
-def _evictable(draft: Draft, job: Job) -> bool:
+def evictable(draft: Draft, job: Job) -> bool:
+    """Return whether ``job`` makes no promise, has rested since it was last evicted, and may be evicted once more."""
     if job.spec.target.kind != "best_effort" or job.id in draft.stopping or job.attempt is None:
         return False
     times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value

@@ -132,7 +132,28 @@ def _ready(event: Event) -> Iterator[Line]:
 
 def _placed(event: Event) -> Iterator[Line]:
     names = ", ".join(dict.fromkeys(name for name, _ in _allocations(event)))
-    yield _line(event, "placed", f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}")
+    text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}"
+    given = event.fields.get("candidates")
+    found = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
+    text += f"; a rank there: {found[0]}" if found else ""
+    text += f"; instead of {', '.join(found[1:])}" if found[1:] else ""
+    yield _line(event, "placed", text)
+
+
+def _candidate_words(given: str) -> str:
+    column, usd_per_h, predicted, low, high, why = given.split("|", 5)
+    would = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
+    return f"{column} at {price(float(usd_per_h))}{would}" + (f": {why}" if why else "")
+
+
+def _corrected(event: Event) -> Iterator[Line]:
+    yield _line(event, str(event.fields.get("code", "")), f"corrected ({event.fields.get('step')}): {_decision(event)}")
+
+
+def _resized(event: Event) -> Iterator[Line]:
+    f = event.fields
+    text = f"rank {f.get('rank')} holds {f.get('vcpus')} vCPU and {f.get('memory_mib')} MiB of {event.instance_id} now"
+    yield _line(event, "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
 def _unit_ended(event: Event) -> Iterator[Line]:
@@ -168,6 +189,8 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
     EventKind.JOB_STATE: _state,
     EventKind.JOB_FINISHED: _finished,
     EventKind.ATTEMPT_PLACED: _placed,
+    EventKind.CORRECTION: _corrected,
+    EventKind.UNIT_RESIZED: _resized,
     EventKind.UNIT_ENDED: _unit_ended,
     EventKind.JOB_PROFILED: _profiled,
     EventKind.JOB_CLASSIFIED: _classified,

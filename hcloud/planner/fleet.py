@@ -73,6 +73,12 @@ class Fleet:
             known = self._of_types[patterns] = np.array(flags, dtype=np.bool_)
         return known
 
+    def others_than(self, names: Sequence[InstanceId]) -> Mask:
+        """Return all machines but those named."""
+        others: Mask = np.ones(len(self.instances), dtype=np.bool_)
+        others[[self.index[name] for name in names if name in self.index]] = False
+        return others
+
     def unshared(self, left: Amounts) -> Mask:
         """Return the machines of which ``left`` (``room`` or ``free``) is the whole."""
         whole: Mask = np.logical_and.reduce(left >= self.capacity - SLACK, axis=0)

@@ -7,6 +7,7 @@ import numpy as np
 from hcloud.planner.adaptation import adapt
 from hcloud.planner.admission import admit
 from hcloud.planner.consolidation import consolidate
+from hcloud.planner.correction import correct
 from hcloud.planner.draft import Draft, open_draft
 from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
@@ -20,8 +21,8 @@ from hcloud.policy import Policy
 def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
     """Return what to do now, each action with the reason that decided it.
 
-    The order of the stages is fixed: what became of jobs and machines, who may go on, who starts where, what is
-    launched for the rest, what is let go. The same snapshot, policy and generator state give the same plan, in
+    The order of the stages is fixed: what became of jobs and machines, who may go on, who is helped to keep its
+    target, who starts where, what is launched for the rest, what is let go. The same snapshot, policy and generator state give the same plan, in
     whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to launch, place or
     end.
     """
@@ -30,6 +31,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     tend_machines(draft)
     let_misbehaving_go(draft)
     admit(draft)
+    correct(draft)
     _serve(draft)
     release_idle(draft)
     consolidate(draft)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcloud.model import JOB_ON_INSTANCE, Job, JobState, Number, Reason
+from hcloud.model import JOB_ON_INSTANCE, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.admission import queue_key
+from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Mask
 from hcloud.planner.leases import let_idle_go
@@ -98,6 +99,10 @@ def suited(draft: Draft, group: Group, mask: Mask) -> Mask:
 def permitted(draft: Draft, group: Group, mask: Mask) -> Mask:
     """Return the machines of ``mask`` whose market and type ``group`` may run on."""
     allowed = mask if group.spot_ok else mask & draft.fleet.steady
+    if draft.guarded is not None and not group.promise:
+        allowed = allowed & ~draft.guarded
+    if group.avoid:
+        allowed = allowed & draft.fleet.others_than(group.avoid)
     return allowed & draft.fleet.of_types(group.instance_types) if group.instance_types else allowed
 
 
@@ -362,7 +367,9 @@ def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], place
         for rank, at in zip(ranks, places, strict=True)
     )
     draft.used.update(places)
-    draft.add(Place(job_id=job.id, ranks=placements, reason=_placed(draft, job, group, places)))
+    candidates = candidates_of(draft, job, group, places[0])
+    reason = _placed(draft, job, group, places)
+    draft.add(Place(job_id=job.id, ranks=placements, reason=reason, candidates=candidates))
 
 
 def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reason:
@@ -405,7 +412,7 @@ def grow(draft: Draft) -> None:
     for job in sorted(growing, key=queue_key):
         group = draft.group_of(job)
         missing = _missing_ranks(job)
-        if draft.suit is not None:
+        if draft.suit is not None and job.id not in draft.behind:
             present = job.spec.nodes.count - len(missing)
             missing = missing[: draft.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
         places = _find_places(draft, job, group, 1, len(missing)) if group.stuck is None else []
@@ -418,12 +425,14 @@ def _may_grow(draft: Draft, job: Job) -> bool:
         job.state in JOB_ON_INSTANCE
         and not job.spec.nodes.gang
         and job.attempt is not None
-        and len(job.attempt.allocations) < job.spec.nodes.count
+        and bool(_missing_ranks(job))
         and not job.attempt.over
         and job.id not in draft.stopping
     )
 
 
 def _missing_ranks(job: Job) -> list[int]:
-    taken = {a.rank for a in job.attempt.allocations} if job.attempt is not None else set()
+    """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Offer, Reason, Resources
 
@@ -82,12 +83,33 @@ class RankPlacement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A type of machine that a rank could have gone to, as it looked when that was decided.
+
+    ``column``: ``<provider>/<type>``. ``usd_per_h``: what one rank's share of such a machine costs. ``predicted``: the
+    performance expected of the job there, with its 80 % limits; None: nothing was known. ``rejected``: the constraint
+    that kept it from there; empty: it went there.
+    """
+
+    column: str
+    usd_per_h: float
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rejected: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Start a job's ranks on READY instances: a new attempt, or more ranks of an incremental job's running attempt."""
+    """Start a job's ranks on READY instances: a new attempt, or more ranks of an incremental job's running attempt.
+
+    ``candidates``: the types that were to choose from, the chosen one first.
+    """
 
     job_id: JobId
     ranks: tuple[RankPlacement, ...]
     reason: Reason
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +160,54 @@ class Terminate:
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correct:
+    """Note with a running job that something is done because it does not do as it should; the deed itself follows.
+
+    ``instances``: the machines it is about. ``learnt``: what is believed of its application from now on.
+    """
+
+    job_id: JobId
+    step: str
+    reason: Reason
+    instances: tuple[InstanceId, ...] = ()
+    learnt: Learnt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What a running job teaches of its application: ``performance`` alone on type ``column`` with ``vcpus``, and the
+    pressures it ``tolerated`` (0..100 by resource)."""
+
+    column: str
+    vcpus: float
+    performance: float | None = None
+    tolerated: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Let one rank of a running job hold ``resources`` of its machine from now on."""
+
+    job_id: JobId
+    rank: int
+    resources: Resources
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRank:
+    """Ask one rank of an incremental job to end, to be started anew elsewhere; the others go on."""
+
+    job_id: JobId
+    rank: int
+    reason: Reason
+
+
 Action = (
     Enqueue | Preempted | Wait | Finish | Profile | Classify | Place | StopAttempt | Launch | Renew | Drain | Terminate
-)
+    | Correct | Resize | StopRank
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hcloud.forecast.recent import NOTHING_RECENT, Recent
+from hcloud.forecast.watch import Watched
 from hcloud.known import Application, Classification
-from hcloud.model import Instance, Job, Offer
+from hcloud.model import Instance, Job, JobId, Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class Snapshot:
     """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
     recent: Recent = NOTHING_RECENT
     """What the last while has shown of queue, reserved room and machines; followed by the controller."""
+    watched: Mapping[JobId, Watched] = field(default_factory=dict)
+    """What running jobs have lately been measured to do; followed by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
     paused: str = ""

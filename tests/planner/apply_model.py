@@ -11,6 +11,7 @@ from typing import Any
 from hcloud.model import (
     Allocation,
     Attempt,
+    Correction,
     FailureCause,
     Instance,
     InstanceState,
@@ -23,6 +24,7 @@ from hcloud.model import (
 from hcloud.planner.plan import (
     Action,
     Classify,
+    Correct,
     Drain,
     Enqueue,
     Finish,
@@ -32,7 +34,9 @@ from hcloud.planner.plan import (
     Preempted,
     Profile,
     Renew,
+    Resize,
     StopAttempt,
+    StopRank,
     Terminate,
     Wait,
 )
@@ -136,7 +140,10 @@ def _place(world: World, action: Place) -> None:
     for rank in action.ranks:
         world.instances[rank.instance_id] = replace(world.instances[rank.instance_id], idle_since=None)
     if job.attempt is not None and not job.attempt.over:
-        grown = replace(job.attempt, allocations=(*job.attempt.allocations, *new))
+        old = {a.rank: a for a in job.attempt.allocations}
+        new = tuple(replace(a, relaunch=old[a.rank].relaunch + 1 if a.rank in old else 0) for a in new)
+        kept = tuple(a for a in job.attempt.allocations if a.rank not in {n.rank for n in new})
+        grown = replace(job.attempt, allocations=tuple(sorted((*kept, *new), key=lambda a: a.rank)))
         world.jobs[job.id] = replace(job, attempt=grown)
         return
     number = job.attempts_made + 1
@@ -151,6 +158,28 @@ def _stop(world: World, action: StopAttempt) -> None:
     assert job.attempt is not None and not job.attempt.over, f"{job.id} has nothing to stop"
     attempt = replace(job.attempt, stop_cause=action.cause, stop_requested_at=world.now)
     world.jobs[job.id] = replace(job, attempt=attempt)
+
+
+def _correct(world: World, action: Correct) -> None:
+    job = world.jobs[action.job_id]
+    assert job.attempt is not None, f"{job.id} has nothing to correct"
+    made = Correction(at=world.now, step=action.step, attempt=job.attempt.id, instances=action.instances)
+    world.jobs[job.id] = replace(job, corrections=(*job.corrections, made))
+
+
+def _change_rank(world: World, job_id: str, rank: int, **changes: Any) -> None:
+    job = world.jobs[job_id]
+    assert job.attempt is not None
+    ranks = tuple(replace(a, **changes) if a.rank == rank else a for a in job.attempt.allocations)
+    world.jobs[job.id] = replace(job, attempt=replace(job.attempt, allocations=ranks))
+
+
+def _resize(world: World, action: Resize) -> None:
+    _change_rank(world, action.job_id, action.rank, resources=action.resources)
+
+
+def _stop_rank(world: World, action: StopRank) -> None:
+    _change_rank(world, action.job_id, action.rank, ended_at=world.now, cause=FailureCause.EVICTED)
 
 
 def _launch(world: World, action: Launch) -> None:
@@ -197,6 +226,9 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     Classify: _classify,
     Place: _place,
     StopAttempt: _stop,
+    Correct: _correct,
+    Resize: _resize,
+    StopRank: _stop_rank,
     Launch: _launch,
     Renew: _renew,
     Drain: _drain,

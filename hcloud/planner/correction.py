@@ -1,0 +1,425 @@
+"""What is done about running jobs that do not do as they should (Paragon §3.4, Quasar §4.4, Mage).
+
+A job that surely misses its target (``watching``) is helped step by step: what was measured is believed, then it is
+given more of its machine, then best-effort neighbours are evicted, missing nodes added, and at last it is moved,
+stateless jobs first. A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the
+job's own work: what is lost and has to be done again, the gap, and what others lose. After each step the job settles
+and is judged anew, by readings taken since. What was done stands in ``Job.corrections``, so nothing of it is lost with
+the daemon; that, the margin and the certainty asked of readings keep noise from moving anybody.
+
+There is no profiling in place: a profiling run needs a machine of its own. A job is reclassified from what it was
+measured to do instead.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.model import FailureCause, Job, Number, Reason, Resources
+from hcloud.planner.admission import queue_key
+from hcloud.planner.draft import MOVED, Draft
+from hcloud.planner.eviction import evictable
+from hcloud.planner.fleet import SLACK, Mask, vector
+from hcloud.planner.placement import usable
+from hcloud.planner.plan import Correct, Learnt, Resize
+from hcloud.planner.sizing import LOSS_AT_TOLERATED
+from hcloud.planner.stragglers import relaunch_stragglers
+from hcloud.planner.watching import Assessment, Look, column_of, deviations_of, look_at
+from hcloud.planner.wording import seconds
+
+RECLASSIFY, SAMPLED, RESIZE, EVICT, NODES = "reclassify", "sampled", "resize", "evict", "nodes"
+MISSED_WORDS = {
+    "deadline": "of the pace that meets its deadline",
+    "latency": "of the performance that keeps its latency",
+    "expectation": "of what was expected of it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A step that could be taken: by which factor it makes the job faster, and what it costs in its seconds."""
+
+    step: str
+    text: str
+    factor: float
+    cost_s: float
+    act: Callable[[Reason], None]
+    instances: tuple[str, ...] = ()
+    learnt: Learnt | None = None
+    numbers: dict[str, Number] = field(default_factory=dict)
+
+
+def correct(draft: Draft) -> None:
+    """Take at most one step for each job that misses its target, for few jobs per plan; those in front first."""
+    guard(draft)
+    policy, snapshot = draft.policy.correction, draft.snapshot
+    if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
+        return
+    left = policy.max_per_cycle
+    for job in sorted((job for job in draft.running if _watchable(draft, job)), key=queue_key):
+        look = look_at(draft, job)
+        if left <= 0 or look is None:
+            continue
+        left -= _help(draft, look) or _sample(draft, look)
+    relaunch_stragglers(draft, left)
+
+
+def guard(draft: Draft) -> None:
+    """Close machines where best-effort neighbours were evicted for a job that still runs there to their like."""
+    for job in draft.running:
+        if not job.corrections or job.attempt is None:
+            continue
+        if any(c.step == EVICT and c.attempt == job.attempt.id for c in job.corrections):
+            if draft.guarded is None:
+                draft.guarded = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
+            draft.guarded[_machines(draft, job)] = True
+
+
+def _watchable(draft: Draft, job: Job) -> bool:
+    asked = job.id in draft.stopping or job.cancelled_by is not None or job.spec.profile is not None
+    hooks = job.spec.progress is not None or job.spec.metrics is not None
+    return not asked and job.id in draft.snapshot.watched and (hooks or job.application in draft.snapshot.applications)
+
+
+def _machines(draft: Draft, job: Job) -> list[int]:
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return sorted({draft.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in draft.fleet.index})
+
+
+# ------------------------------------------------------------------------------------------------------------ escalation
+def _help(draft: Draft, look: Look) -> bool:
+    """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
+    policy, job = draft.policy.correction, look.job
+    steps = [each.step for each in job.corrections if job.attempt is not None and each.attempt == job.attempt.id]
+    if len(steps) >= policy.max_steps_per_attempt:
+        return False
+    found = look.assess()
+    if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
+        return False
+    for step in ("reclassify", "resize", "evict", "nodes", "move"):
+        for option in _OPTIONS[step](draft, look, found) if step in policy.steps else ():
+            if repays(draft, found, option):
+                _take(draft, look, found, option)
+                return True
+    return False
+
+
+def saved_s(draft: Draft, found: Assessment, factor: float) -> float:
+    """Return how many seconds earlier the job ends if it gets faster by ``factor``; a service has a horizon's time."""
+    remaining_s = found.remaining_s if found.remaining_s is not None else draft.policy.lease.horizon_s
+    return remaining_s * (1.0 - 1.0 / factor)
+
+
+def repays(draft: Draft, found: Assessment, option: Option) -> bool:
+    """Return whether a step is expected to help visibly, and to save enough for what it costs."""
+    policy = draft.policy.correction
+    if option.learnt is not None:
+        return True
+    return (
+        option.factor >= 1.0 + policy.margin / 2
+        and saved_s(draft, found, option.factor) >= policy.gain * option.cost_s
+    )
+
+
+def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
+    numbers: dict[str, Number] = {
+        "by": found.by,
+        "measured": float(f"{found.pace.mean:.6g}"),
+        "error": float(f"{found.pace.error:.3g}"),
+        "readings": found.pace.count,
+        "wanted": float(f"{found.wanted:.6g}"),
+        **option.numbers,
+    }
+    text = f"reached {found.pace.mean / found.wanted:.0%} {MISSED_WORDS[found.by]} ({found.pace.count} readings): "
+    text += option.text
+    if option.learnt is None:
+        gain_s = saved_s(draft, found, option.factor)
+        numbers |= {"factor": round(option.factor, 4), "saved_s": round(gain_s, 3), "cost_s": round(option.cost_s, 3)}
+        text += f"; expected to be {option.factor:.2f} times as fast, which saves {seconds(gain_s)} and costs "
+        text += seconds(option.cost_s)
+    reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
+    draft.add(Correct(job_id=look.job.id, step=option.step, reason=reason, instances=option.instances,
+                      learnt=option.learnt))  # fmt: skip
+    option.act(reason)
+
+
+# ------------------------------------------------------------------------------------------------------------- the steps
+def _reclassify(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Believe what was measured, once in an attempt: what follows is then decided by that."""
+    done = {c.step for c in look.job.corrections if look.job.attempt is not None and c.attempt == look.job.attempt.id}
+    learnt = _learn(draft, look) if RECLASSIFY not in done else None
+    if learnt is not None:
+        yield Option(step=RECLASSIFY, text=_words(learnt), factor=1.0, cost_s=0.0, act=_nothing, learnt=learnt)
+
+
+def _learn(draft: Draft, look: Look) -> Learnt | None:
+    """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
+
+    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of the
+    resource that hurts most (their pressure against what it is said to tolerate) than believed.
+    """
+    policy, departure = draft.policy.correction, look.departure()
+    if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
+        return None
+    at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
+    neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
+    mean, vcpus = departure.measured.mean, look.held.resources.vcpus
+    if not neighbours or mean > departure.would.value:
+        return Learnt(column=column, vcpus=vcpus, performance=mean) if mean > 0 else None
+    tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
+    return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
+
+
+def _tolerated(draft: Draft, look: Look, neighbours: list[Job], loss: float) -> dict[str, float]:
+    known, applications = look.known(), draft.snapshot.applications
+    assert known is not None
+    press: dict[str, float] = {}
+    for each in neighbours:
+        belief = applications.get(each.application)
+        for source, caused in belief.caused.items() if belief is not None else ():
+            press[source] = press.get(source, 0.0) + caused.value
+    hurts = {s: press[s] / max(known.tolerated[s].value, 1.0) for s in press if s in known.tolerated and press[s] > 0}
+    if not hurts:
+        return {}
+    worst = max(sorted(hurts), key=lambda source: hurts[source])
+    return {worst: min(100.0, max(1.0, LOSS_AT_TOLERATED * press[worst] / max(loss, LOSS_AT_TOLERATED)))}
+
+
+def _words(learnt: Learnt) -> str:
+    if learnt.performance is not None:
+        return f"from now on {learnt.performance:.4g}/s on {learnt.column} are believed"
+    source, kept = next(iter(learnt.tolerated.items()))
+    return f"from now on it is believed to tolerate {kept:.0f} of {source}"
+
+
+def _nothing(_: Reason) -> None:
+    """The row says it all."""
+
+
+def _resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Give it more vCPUs of its machine, as far as nobody has or awaits them: no work is lost."""
+    job, at, held = look.job, draft.fleet.index[look.held.instance_id], look.held.resources
+    if job.attempt is None or len(job.attempt.allocations) > 1 or not draft.fleet.placeable[at] or job.spec.exclusive:
+        return
+    spare = min(float(draft.fleet.free[0, at]), float(draft.fleet.room[0, at]))
+    most = min(held.vcpus + spare, draft.policy.correction.resize_limit * job.spec.resources.vcpus)
+    short = found.wanted / found.pace.mean if found.pace.mean > 0 else draft.policy.correction.resize_limit
+    vcpus = math.floor(100 * min(most, held.vcpus * short * (1.0 + draft.policy.correction.margin)) + SLACK) / 100
+    if vcpus <= held.vcpus + SLACK:
+        return
+    resources = Resources(vcpus=vcpus, memory_mib=held.memory_mib, disk_gib=held.disk_gib)
+    more = Resources(vcpus=vcpus - held.vcpus, memory_mib=0, disk_gib=0.0)
+    if draft.ledger.placement_refusal(job.spec.user, look.instance, more) is not None:
+        return
+
+    def act(reason: Reason) -> None:
+        draft.ledger.book_placement(job.spec.user, look.instance, more)
+        draft.fleet.use(at, vector(more))
+        draft.add(Resize(job_id=job.id, rank=look.held.rank, resources=resources, reason=reason))
+
+    text = f"it is given {vcpus:g} instead of {held.vcpus:g} vCPU of {look.instance.id}"
+    yield Option(step=RESIZE, text=text, factor=_faster_with(look, vcpus), cost_s=0.0, act=act,
+                 numbers={"vcpus": vcpus, "vcpus_before": held.vcpus})  # fmt: skip
+
+
+def _faster_with(look: Look, vcpus: float) -> float:
+    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has."""
+    known, now, then = look.known(), look.would(), look.would(vcpus=vcpus)
+    if known is not None and known.by_step and now is not None and then is not None:
+        return float(np.exp(then.mean - now.mean))
+    return vcpus / look.held.resources.vcpus if look.busy() else 1.0
+
+
+def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Evict the best-effort neighbour that presses hardest; one at a time."""
+    if not draft.policy.disruption.evict_best_effort:
+        return
+    here = {job.id: (job, draft.fleet.instances[at].id) for at in _machines(draft, look.job)
+            for job, _ in draft.fleet.holdings[at] if evictable(draft, job)}  # fmt: skip
+    for victim, name in sorted(here.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(draft, each[0]))):
+        lost = _lost_s(draft, victim) + draft.policy.disruption.move_gap_s
+        size = victim.spec.resources.vcpus / max(look.job.spec.resources.vcpus, SLACK)
+        cost_s = lost * size / draft.policy.correction.promise_worth
+
+        def act(reason: Reason, victim: Job = victim) -> None:
+            numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
+            text = f"makes way for {look.job.id}, which {reason.text}"
+            draft.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
+            guard_at(draft, _machines(draft, look.job))
+
+        text = f"{victim.id}, a best-effort neighbour on {name}, is evicted"
+        yield Option(step=EVICT, text=text, factor=_faster_without(draft, look, found, victim), cost_s=cost_s, act=act,
+                     instances=(name,), numbers={"victim": victim.id})  # fmt: skip
+
+
+def guard_at(draft: Draft, places: list[int]) -> None:
+    """Close machines to best effort from now on in this plan."""
+    if draft.guarded is None:
+        draft.guarded = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
+    draft.guarded[places] = True
+
+
+def _lost_s(draft: Draft, job: Job) -> float:
+    """Return the work that is lost when ``job`` is stopped: all it has done, but for a service."""
+    if job.spec.target.kind == "service" or job.attempt is None:
+        return 0.0
+    return draft.now - job.attempt.placed_at
+
+
+def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job) -> float:
+    """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
+
+    What is lost is what separates the job from what it is expected to do alone, or has done before. Of a neighbour
+    that was there from the start, and a job nothing is known of, it is assumed that the vCPUs it holds are what is
+    missing.
+    """
+    at, mean = draft.fleet.index[look.held.instance_id], max(found.pace.mean, found.wanted * 0.01)
+    vcpus: dict[str, float] = {}
+    for job, held in draft.fleet.holdings[at]:
+        if job.id != look.job.id and job.id not in draft.stopping:
+            vcpus[job.id] = vcpus.get(job.id, 0.0) + held.resources.vcpus
+    share = vcpus.get(neighbour.id, 0.0) / max(sum(vcpus.values()), SLACK)
+    alone = _alone(look, found)
+    if alone >= mean * (1.0 + draft.policy.correction.margin):
+        return 1.0 + (alone / mean - 1.0) * share
+    started_at = look.held.started_at or 0.0
+    there_first = neighbour.attempt is not None and neighbour.attempt.placed_at <= started_at
+    if look.departure() is None and there_first:
+        return min(found.wanted / mean, 1.0 + vcpus.get(neighbour.id, 0.0) / look.held.resources.vcpus)
+    return 1.0
+
+
+def _alone(look: Look, found: Assessment) -> float:
+    """Return what the job would do without neighbours, in the unit of its target, as far as that is known."""
+    departure = look.departure()
+    if departure is None or departure.measured.mean <= 0:
+        return found.pace.best
+    return max(found.pace.best, found.pace.mean * departure.would.value / departure.measured.mean)
+
+
+def _nodes(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Let an incremental job have the nodes it still lacks, where there is room; ``grow`` starts them."""
+    job, attempt = look.job, look.job.attempt
+    if attempt is None or job.spec.nodes.gang or len(attempt.allocations) >= job.spec.nodes.count:
+        return
+    group = draft.group_of(job)
+    if not draft.fleet.fitting_now(group.demand, usable(draft, group, draft.fleet.placeable)).any():
+        return
+    now, count = len(attempt.allocations), job.spec.nodes.count
+    more, less = look.would(nodes=count), look.would(nodes=now)
+    factor = float(np.exp(more.mean - less.mean)) if more is not None and less is not None else count / now
+    remaining_s = found.remaining_s or draft.policy.lease.horizon_s
+    cost_s = max(0.0, remaining_s * (count / now / factor - 1.0)) / draft.policy.correction.promise_worth
+
+    def act(_: Reason) -> None:
+        draft.behind.add(job.id)
+
+    text = f"it may have all its {count} nodes, not only {now}"
+    yield Option(step=NODES, text=text, factor=factor, cost_s=cost_s, act=act, numbers={"nodes": count})
+
+
+def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Move the job, or where it is stateful a stateless neighbour, to a machine with room now."""
+    if not look.job.spec.stateful:
+        to = destination(draft, look.job)
+        if to >= 0 and movable(draft, look.job):
+            yield _moved(draft, look, found, look.job, to, _faster_on(draft, look, found, to))
+        return
+    at = draft.fleet.index[look.held.instance_id]
+    others = {job.id: job for job, _ in draft.fleet.holdings[at] if job.id != look.job.id}
+    for other in sorted(others.values(), key=lambda job: (_lost_s(draft, job), queue_key(job))):
+        to = destination(draft, other) if movable(draft, other) and not other.spec.stateful else -1
+        if to >= 0:
+            yield _moved(draft, look, found, other, to, _faster_without(draft, look, found, other))
+
+
+def _moved(draft: Draft, look: Look, found: Assessment, mover: Job, to: int, factor: float) -> Option:
+    again_s = _lost_s(draft, mover) / (factor if mover is look.job else 1.0)
+    here, there = look.instance.id, draft.fleet.instances[to].id
+
+    def act(reason: Reason) -> None:
+        numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
+        if mover is not look.job:
+            why = Reason(code="correct_move", text=f"leaves {here} for the sake of {look.job.id}", numbers=numbers)
+            draft.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(here,)))
+        code = "moved_for_target"
+        draft.stop(mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers))
+
+    cost_s = draft.policy.disruption.move_gap_s + again_s
+    text = f"{mover.id} leaves {here}, {there} has room for it"
+    own = mover is look.job
+    return Option(step=MOVED if own else "move_neighbour", text=text, factor=factor, cost_s=cost_s, act=act,
+                  instances=(here,) if own else (), numbers={"mover": mover.id, "to": there})  # fmt: skip
+
+
+def movable(draft: Draft, job: Job) -> bool:
+    """Return whether ``job`` may be stopped and begun anew elsewhere, by its own limits and the policy's."""
+    attempt, spec, cause = job.attempt, job.spec, FailureCause.EVICTED
+    if attempt is None or job.id in draft.stopping or spec.nodes.count > 1 or not spec.interruptible:
+        return False
+    if spec.stateful or spec.profile is not None or job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0):
+        return False
+    return sum(c.step == MOVED for c in job.corrections) < draft.policy.correction.max_moves_per_job
+
+
+def destination(draft: Draft, job: Job) -> int:
+    """Return the machine where ``job`` would be better off now: one that suits it, or an empty one; -1: none."""
+    fleet, group = draft.fleet, draft.group_of(job)
+    here = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
+    among: Mask = usable(draft, group, fleet.placeable) & fleet.others_than(here)
+    if draft.suit is not None and group.application:
+        fits = fleet.fitting_now(group.demand, draft.suit.suited(group.application, among))
+        preference = draft.suit.preference(group.application)
+        candidates = np.flatnonzero(fits)
+        if preference is not None and candidates.size:
+            return int(candidates[preference[candidates].argmin()])
+        return int(candidates[0]) if candidates.size else -1
+    empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= 0.0)
+    as_large = fleet.capacity[0] >= max((fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0)
+    return fleet.least_loaded(group.demand, among & empty & as_large)
+
+
+def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:
+    departure = look.departure()
+    there = look.would(column=column_of(draft.fleet.instances[to]), vcpus=look.job.spec.resources.vcpus)
+    if departure is not None and there is not None and departure.measured.mean > 0:
+        return there.value / departure.measured.mean
+    return _alone(look, found) / max(found.pace.mean, found.wanted * 0.01)
+
+
+_OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {
+    "reclassify": _reclassify,
+    "resize": _resize,
+    "evict": _evict,
+    "nodes": _nodes,
+    "move": _move,
+}
+
+
+# --------------------------------------------------------------------------------------------------------------- samples
+def _sample(draft: Draft, look: Look) -> bool:
+    """Look at a share of the long-running jobs in each period, target missed or not, for a change of phase.
+
+    Who is looked at follows from name and period, so that a new daemon goes on with the same.
+    """
+    policy, job = draft.policy.correction, look.job
+    period = int(draft.now // policy.sample_every_s)
+    drawn = zlib.crc32(f"{job.id}:{period}".encode()) / 2**32 < policy.sample_share
+    ran_s = draft.now - (look.held.started_at or draft.now)
+    lately = any(c.step in (SAMPLED, RECLASSIFY) and draft.now - c.at < policy.sample_every_s for c in job.corrections)
+    if not drawn or lately or ran_s < policy.long_running_s or "reclassify" not in policy.steps:
+        return False
+    learnt, departure = _learn(draft, look), look.departure()
+    if learnt is None or departure is None:
+        return False
+    measured, would = departure.measured.mean, departure.would.value
+    text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {_words(learnt)}"
+    numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.count}
+    reason = Reason(code="phase_changed", text=text, numbers=numbers)
+    draft.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))
+    return True

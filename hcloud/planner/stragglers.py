@@ -1,0 +1,86 @@
+"""Ranks of incremental jobs that fall behind the others are started anew elsewhere (Quasar §4.4, MapReduce's stragglers).
+
+A rank whose pace is surely less than a part of the median of the others is stopped, and ``grow`` starts it again on
+another machine, while the others go on. Only where a machine has room now, where its new start is expected to end
+well before the straggler would, and while the others have enough to do that the job does not end in between. Its
+interference cannot be profiled in place here, so that is not asked.
+"""
+
+from __future__ import annotations
+
+import statistics
+from math import inf
+
+from hcloud.forecast.watch import Pace, pace_of_counter
+from hcloud.model import Allocation, Attempt, Job, Number, Reason
+from hcloud.planner.draft import RELAUNCHED, Draft
+from hcloud.planner.placement import usable
+from hcloud.planner.plan import Correct, StopRank
+from hcloud.planner.watching import deviations_of
+from hcloud.planner.wording import seconds
+
+FEWEST = 3
+"""With fewer ranks there is no telling who is slow."""
+MARGIN_S = 30.0
+"""The others must have so much more to do than stopping a rank may take."""
+
+
+def relaunch_stragglers(draft: Draft, most: int) -> None:
+    """Stop the slowest straggler of each incremental job, of ``most`` jobs at most."""
+    for job in draft.running:
+        attempt = job.attempt
+        if most <= 0 or attempt is None or job.spec.nodes.gang or job.spec.progress is None:
+            continue
+        if job.id in draft.stopping or len(attempt.allocations) < FEWEST or job.cancelled_by is not None:
+            continue
+        done = sum(c.step == RELAUNCHED and c.attempt == attempt.id for c in job.corrections)
+        if done < draft.policy.correction.max_relaunches_per_attempt:
+            most -= _relaunch(draft, job, attempt)
+
+
+def _relaunch(draft: Draft, job: Job, attempt: Attempt) -> bool:
+    paces = _paces(draft, job, attempt)
+    if len(paces) < FEWEST or any(a.released and a.cause is not None for a in attempt.allocations):
+        return False
+    slowest, pace, done = min(paces, key=lambda each: (each[1].mean, each[0].rank))
+    others = [(other.mean, part) for held, other, part in paces if held is not slowest]
+    median, policy = statistics.median(mean for mean, _ in others), draft.policy
+    if pace.at_most(deviations_of(policy.correction.confidence)) >= policy.correction.straggler_below * median:
+        return False
+    left_s = (1.0 - done) / pace.mean if pace.mean > 0 else inf
+    again_s = policy.disruption.move_gap_s + 1.0 / median
+    others_s = max((1.0 - part) / mean if mean > 0 else inf for mean, part in others)
+    elsewhere = draft.fleet.others_than([slowest.instance_id])
+    group = draft.group_of(job)
+    room = draft.fleet.fitting_now(group.demand, usable(draft, group, draft.fleet.placeable) & elsewhere)
+    if left_s < policy.correction.gain * again_s or others_s < job.spec.stop_grace_s + MARGIN_S or not room.any():
+        return False
+    numbers: dict[str, Number] = {
+        "rank": slowest.rank,
+        "measured": float(f"{pace.mean:.6g}"),
+        "median": float(f"{median:.6g}"),
+        "left_s": None if left_s == inf else round(left_s, 3),
+        "again_s": round(again_s, 3),
+    }
+    text = f"rank {slowest.rank} on {slowest.instance_id} makes {pace.mean / median:.0%} of the others' median progress"
+    text += f": it is started anew elsewhere, which takes {seconds(again_s)}"
+    text += "; it stands still" if left_s == inf else f"; where it is it needs {seconds(left_s)} more"
+    reason = Reason(code="correct_relaunch", text=text, numbers=numbers)
+    draft.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
+    draft.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
+    return True
+
+
+def _paces(draft: Draft, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
+    """Return the running ranks whose pace is known, with their progress (0..1)."""
+    watched, policy, found = draft.snapshot.watched.get(job.id), draft.policy.correction, []
+    if watched is None or watched.attempt != attempt.id:
+        return []
+    for held in attempt.allocations:
+        samples = watched.ranks.get(held.rank, ())
+        if held.released or held.started_at is None or not samples:
+            continue
+        pace = pace_of_counter(samples, "progress", held.started_at + policy.settle_s, policy.readings)
+        if pace is not None:
+            found.append((held, pace, samples[-1].values.get("progress", 0.0)))
+    return found

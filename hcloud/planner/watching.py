@@ -1,0 +1,188 @@
+"""How a running job does, beside what was promised and what was expected of it (Paragon §3.4, Quasar §4.4).
+
+What counts is stated by the job: a service by the latency it is to keep, a batch job with a deadline and a progress
+hook by the pace that would still meet it; any other by what its classification expects where it runs. Everything is
+said with the uncertainty of its readings, so that noise alone is never taken for a miss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_counter, pace_of_rate
+from hcloud.known import Classification, Measure
+from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
+from hcloud.planner.draft import Draft
+from hcloud.planner.sizing import Performance, expected
+
+_COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
+LEARNING = ("reclassify", "sampled")
+"""Corrections that change only what is believed."""
+BUSY = 0.9
+"""A rank that uses so much of its vCPUs would use more of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """A running job since it started or was last corrected.
+
+    ``pace``: what it does, in the unit of ``wanted``: what it must do (``by`` deadline, latency or expectation).
+    ``done``: its progress (0..1); ``remaining_s``: how
+    much longer it takes at this pace, None: not known.
+    """
+
+    by: str
+    pace: Pace
+    wanted: float
+    done: float = 0.0
+    remaining_s: float | None = None
+
+    def missed(self, deviations: float, margin: float) -> bool:
+        """Whether it surely does less than wanted, by the margin."""
+        return self.pace.at_most(deviations) <= (1.0 - margin) * self.wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """Performance as its classification counts it, beside what that expects where it runs (nobody beside it)."""
+
+    measured: Pace
+    would: Performance
+
+    def surely(self, deviations: float, departure: float) -> bool:
+        """Whether what was measured surely lies outside what was expected, by that part of it."""
+        low, high = self.would.limits()
+        too_low = self.measured.at_most(deviations) < (1.0 - departure) * low
+        return too_low or self.measured.at_least(deviations) > (1.0 + departure) * high
+
+
+def deviations_of(confidence: float) -> float:
+    """Return how many standard errors make a mean so sure (one-sided)."""
+    return NormalDist().inv_cdf(confidence)
+
+
+def first_rank(job: Job) -> Allocation | None:
+    """Return the running rank that speaks for the job: the lowest."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return min((a for a in held if not a.released and a.started_at is not None), key=lambda a: a.rank, default=None)
+
+
+def settled_at(job: Job, settle_s: float) -> float:
+    """Return from when readings count: its start or its last deed of correction, and some time to settle."""
+    attempt = job.attempt
+    assert attempt is not None
+    started = [a.started_at for a in attempt.allocations if a.started_at is not None and not a.released]
+    deeds = [each.at for each in job.corrections if each.attempt == attempt.id and each.step not in LEARNING]
+    return max([*started, *deeds]) + settle_s
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The samples of the rank that speaks for a job, and from when they count."""
+
+    draft: Draft
+    job: Job
+    held: Allocation
+    instance: Instance
+    watched: Watched
+    since: float
+
+    @property
+    def samples(self) -> tuple[Sampled, ...]:
+        """The samples of that rank."""
+        return self.watched.ranks[self.held.rank]
+
+    def pace(self, counter: str) -> Pace | None:
+        """Return the pace of a total."""
+        return pace_of_counter(self.samples, counter, self.since, self.draft.policy.correction.readings)
+
+    def assess(self) -> Assessment | None:
+        """Return how the job does beside its target; None: it has none that can be measured, or too little was."""
+        target = self.job.spec.target
+        if isinstance(target, ServiceTarget):
+            pace = pace_of_rate(self._latency_kept(target), self.since, self.draft.policy.correction.readings)
+            return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
+        if target.kind == "best_effort":
+            return None
+        progress = self.pace("progress") if self.job.spec.progress is not None else None
+        deadline_at, done = self.job.deadline_at, self.done()
+        left_s = (1.0 - done) / progress.mean if progress is not None and progress.mean > 0 else None
+        if progress is not None and deadline_at is not None and deadline_at > self.draft.now and done < 1.0:
+            wanted = (1.0 - done) / (deadline_at - self.draft.now)
+            return Assessment(by="deadline", pace=progress, wanted=wanted, done=done, remaining_s=left_s)
+        found = self.departure()
+        if found is None:
+            return None
+        wanted = (1.0 - self.draft.policy.placement.tolerance) * found.would.limits()[0]
+        return Assessment(by="expectation", pace=found.measured, wanted=wanted, done=done, remaining_s=left_s)
+
+    def done(self) -> float:
+        """Return the least that any rank says of the job's progress (0..1)."""
+        last = [rank[-1].values.get("progress", 0.0) for rank in self.watched.ranks.values() if rank]
+        return min(last, default=0.0)
+
+    def _latency_kept(self, target: ServiceTarget) -> list[tuple[float, float]]:
+        """Promised over measured latency, by time: 1 is just kept; by the least percentile at or above the promised."""
+        found = []
+        for sample in self.samples:
+            enough = [p for p in sample.latency_ms if p >= target.percentile and sample.latency_ms[p] > 0]
+            if enough:
+                found.append((sample.at, target.latency_ms / sample.latency_ms[min(enough)]))
+        return found
+
+    def known(self) -> Classification | None:
+        """Return what is believed of its application."""
+        return self.draft.snapshot.applications.get(self.job.application)
+
+    def would(self, *, column: str = "", vcpus: float | None = None, nodes: int | None = None) -> Performance | None:
+        """Return what is expected of it here, or with other machines, vCPUs or nodes; None: nothing is known."""
+        known, attempt = self.known(), self.job.attempt
+        if known is None or attempt is None:
+            return None
+        return expected(
+            known,
+            column or column_of(self.instance),
+            vcpus=self.held.resources.vcpus if vcpus is None else vcpus,
+            asked_vcpus=self.job.spec.resources.vcpus,
+            nodes=len(attempt.allocations) if nodes is None else nodes,
+        )
+
+    def departure(self) -> Departure | None:
+        """Return what was measured beside what was expected; None: one of them is not known."""
+        known, would = self.known(), self.would()
+        if known is None or known.measure is None or would is None:
+            return None
+        if known.measure is Measure.REQUESTS:
+            values = [(s.at, s.values["requests_per_s"]) for s in self.samples if "requests_per_s" in s.values]
+            measured = pace_of_rate(values, self.since, self.draft.policy.correction.readings)
+        else:
+            counter = _COUNTERS.get(known.measure)
+            measured = self.pace(counter) if counter is not None else None
+        return Departure(measured=measured, would=would) if measured is not None else None
+
+    def busy(self) -> bool:
+        """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
+        cpu = self.pace("cpu_s")
+        return cpu is not None and cpu.mean >= BUSY * self.held.resources.vcpus
+
+
+def column_of(instance: Instance) -> str:
+    """Return the machine's type as classifications name it."""
+    return f"{instance.offer.provider}/{instance.offer.instance_type.name}"
+
+
+def look_at(draft: Draft, job: Job) -> Look | None:
+    """Return what can be looked at of ``job``; None: it does not run, has not settled, or was not measured since."""
+    watched, attempt = draft.snapshot.watched.get(job.id), job.attempt
+    if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
+        return None
+    held = first_rank(job)
+    at = draft.fleet.index.get(held.instance_id) if held is not None else None
+    if held is None or at is None:
+        return None
+    since = settled_at(job, draft.policy.correction.settle_s)
+    samples = watched.ranks.get(held.rank, ())
+    if not samples or samples[-1].at <= since:
+        return None
+    return Look(draft, job, held, draft.fleet.instances[at], watched, since)

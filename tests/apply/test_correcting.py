@@ -1,0 +1,168 @@
+"""Corrections are noted with the job and carried out once, wherever the daemon dies; what follows is told by explain."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from hcloud.engine.fake import Work
+from hcloud.errors import StoreBusy
+from hcloud.forecast.watch import WatchBook
+from hcloud.model import (
+    BatchTarget,
+    EventKind,
+    JobState,
+    Nodes,
+    ProgressHook,
+    Reason,
+    Resources,
+)
+from hcloud.planner.explain import tell_story
+from hcloud.planner.plan import Action, Correct, Place, Plan, RankPlacement, Resize, StopRank
+from tests.apply.conftest import MakeDeployment
+from tests.apply.deployment import SMALL, Deployment
+
+WHY = Reason(code="test", text="because the test says so")
+MORE = replace(SMALL, vcpus=1.5)
+
+
+def apply(site: Deployment, *actions: Action) -> list[str]:
+    """Apply a plan of ``actions``; return why those that were refused were."""
+    controller = site.scene.controller
+    plan = Plan(at=site.now, actions=actions)
+    outcome = controller.applier.apply(plan, controller.policy, controller.offers.all, controller.lease)
+    return [refusal.why for refusal in outcome.refused]
+
+
+def resources(site: Deployment, number: int = 1) -> Resources:
+    attempt = site.job(number).attempt
+    assert attempt is not None
+    return attempt.allocations[0].resources
+
+
+def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
+    site.submit("sleep", "500")
+    site.until_state(JobState.RUNNING)
+    unit = "job-1.1.0"
+    assert apply(site, Correct(job_id="job-1", step="resize", reason=WHY),
+                 Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY)) == []  # fmt: skip
+    assert resources(site) == MORE
+    assert site.scene.engine._units[unit].spec.resources == MORE
+    assert [(e.fields["vcpus"], e.fields["rank"]) for e in site.events(EventKind.UNIT_RESIZED)] == [(1.5, 0)]
+    assert site.scene.store.live().intents == ()
+    site.cycle()
+    before = site.scene.controller.last_spend.by_user_day_usd["ada"]
+    site.cycle(2, step_s=1000.0 / 2)
+    site.cycle()
+    per_s = (site.scene.controller.last_spend.by_user_day_usd["ada"] - before) / 1001.0
+    assert per_s <= 0.3 * 0.75 / 3600 * 1.01
+
+
+def test_a_resize_that_the_machine_has_no_room_for_is_refused(site: Deployment) -> None:
+    site.submit("sleep", "500", count=2)
+    site.until(lambda: site.state(1) is site.state(2) is JobState.RUNNING)
+    [why] = apply(site, Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY))
+    assert "has only" in why
+    assert resources(site) == SMALL
+
+
+def test_a_resize_whose_reply_is_lost_is_told_again(site: Deployment) -> None:
+    site.submit("sleep", "500")
+    site.until_state(JobState.RUNNING)
+    machine = site.scene.store.live().instances[0].id
+    site.scene.engine.silence(machine)
+    apply(site, Correct(job_id="job-1", step="resize", reason=WHY),
+          Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY))  # fmt: skip
+    assert [intent.token for intent in site.scene.store.live().intents] == ["resize:job-1.1.0"]
+    site.scene.engine.unsilence(machine)
+    site.until(lambda: site.scene.store.live().intents == ())
+    assert site.scene.engine._units["job-1.1.0"].spec.resources == MORE
+
+
+def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Deployment) -> None:
+    site.submit("sleep", "500", nodes=Nodes(count=3, minimum=1, gang=False))
+    site.submit("sleep", "500")
+    site.until(lambda: len(site.starts("job-1")) == 3 and site.state(2) is JobState.RUNNING)
+    attempt, other = site.job().attempt, site.job(2).attempt
+    assert attempt is not None and other is not None
+    slow = next(a for a in attempt.allocations if a.instance_id != other.allocations[0].instance_id)
+    site.scene.store.request_cancel("job-2", "ada", site.now)
+    made = Correct(job_id="job-1", step="relaunch", reason=WHY, instances=(slow.instance_id,))
+    assert apply(site, made, StopRank(job_id="job-1", rank=slow.rank, reason=WHY)) == []
+    site.until(lambda: f"job-1.1.{slow.rank}-1" in site.starts("job-1"), cycles=20)
+    after = site.job().attempt
+    assert after is not None
+    assert [a.instance_id for a in after.allocations if a.rank == slow.rank] == [other.allocations[0].instance_id]
+    assert (after.id, after.number, len(after.allocations)) == (attempt.id, 1, 3), "the others go on"
+    ends = site.events(EventKind.UNIT_ENDED)
+    assert [e.fields["cause"] for e in ends if e.job_id == "job-1"] == ["evicted"]
+    site.until(lambda: site.job().attempt.held(slow.rank).started_at is not None)  # type: ignore[union-attr]
+    site.until(lambda: site.scene.store.live().intents == (), cycles=20)
+
+
+def test_a_rank_that_runs_is_not_placed_twice(site: Deployment) -> None:
+    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=1, gang=False))
+    site.until(lambda: len(site.starts("job-1")) == 2)
+    machine = site.scene.store.live().instances[0].id
+    twice = RankPlacement(rank=1, instance_id=machine, resources=SMALL)
+    [why] = apply(site, Place(job_id="job-1", ranks=(twice,), reason=WHY))
+    assert "runs already" in why
+
+
+def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: MakeDeployment) -> None:
+    """A job too slow for its deadline beside room: it is resized once, and a new daemon does not begin anew."""
+    site = make(cloud={"persist": True}, policy={"timing": {"sample_every_s": 5}})
+    site.submit(
+        "sleep", "5000", target=BatchTarget(finish_within_s=1500.0), progress=ProgressHook(file="progress")
+    )
+    site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
+    site.until(lambda: site.job().corrections, cycles=200, step_s=2.0)
+    [made] = site.job().corrections
+    assert (made.step, resources(site).vcpus) == ("resize", 2.0)
+    site.restart()
+    site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
+    site.cycle(10, step_s=2.0)
+    assert site.job().corrections == (made,)
+    assert site.scene.controller.snapshot().watched["job-1"].ranks[0], "what was measured is known again"
+    story = tell_story(site.job(), site.scene.store.events(limit=10_000), site.scene.store.live().instances)
+    told = [line for line in story if line.code == "correct_resize"]
+    assert len(told) == 1
+    assert "of the pace that meets its deadline" in told[0].text
+    assert float(str(told[0].numbers["wanted"])) > float(str(told[0].numbers["measured"]))
+
+
+@pytest.mark.parametrize("dies_at", range(1, 5))
+def test_a_cycle_cut_short_anywhere_corrects_once(make: MakeDeployment, dies_at: int) -> None:
+    site = make(policy={"timing": {"sample_every_s": 5}})
+    site.submit("sleep", "9000", target=BatchTarget(finish_within_s=1500.0), progress=ProgressHook(file="progress"))
+    site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
+    site.until(lambda: site.now - site.job().submitted_at > 110, cycles=200, step_s=5.0)
+    commits = [0]
+
+    def die(moment: str) -> None:
+        commits[0] += moment == "commit:before"
+        if commits[0] == dies_at and moment == "commit:before":
+            raise StoreBusy("the database is locked")
+
+    for _ in range(40):
+        commits[0] = 0
+        site.scene.store.crash_point = die
+        with suppress(StoreBusy):
+            site.scene.controller.cycle()
+        site.scene.store.crash_point = None
+        site.cycle(step_s=4.0)
+    assert {made.step for made in site.job().corrections} == {"resize"}
+    site.until(lambda: resources(site).vcpus == 2.0, cycles=60, step_s=4.0)
+    assert len(site.events(EventKind.UNIT_RESIZED)) == 1, "a deed that was noted and not done is done after all, once"
+    assert site.scene.store.live().intents == ()
+
+
+def test_the_book_of_samples_forgets_jobs_that_ended(site: Deployment) -> None:
+    site.submit("sleep", "20")
+    site.until_state(JobState.SUCCEEDED)
+    book = WatchBook()
+    events = site.scene.store.events(limit=10_000)
+    book.follow(event for event in events if event.kind is not EventKind.JOB_FINISHED)
+    assert set(book.watched()) == {"job-1"}
+    book.follow(event for event in events if event.kind is EventKind.JOB_FINISHED)
+    assert not book.watched()

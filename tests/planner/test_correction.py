@@ -1,0 +1,332 @@
+"""Jobs that miss their target are helped, step by step, when that repays; noise moves nobody."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hcloud.forecast.watch import Sampled
+from hcloud.model import (
+    BestEffortTarget,
+    Correction,
+    FailureCause,
+    Instance,
+    Job,
+    MetricsHook,
+    Nodes,
+    ServiceTarget,
+)
+from hcloud.planner.plan import Correct, Place, Plan, Resize, StopAttempt, StopRank
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Correction as Policies
+from hcloud.policy import Disruption, Policy
+from tests.planner.apply_model import apply_ideally, pass_time
+from tests.planner.properties import Planner, honest
+from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
+from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
+
+SLOW = (0.0002,) * 12
+"""Of the whole per second: 24 % of the pace that a deadline 2,000 s after submission wants, after 600 s."""
+BUSY = {"vcpus_used": 1.0}
+
+
+def late(*on: Instance, number: int = 1, **changes: object) -> Job:
+    """A job that has run 600 s of its 2,000."""
+    return started(running(number, *on, asks=hooked(**changes)), 600.0)  # type: ignore[arg-type]
+
+
+def neighbour(number: int, on: Instance, ago_s: float = 200.0, vcpus: float = 1.0) -> Job:
+    """A best-effort job."""
+    return started(running(number, on, asks=spec(target=BestEffortTarget(), resources=need(vcpus))), ago_s)
+
+
+def busy(number: int, of_vcpus: float = 2.0) -> Instance:
+    return machine(number, offer("small", vcpus=of_vcpus), idle_since=None)
+
+
+def steps(plan: Plan) -> list[str]:
+    return [action.step for action in of(plan, Correct)]
+
+
+def slow(*jobs_and_machines: object, paces: tuple[float, ...] = SLOW, **used: float) -> Snapshot:
+    """A scene whose first job was measured so."""
+    return with_samples(scene(*jobs_and_machines), {"job-1": [samples(paces, **used)]})  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------- one by one
+def test_a_job_that_uses_all_it_has_is_given_more_of_its_machine_first() -> None:
+    here = busy(1, 4.0)
+    plan = decide(slow(late(here), neighbour(2, here), here, **BUSY))
+    assert steps(plan) == ["resize"]
+    [resize] = of(plan, Resize)
+    assert resize.resources == need(2.0)
+    assert resize.reason.numbers["by"] == "deadline"
+    assert float(resize.reason.numbers["wanted"] or 0) == pytest.approx((1 - 0.024) / 1398, rel=0.001)
+    assert not of(plan, StopAttempt)
+
+
+def test_more_vcpus_are_not_given_to_a_job_that_does_not_use_its_own() -> None:
+    here = busy(1, 4.0)
+    assert steps(decide(slow(late(here), here, vcpus_used=0.4))) == []
+
+
+def test_scale_up_steps_decide_where_they_are_known() -> None:
+    here = busy(1, 4.0)
+    job = replace(late(here), application="app")
+    flat = classified(0.0002, by_step={"1 vCPU": sure(0.0002), "2 vCPU": sure(0.0002)})
+    known = {"applications": {"app": flat}}
+    assert steps(decide(replace(slow(job, here, **BUSY), **known))) == []
+    known = {"applications": {"app": classified(0.0002)}}
+    assert steps(decide(replace(slow(job, here, **BUSY), **known))) == ["resize"]
+
+
+def test_a_best_effort_neighbour_that_came_when_it_got_slow_is_evicted() -> None:
+    here = busy(1)
+    fast_then_slow = (0.0009,) * 10 + SLOW
+    before = slow(started(late(here), 600.0), neighbour(2, here, ago_s=125.0), here, paces=fast_then_slow)
+    plan = decide(before)
+    assert steps(plan) == ["evict"]
+    [stop] = of(plan, StopAttempt)
+    assert (stop.job_id, stop.cause, stop.reason.code) == ("job-2", FailureCause.EVICTED, "evicted_for_target")
+    assert "makes way for job-1" in stop.reason.text
+    after = apply_ideally(before, plan)
+    assert not decide(after).actions, "it settles first"
+
+
+def test_a_neighbour_that_changed_nothing_is_left_alone() -> None:
+    here = busy(1)
+    paces = (0.0002,) * 24
+    plan = decide(slow(late(here), neighbour(2, here, ago_s=150.0), here, paces=paces))
+    assert steps(plan) == []
+
+
+def test_nobody_is_evicted_where_the_policy_forbids_it() -> None:
+    here = busy(1)
+    policy = Policy(disruption=Disruption(evict_best_effort=False))
+    before = slow(late(here), neighbour(2, here, ago_s=125.0), here, paces=(0.0009,) * 10 + SLOW)
+    assert steps(decide(before, policy)) == []
+
+
+def test_work_the_neighbour_loses_is_weighed_against_what_is_saved() -> None:
+    here, paces = busy(1), (0.0009,) * 10 + SLOW
+    long_there = slow(started(late(here), 900.0), neighbour(2, here, ago_s=8e5), here, paces=paces)
+    assert steps(decide(long_there)) == []
+
+
+def test_an_evicted_neighbour_does_not_come_back_while_the_job_runs() -> None:
+    here = busy(1)
+    made = Correction(at=NOW - 5, step="evict", attempt="job-1.1", instances=("inst-1",))
+    helped = replace(late(here), corrections=(made,))
+    waiting = replace(neighbour(2, here), state="queued", attempt=None, attempts_made=0)
+    assert not of(decide(scene(helped, waiting, here)), Place)
+    assert of(decide(scene(late(here), waiting, here)), Place)
+
+
+def test_a_job_is_moved_to_an_empty_machine_when_a_promised_neighbour_is_in_its_way() -> None:
+    here, free = busy(1), machine(2)
+    rival = started(running(2, here, asks=spec()), 125.0)
+    # 30 % done: to begin anew costs less than going on.
+    before = slow(late(here), rival, here, free, paces=(0.003,) * 10 + SLOW)
+    plan = decide(before)
+    assert steps(plan) == ["move"]
+    assert [s.job_id for s in of(plan, StopAttempt)] == ["job-1"]
+    numbers = of(plan, Correct)[0].reason.numbers
+    assert float(numbers["saved_s"] or 0) >= 1.5 * float(numbers["cost_s"] or 0)
+
+
+def test_a_moved_job_goes_elsewhere() -> None:
+    here, free = busy(1), machine(2)
+    at = slow(late(here), started(running(2, here, asks=spec()), 125.0), here, free, paces=(0.003,) * 10 + SLOW)
+    at = pass_time(apply_ideally(at, decide(at)), 5.0, run_s=1e9)
+    for _ in range(3):
+        at = pass_time(apply_ideally(at, decide(at)), 10.0, run_s=1e9)
+    moved = next(job for job in at.jobs if job.id == "job-1")
+    assert moved.attempt is not None
+    assert [a.instance_id for a in moved.attempt.allocations] == ["inst-2"]
+
+
+def test_a_stateful_job_stays_and_its_stateless_neighbour_moves() -> None:
+    here, free = busy(1), machine(2)
+    rival = started(running(2, here, asks=spec()), 100.0)
+    stateful = late(here, stateful=True)
+    plan = decide(slow(stateful, rival, here, free, paces=(0.003,) * 10 + SLOW))
+    assert [s.job_id for s in of(plan, StopAttempt)] == ["job-2"]
+    assert steps(plan) == ["move_neighbour", "move"]
+
+
+def test_an_incremental_job_is_given_the_nodes_that_seemed_unneeded() -> None:
+    here, free = busy(1, 1.0), machine(2, offer("small", vcpus=1.0))
+    job = late(here)
+    job = replace(job, spec=replace(job.spec, nodes=Nodes(count=2, minimum=1, gang=False)), application="app")
+    nodes = {1: sure(0.0009), 2: sure(0.0017)}
+    policy = Policy(placement=replace(Policy().placement, order="quasar"))
+    known = {"app": classified(0.0009, by_nodes=nodes)}
+    plan = decide(replace(slow(job, here, free), applications=known), policy)
+    assert steps(plan) == ["reclassify"]
+    done = Correction(at=NOW - 1, step="reclassify", attempt="job-1.1")
+    again = replace(slow(replace(job, corrections=(done,)), here, free), applications=known)
+    plan = decide(again, policy)
+    assert steps(plan) == ["nodes"]
+    assert [[r.instance_id for r in place.ranks] for place in of(plan, Place)] == [["inst-2"]]
+
+
+def test_what_was_measured_alone_is_believed_and_the_next_step_follows_at_once() -> None:
+    here = busy(1, 4.0)
+    job = replace(late(here), application="app")
+    before = replace(slow(job, here, **BUSY), applications={"app": classified(0.0009)})
+    plan = decide(before)
+    [learnt] = [action.learnt for action in of(plan, Correct)]
+    assert learnt is not None
+    assert learnt.performance == pytest.approx(0.0002)
+    assert steps(decide(apply_ideally(before, plan))) == ["resize"]
+
+
+def test_beside_neighbours_it_is_the_tolerance_that_was_wrong() -> None:
+    here = busy(1)
+    job, beside = replace(late(here), application="app"), replace(neighbour(2, here), application="loud")
+    known = {
+        "app": classified(0.0009, tolerated={"llc": sure(50.0), "net": sure(90.0)}),
+        "loud": classified(0.1, caused={"llc": sure(40.0), "net": sure(10.0)}),
+    }
+    plan = decide(replace(slow(job, beside, here), applications=known))
+    [learnt] = [action.learnt for action in of(plan, Correct)]
+    assert learnt is not None
+    assert dict(learnt.tolerated) == {"llc": pytest.approx(0.05 * 40 / (1 - 2 / 9))}
+
+
+def test_a_service_is_judged_by_its_latency() -> None:
+    here = busy(1, 4.0)
+    target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
+    asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"))
+    job = started(running(1, here, asks=asks), 600.0)
+    for latency_ms, expected in ((50.0, ["resize"]), (19.0, [])):
+        measured = tuple(
+            Sampled(at=NOW - 120 + 10 * n, values={"cpu_s": 10.0 * n}, latency_ms={99.0: latency_ms}) for n in range(13)
+        )
+        assert steps(decide(with_samples(scene(job, here), {"job-1": [measured]}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("paces", "why"),
+    [
+        ((0.0002,) * 3, "too few readings"),
+        ((0.0008,) * 12, "fast enough"),
+        ((0.0,) * 4 + (0.008, 0.0, 0.0, 0.0), "written down now and then"),
+    ],
+)
+def test_nothing_is_done_without_certainty(paces: tuple[float, ...], why: str) -> None:
+    here = busy(1, 4.0)
+    assert steps(decide(slow(late(here), here, paces=paces, **BUSY))) == [], why
+
+
+def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
+    here = busy(1, 4.0)
+    used_up = tuple(Correction(at=NOW - 500, step="resize", attempt="job-1.1") for _ in range(8))
+    assert steps(decide(slow(replace(late(here), corrections=used_up), here, **BUSY))) == []
+    many = [late(busy(n, 4.0), number=n) for n in range(1, 5)]
+    fleet = [busy(n, 4.0) for n in range(1, 5)]
+    at = with_samples(scene(*many, *fleet), {job.id: [samples(SLOW, **BUSY)] for job in many})
+    assert len(of(decide(at), Correct)) == Policies().max_per_cycle
+    assert not decide(at, Policy(correction=Policies(steps=()))).actions
+    assert not of(decide(replace(at, paused="drained")), Correct)
+
+
+# --------------------------------------------------------------------------------------------------------------- phases
+def test_a_share_of_long_running_jobs_is_looked_at_for_a_change_of_phase() -> None:
+    fleet = [busy(n) for n in range(1, 61)]
+    jobs = [replace(started(running(n, on, asks=hooked(9e4)), 700.0), application="app")
+            for n, on in enumerate(fleet, 1)]  # fmt: skip
+    policy = Policy(correction=Policies(max_per_cycle=100))
+    at = with_samples(scene(*jobs, *fleet), {job.id: [samples((0.0006,) * 12)] for job in jobs})
+    at = replace(at, applications={"app": classified(0.0004)})
+    plan = decide(at, policy)
+    assert 4 <= len(of(plan, Correct)) <= 24, "about a fifth"
+    assert {action.reason.code for action in of(plan, Correct)} == {"phase_changed"}
+    assert decide(at, policy) == plan, "who is looked at does not depend on chance"
+    assert not of(decide(apply_ideally(at, plan), policy), Correct), "once in a period"
+    as_expected = replace(at, applications={"app": classified(0.0006)})
+    assert not of(decide(as_expected, policy), Correct)
+
+
+# ----------------------------------------------------------------------------------------------------------- stragglers
+def spread(paces: tuple[float, ...], **changes: object) -> Snapshot:
+    """An incremental job with a rank on each of some machines, at these paces, and one machine more."""
+    fleet = [busy(n) for n in range(1, len(paces) + 1)]
+    asks = hooked(9e4, nodes=Nodes(count=len(paces), minimum=1, gang=False))
+    job = started(running(1, *fleet, asks=asks), 600.0)
+    job = replace(job, **changes)  # type: ignore[arg-type]
+    spare = machine(len(paces) + 1)
+    measured = [samples((pace,) * 12, start=0.1) for pace in paces]
+    return with_samples(scene(job, *fleet, spare), {"job-1": measured})
+
+
+def test_a_rank_at_less_than_half_the_median_is_started_anew_elsewhere() -> None:
+    before = spread((0.001, 0.001, 0.0003, 0.0011))
+    plan = decide(before)
+    assert [(a.job_id, a.rank) for a in of(plan, StopRank)] == [("job-1", 2)]
+    assert steps(plan) == ["relaunch"]
+    after = apply_ideally(before, plan)
+    again = decide(after)
+    assert [[(r.rank, r.instance_id) for r in place.ranks] for place in of(again, Place)] == [[(2, "inst-5")]]
+    job = apply_ideally(after, again).jobs[0]
+    assert job.attempt is not None
+    assert [job.attempt.unit_id(rank) for rank in range(4)] == ["job-1.1.0", "job-1.1.1", "job-1.1.2-1", "job-1.1.3"]
+    assert not of(decide(replace(apply_ideally(after, again), watched=before.watched)), StopRank), "once"
+
+
+@pytest.mark.parametrize("paces", [(0.001, 0.001, 0.0006, 0.001), (0.001, 0.0003), (0.0003, 0.0003, 0.0004)])
+def test_ranks_that_are_not_clearly_slower_than_the_others_go_on(paces: tuple[float, ...]) -> None:
+    assert not of(decide(spread(paces)), StopRank)
+
+
+# ----------------------------------------------------------------------------------------------------------- hysteresis
+TARGET = 1.0 / 1000.0
+
+
+@st.composite
+def noise(draw: st.DrawFn) -> tuple[float, ...]:
+    """Paces around exactly what the deadline wants, off by up to 40 % each time."""
+    seed, spread_pct = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([10, 20, 40]))
+    drawn = np.random.default_rng(seed).uniform(1 - spread_pct / 100, 1 + spread_pct / 100, size=60)
+    return tuple(float(TARGET * each) for each in drawn)
+
+
+def noise_moves_nobody(planner: Planner, paces: tuple[float, ...]) -> None:
+    """However the readings of a job that is on target scatter, neither it nor its neighbours are touched."""
+    here, free = busy(1, 4.0), machine(2, offer("small", vcpus=4.0))
+    every = samples(paces, until=NOW, vcpus_used=1.0)
+    for seen in range(8, len(every), 2):
+        now, done = every[seen].at, every[seen].values["progress"]
+        asks = hooked(0.0, target=replace(hooked().target, finish_within_s=None, finish_by_at=now + (1 - done) / TARGET))
+        job = started(running(1, here, asks=asks), 700.0)
+        window = every[max(0, seen - 29) : seen + 1]
+        at = with_samples(scene(job, neighbour(2, here, ago_s=650.0), here, free), {"job-1": [window]})
+        plan = planner(replace(at, now=now), Policy())
+        touched = [*of(plan, Correct), *of(plan, StopAttempt), *of(plan, Resize)]
+        assert not touched, (seen, touched[0].reason.text)
+
+
+@settings(max_examples=40, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(noise())
+def test_noise_moves_nobody(paces: tuple[float, ...]) -> None:
+    noise_moves_nobody(honest, paces)
+
+
+def believes_the_last_readings(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes the mean of the last readings for certain."""
+    last = {name: replace(each, ranks={rank: seen[-4:] for rank, seen in each.ranks.items()})
+            for name, each in snapshot.watched.items()}  # fmt: skip
+    loose = replace(policy.correction, readings=3, confidence=0.9, margin=0.01)
+    return honest(replace(snapshot, watched=last), replace(policy, correction=loose))
+
+
+def test_that_property_catches_a_planner_that_believes_the_last_readings() -> None:
+    @settings(max_examples=100, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+    @given(noise())
+    def holds(paces: tuple[float, ...]) -> None:
+        noise_moves_nobody(believes_the_last_readings, paces)
+
+    with pytest.raises(AssertionError):
+        holds()

@@ -1,0 +1,67 @@
+"""Samples of running jobs, for tests of what is done when they do not do as they should."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hcloud.forecast.watch import Sampled, Watched
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import BatchTarget, Job, JobSpec, ProgressHook
+from hcloud.planner.snapshot import Snapshot
+from tests.planner.scenes import NOW, spec
+
+EVERY_S = 10.0
+Pace = Callable[[int], float]
+
+
+def samples(
+    paces: Sequence[float], *, until: float = NOW, every_s: float = EVERY_S, vcpus_used: float = 0.5, start: float = 0.0
+) -> tuple[Sampled, ...]:
+    """Samples up to ``until`` of a unit that made ``paces[i]`` of its whole per second in interval i."""
+    found, progress, cpu_s = [], start, 0.0
+    since = until - every_s * len(paces)
+    for number in range(len(paces) + 1):
+        found.append(Sampled(at=since + number * every_s, values={"progress": progress, "cpu_s": cpu_s}))
+        if number < len(paces):
+            progress += paces[number] * every_s
+            cpu_s += vcpus_used * every_s
+    return tuple(found)
+
+
+def with_samples(snapshot: Snapshot, measured: Mapping[str, Sequence[tuple[Sampled, ...]]]) -> Snapshot:
+    """The snapshot in which jobs were measured so, by rank."""
+    attempts = {job.id: job.attempt.id for job in snapshot.jobs if job.attempt is not None}
+    watched = {
+        name: Watched(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()
+    }
+    return replace(snapshot, watched=watched)
+
+
+def hooked(within_s: float = 2000.0, **changes: object) -> JobSpec:
+    """A batch job with a progress hook that is to end so long after its submission."""
+    asks = spec(target=BatchTarget(finish_within_s=within_s), progress=ProgressHook(file="progress"))
+    return replace(asks, **changes)  # type: ignore[arg-type]
+
+
+def started(job: Job, ago_s: float) -> Job:
+    """The job, all of whose ranks have run for so long."""
+    assert job.attempt is not None
+    ranks = tuple(replace(a, started_at=NOW - ago_s) for a in job.attempt.allocations)
+    attempt = replace(job.attempt, placed_at=NOW - ago_s - 1, allocations=ranks)
+    return replace(job, attempt=attempt, submitted_at=NOW - ago_s - 2)
+
+
+def sure(value: float) -> Estimate:
+    """A value without doubt."""
+    return Estimate(value=value, low=value, high=value, observed=True)
+
+
+def classified(pace: float, **changes: object) -> Classification:
+    """An application that makes ``pace`` of its whole per second on a small machine, more on more vCPUs."""
+    plain = Classification(
+        by_type={"mock/small": sure(pace)},
+        by_step={"1 vCPU": sure(pace), "2 vCPU": sure(2 * pace)},
+        quality_target=sure(0.5),
+        quality_class=5,
+        measure=Measure.PROGRESS,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
