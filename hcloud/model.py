@@ -7,7 +7,7 @@ money. Everything is frozen; change is ``dataclasses.replace``, and a state chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -277,8 +277,7 @@ class Allocation:
     exit_code: int | None = None
     cause: FailureCause | None = None
     detail: str = ""
-    relaunch: int = 0
-    """How often the rank was started anew elsewhere, as a straggler, in this attempt."""
+    relaunch: int = 0  # how often the rank was started anew elsewhere, as a straggler
 
     @property
     def released(self) -> bool:
@@ -323,10 +322,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """One thing that was done because a running job did not do as it should (Quasar, Dissertation §4.4).
+    """A ``step`` (see ``planner.correction``) that was taken because a running job did not do as it should.
 
-    ``step`` is what (``planner.correction`` lists them), ``attempt`` of which try. ``instances``: the machines it was
-    about, to which a moved job does not go back and on which no best-effort job takes an evicted one's place.
+    ``instances``: machines to which a moved job does not go back, or where no best effort follows one evicted.
     """
 
     at: float
@@ -598,14 +596,3 @@ class Reason:
     code: str
     text: str
     numbers: Mapping[str, Number] = field(default_factory=dict)
-
-
-def free_capacity(instance: Instance, jobs: Sequence[Job]) -> Resources:
-    """Return what of ``instance`` no unreleased allocation of ``jobs`` holds."""
-    left = instance.capacity
-    for job in jobs:
-        if job.attempt is not None:
-            for held in job.attempt.allocations:
-                if held.instance_id == instance.id and not held.released:
-                    left = left.minus(held.resources)
-    return left

@@ -4,6 +4,7 @@ Consistent means: nothing is oversubscribed, attempts fit their states, and awai
 Sizes are small numbers, so that ties, exact fits and full machines are common.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
@@ -28,7 +29,6 @@ from hcloud.model import (
     Resources,
     ServiceTarget,
     Target,
-    free_capacity,
 )
 from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
 from hcloud.policy import Budgets, Caps, Disruption, Policy, Retention, UserBudget
@@ -297,3 +297,14 @@ def policies(draw: DrawFn) -> Policy:
         ),
         retention=Retention(spin_up_multiple=draw(st.sampled_from([1.0, 10.0]))),
     )
+
+
+def free_capacity(instance: Instance, jobs: Sequence[Job]) -> Resources:
+    """Return what of ``instance`` no unreleased allocation of ``jobs`` holds."""
+    left = instance.capacity
+    for job in jobs:
+        if job.attempt is not None:
+            for held in job.attempt.allocations:
+                if held.instance_id == instance.id and not held.released:
+                    left = left.minus(held.resources)
+    return left

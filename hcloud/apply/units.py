@@ -149,7 +149,7 @@ class UnitActions:
         return intent
 
     def record_stop_rank(self, txn: Transaction, action: StopRank) -> Intent:
-        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused where it has ended."""
+        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused: it ended."""
         job = txn.job(action.job_id)
         attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
         if attempt is None or held is None or held.released or job.state not in JOB_ON_INSTANCE:
@@ -179,7 +179,6 @@ class UnitActions:
                     txn.close_intent(intent.token)
                 else:
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
-
 
     # -------------------------------------------------------------------------------------------------------- resizing
     def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> Intent:

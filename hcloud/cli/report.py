@@ -21,7 +21,8 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
     """Report what was spent, how jobs fared, what was saved against all on demand, how machines and commitments
-    were used, how far predictions of performance were from what was measured, or what other placements would have meant.
+    were used, how far predictions of performance were from what was measured, or what other placements
+    would have meant.
 
     NAME is cost (the default), performance, savings, utilisation, commitments, accuracy (--by application, question,
     type, user or day) or decisions (--by job, user, type, constraint or day). Live machines and jobs count up to now.

@@ -24,15 +24,9 @@ SATURATED = 100.0
 class FakeUnit:
     """A unit's fence and story.
 
-<<<<<<< HEAD
     ``started_at`` None: it was fenced by a stop before its start and can never run. It works at ``speed`` since
     ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``: its directory is gone, its
-    fence is not.
-=======
-    ``started_at`` None: it was fenced by a stop before its start and can never run. ``speed`` is its machine's quality.
-    ``forgotten``: its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having
-    used ``cpu_before_s`` by then.
->>>>>>> 6f3e237 (wip)
+    fence is not. ``bounded_at``: when its bounds were last changed, having used ``cpu_before_s`` by then.
     """
 
     id: UnitId
@@ -121,11 +115,7 @@ class Life:
         until = min(at, self.record.ended_at)
         return UnitSample(
             at=at,
-<<<<<<< HEAD
-            cpu_s=(until - started_at) * work.cpu_share * spec.resources.vcpus,
-=======
-            cpu_s=self.cpu_s(started_at + ran_s),
->>>>>>> 6f3e237 (wip)
+            cpu_s=self.cpu_s(until),
             memory_mib=work.memory_mib,
             read_mib=0.0,
             written_mib=0.0,

@@ -7,11 +7,9 @@ is rebuilt from the last quarter of an hour of samples.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from types import MappingProxyType
 
 from hcloud.model import AttemptId, Event, EventKind, JobId
@@ -48,13 +46,20 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Performance over a while: the mean, its standard error, from how many readings, and the best mean over as many
-    readings at any time before."""
+    """Performance over a while: the mean, its standard error, from how many readings; ``history``: all readings there
+    are, also of before."""
 
     mean: float
     error: float
     count: int
-    best: float
+    history: Sequence[float]
+    readings: int
+
+    @property
+    def best(self) -> float:
+        """The best mean over as many readings as are needed, at any time; 0: there never were so many."""
+        starts = range(len(self.history) - self.readings + 1)
+        return max((math.fsum(self.history[at : at + self.readings]) / self.readings for at in starts), default=0.0)
 
     def at_most(self, deviations: float) -> float:
         """Return what it surely does not exceed: the mean and so many standard errors."""
@@ -71,32 +76,39 @@ def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, 
     A reading is the pace between two samples in which the total moved: a program that writes its progress down once an
     epoch is not taken for one that stands still in between.
     """
-    points = [(each.at, each.values[counter]) for each in samples if counter in each.values]
-    moved = points[:1] + [later for earlier, later in pairwise(points) if later[1] > earlier[1]]
-    rates = [(b[0], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(moved) if b[0] > a[0]]
-    own = [rate for (at, rate), (a, _) in zip(rates, pairwise(moved), strict=False) if a[0] >= since and at > since]
-    gaps = [b[0] - a[0] for a, b in pairwise(moved)]
-    if len(gaps) >= readings and points[-1][0] - max(moved[-1][0], since) > STALLED_GAPS * max(gaps):
-        return Pace(mean=0.0, error=0.0, count=len(own), best=_best([rate for _, rate in rates], readings))
-    return _pace(own, [rate for _, rate in rates], readings)
+    rates: list[float] = []
+    fresh, longest_s = 0, 0.0
+    at, total, last_at = -math.inf, -math.inf, 0.0
+    for each in samples:
+        value = each.values.get(counter)
+        if value is None:
+            continue
+        last_at = each.at
+        if value > total:
+            gap_s = each.at - at
+            if 0.0 < gap_s < math.inf:
+                rates.append((value - total) / gap_s)
+                longest_s = max(longest_s, gap_s)
+                fresh += at >= since
+            at, total = each.at, value
+    if len(rates) >= readings and last_at - max(at, since) > STALLED_GAPS * longest_s:
+        return Pace(mean=0.0, error=0.0, count=fresh, history=rates, readings=readings)
+    return _pace(rates[len(rates) - fresh :], rates, readings)
 
 
 def pace_of_rate(values: Sequence[tuple[float, float]], since: float, readings: int) -> Pace | None:
-    """Return the mean of ``values`` (pairs of time and rate) after ``since``; None: they are fewer than ``readings``."""
+    """Return the mean of ``values`` (pairs of time and rate) after ``since``; None: fewer than ``readings``."""
     return _pace([value for at, value in values if at > since], [value for _, value in values], readings)
 
 
-def _pace(own: Sequence[float], all_of_them: Sequence[float], readings: int) -> Pace | None:
+def _pace(own: Sequence[float], history: Sequence[float], readings: int) -> Pace | None:
     if len(own) < readings:
         return None
     lately = own[-WINDOW * readings :]
-    error = statistics.stdev(lately) / math.sqrt(len(lately))
-    return Pace(mean=statistics.fmean(lately), error=error, count=len(lately), best=_best(all_of_them, readings))
-
-
-def _best(values: Sequence[float], readings: int) -> float:
-    means = [statistics.fmean(values[at : at + readings]) for at in range(len(values) - readings + 1)]
-    return max(means, default=0.0)
+    count = len(lately)
+    mean = math.fsum(lately) / count
+    error = math.sqrt(math.fsum((each - mean) ** 2 for each in lately) / (count - 1) / count)
+    return Pace(mean=mean, error=error, count=count, history=history, readings=readings)
 
 
 @dataclass(slots=True)
@@ -127,8 +139,11 @@ class WatchBook:
         rank = int(_number(event.fields.get("rank")) or 0)
         kept = self._samples[job_id].setdefault(rank, deque(maxlen=KEPT))
         sample = _sample(event)
-        if any(sample.values.get(name, 0.0) < total for name, total in (kept[-1].values.items() if kept else ())
-               if name != "requests_per_s"):  # fmt: skip
+        if any(
+            sample.values.get(name, 0.0) < total
+            for name, total in (kept[-1].values.items() if kept else ())
+            if name != "requests_per_s"
+        ):
             kept.clear()  # it began anew
         kept.append(sample)
         ranks = {**(before.ranks if before is not None else {}), rank: tuple(kept)}

@@ -88,10 +88,12 @@ def _watchable(draft: Draft, job: Job) -> bool:
 
 def _machines(draft: Draft, job: Job) -> list[int]:
     held = job.attempt.allocations if job.attempt is not None else ()
-    return sorted({draft.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in draft.fleet.index})
+    return sorted(
+        {draft.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in draft.fleet.index}
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ escalation
+# ----------------------------------------------------------------------------------------------------------- escalation
 def _help(draft: Draft, look: Look) -> bool:
     """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
     policy, job = draft.policy.correction, look.job
@@ -121,8 +123,7 @@ def repays(draft: Draft, found: Assessment, option: Option) -> bool:
     if option.learnt is not None:
         return True
     return (
-        option.factor >= 1.0 + policy.margin / 2
-        and saved_s(draft, found, option.factor) >= policy.gain * option.cost_s
+        option.factor >= 1.0 + policy.margin / 2 and saved_s(draft, found, option.factor) >= policy.gain * option.cost_s
     )
 
 
@@ -143,12 +144,13 @@ def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
         text += f"; expected to be {option.factor:.2f} times as fast, which saves {seconds(gain_s)} and costs "
         text += seconds(option.cost_s)
     reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
-    draft.add(Correct(job_id=look.job.id, step=option.step, reason=reason, instances=option.instances,
-                      learnt=option.learnt))  # fmt: skip
+    draft.add(
+        Correct(job_id=look.job.id, step=option.step, reason=reason, instances=option.instances, learnt=option.learnt)
+    )
     option.act(reason)
 
 
-# ------------------------------------------------------------------------------------------------------------- the steps
+# ------------------------------------------------------------------------------------------------------------ the steps
 def _reclassify(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Believe what was measured, once in an attempt: what follows is then decided by that."""
     done = {c.step for c in look.job.corrections if look.job.attempt is not None and c.attempt == look.job.attempt.id}
@@ -223,8 +225,14 @@ def _resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         draft.add(Resize(job_id=job.id, rank=look.held.rank, resources=resources, reason=reason))
 
     text = f"it is given {vcpus:g} instead of {held.vcpus:g} vCPU of {look.instance.id}"
-    yield Option(step=RESIZE, text=text, factor=_faster_with(look, vcpus), cost_s=0.0, act=act,
-                 numbers={"vcpus": vcpus, "vcpus_before": held.vcpus})  # fmt: skip
+    yield Option(
+        step=RESIZE,
+        text=text,
+        factor=_faster_with(look, vcpus),
+        cost_s=0.0,
+        act=act,
+        numbers={"vcpus": vcpus, "vcpus_before": held.vcpus},
+    )
 
 
 def _faster_with(look: Look, vcpus: float) -> float:
@@ -239,9 +247,15 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Evict the best-effort neighbour that presses hardest; one at a time."""
     if not draft.policy.disruption.evict_best_effort:
         return
-    here = {job.id: (job, draft.fleet.instances[at].id) for at in _machines(draft, look.job)
-            for job, _ in draft.fleet.holdings[at] if evictable(draft, job)}  # fmt: skip
-    for victim, name in sorted(here.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(draft, each[0]))):
+    here = {
+        job.id: (job, draft.fleet.instances[at].id)
+        for at in _machines(draft, look.job)
+        for job, _ in draft.fleet.holdings[at]
+        if evictable(draft, job)
+    }
+    for victim, name in sorted(
+        here.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(draft, each[0]))
+    ):
         lost = _lost_s(draft, victim) + draft.policy.disruption.move_gap_s
         size = victim.spec.resources.vcpus / max(look.job.spec.resources.vcpus, SLACK)
         cost_s = lost * size / draft.policy.correction.promise_worth
@@ -253,8 +267,15 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
             guard_at(draft, _machines(draft, look.job))
 
         text = f"{victim.id}, a best-effort neighbour on {name}, is evicted"
-        yield Option(step=EVICT, text=text, factor=_faster_without(draft, look, found, victim), cost_s=cost_s, act=act,
-                     instances=(name,), numbers={"victim": victim.id})  # fmt: skip
+        yield Option(
+            step=EVICT,
+            text=text,
+            factor=_faster_without(draft, look, found, victim),
+            cost_s=cost_s,
+            act=act,
+            instances=(name,),
+            numbers={"victim": victim.id},
+        )
 
 
 def guard_at(draft: Draft, places: list[int]) -> None:
@@ -348,13 +369,22 @@ def _moved(draft: Draft, look: Look, found: Assessment, mover: Job, to: int, fac
             why = Reason(code="correct_move", text=f"leaves {here} for the sake of {look.job.id}", numbers=numbers)
             draft.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(here,)))
         code = "moved_for_target"
-        draft.stop(mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers))
+        draft.stop(
+            mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers)
+        )
 
     cost_s = draft.policy.disruption.move_gap_s + again_s
     text = f"{mover.id} leaves {here}, {there} has room for it"
     own = mover is look.job
-    return Option(step=MOVED if own else "move_neighbour", text=text, factor=factor, cost_s=cost_s, act=act,
-                  instances=(here,) if own else (), numbers={"mover": mover.id, "to": there})  # fmt: skip
+    return Option(
+        step=MOVED if own else "move_neighbour",
+        text=text,
+        factor=factor,
+        cost_s=cost_s,
+        act=act,
+        instances=(here,) if own else (),
+        numbers={"mover": mover.id, "to": there},
+    )
 
 
 def movable(draft: Draft, job: Job) -> bool:
@@ -362,7 +392,11 @@ def movable(draft: Draft, job: Job) -> bool:
     attempt, spec, cause = job.attempt, job.spec, FailureCause.EVICTED
     if attempt is None or job.id in draft.stopping or spec.nodes.count > 1 or not spec.interruptible:
         return False
-    if spec.stateful or spec.profile is not None or job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0):
+    if (
+        spec.stateful
+        or spec.profile is not None
+        or job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0)
+    ):
         return False
     return sum(c.step == MOVED for c in job.corrections) < draft.policy.correction.max_moves_per_job
 
@@ -380,7 +414,9 @@ def destination(draft: Draft, job: Job) -> int:
             return int(candidates[preference[candidates].argmin()])
         return int(candidates[0]) if candidates.size else -1
     empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= 0.0)
-    as_large = fleet.capacity[0] >= max((fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0)
+    as_large = fleet.capacity[0] >= max(
+        (fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0
+    )
     return fleet.least_loaded(group.demand, among & empty & as_large)
 
 
@@ -401,7 +437,7 @@ _OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------------- samples
+# -------------------------------------------------------------------------------------------------------------- samples
 def _sample(draft: Draft, look: Look) -> bool:
     """Look at a share of the long-running jobs in each period, target missed or not, for a change of phase.
 

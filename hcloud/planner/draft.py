@@ -39,9 +39,9 @@ class Group:
     offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
     ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
     them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
-    uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``:
-    how much slack may be left when they make do with less, ``candidates``: the types at hand for them (None: not worked
-    out yet).
+    uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room
+    where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less,
+    ``candidates``: the types at hand for them (None: not worked out yet).
     """
 
     resources: Resources
@@ -76,7 +76,9 @@ MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
 AVOIDED_S = 900.0
 """For so long; then other neighbours may be there."""
-Key = tuple[tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str, tuple[str, ...]]
+Key = tuple[
+    tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str, tuple[str, ...]
+]
 
 
 @dataclass(slots=True)

@@ -168,6 +168,13 @@ def _machine_told(event: Event) -> Iterator[Line]:
     yield _line(event, str(event.fields.get("code", "")), f"{event.instance_id}: {_decision(event)}")
 
 
+def _drained(event: Event) -> Iterator[Line]:
+    """Tell that nothing more is placed on a machine, or again is."""
+    after, before = event.fields.get("to"), event.fields.get("from")
+    if after == "draining" or (before == "draining" and after == "ready"):
+        yield from _machine_told(event)
+
+
 def _notice(event: Event) -> Iterator[Line]:
     at = _number(event, "preempt_at")
     soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
@@ -198,6 +205,7 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
     EventKind.INSTANCE_REQUESTED: _requested,
     EventKind.INSTANCE_READY: _ready,
     EventKind.INSTANCE_NOTICE: _notice,
+    EventKind.INSTANCE_STATE: _drained,
     EventKind.INSTANCE_TERMINATED: _machine_told,
 }
 
@@ -211,10 +219,25 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
         instance, started_at = known.get(event.instance_id or ""), _number(event, "started_at")
         if instance is None or started_at is None:
             continue
-        share = size_share(job.spec.resources, instance)
-        cost = instance.offer.price_usd_per_h * share * (event.at - started_at) / 3600
-        total, at = total + cost, event.at
-        parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
+        for since, until, held in _held(job, event, started_at, events):
+            share = size_share(held, instance)
+            total, at = total + instance.offer.price_usd_per_h * share * (until - since) / 3600, event.at
+            parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
         text = f"its units cost {usd(total)}: {', '.join(dict.fromkeys(parts))}"
         yield Line(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
+
+
+def _held(
+    job: Job, ended: Event, started_at: float, events: Sequence[Event]
+) -> Iterator[tuple[float, float, Resources]]:
+    """Yield from when to when the unit that ended held what of its machine: what it asked for, until it was resized."""
+    since, held = started_at, job.spec.resources
+    rank = (ended.fields.get("attempt"), ended.fields.get("rank"))
+    for event in sorted(events, key=lambda each: each.seq):
+        about = event.kind is EventKind.UNIT_RESIZED and event.job_id == job.id and since <= event.at <= ended.at
+        if about and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
+            yield since, event.at, held
+            vcpus, memory_mib = _number(event, "vcpus") or 0.0, _number(event, "memory_mib") or 0.0
+            since, held = event.at, Resources(vcpus=vcpus, memory_mib=int(memory_mib), disk_gib=0.0)
+    yield since, ended.at, held

@@ -21,10 +21,10 @@ from hcloud.policy import Policy
 def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
     """Return what to do now, each action with the reason that decided it.
 
-    The order of the stages is fixed: what became of jobs and machines, who may go on, who is helped to keep its
-    target, who starts where, what is launched for the rest, what is let go. The same snapshot, policy and generator state give the same plan, in
-    whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to launch, place or
-    end.
+    The order of the stages is fixed: what became of jobs and machines, who may go on, who is helped to keep its target,
+    who starts where, what is launched for the rest, what is let go. The same snapshot, policy and generator state give
+    the same plan, in whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to
+    launch, place or end.
     """
     draft = open_draft(snapshot, policy, rng)
     adapt(draft)

@@ -205,9 +205,22 @@ class StopRank:
 
 
 Action = (
-    Enqueue | Preempted | Wait | Finish | Profile | Classify | Place | StopAttempt | Launch | Renew | Drain | Terminate
-    | Correct | Resize | StopRank
-)  # fmt: skip
+    Enqueue
+    | Preempted
+    | Wait
+    | Finish
+    | Profile
+    | Classify
+    | Place
+    | StopAttempt
+    | Launch
+    | Renew
+    | Drain
+    | Terminate
+    | Correct
+    | Resize
+    | StopRank
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

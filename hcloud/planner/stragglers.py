@@ -1,4 +1,4 @@
-"""Ranks of incremental jobs that fall behind the others are started anew elsewhere (Quasar §4.4, MapReduce's stragglers).
+"""Ranks of incremental jobs that fall behind the others are started anew elsewhere (Quasar §4.4).
 
 A rank whose pace is surely less than a part of the median of the others is stopped, and ``grow`` starts it again on
 another machine, while the others go on. Only where a machine has room now, where its new start is expected to end

@@ -1,7 +1,7 @@
-"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy, decisions; each reads it once, in order.
+"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy, decisions.
 
-``build_report`` takes any iterator of events that begins at the start of the log (what happened before ``since``
-decides which machines live then) and returns a :class:`ReportTable`.
+Each reads the log once, in order. ``build_report`` takes any iterator of events that begins at the start of the log
+(what happened before ``since`` decides which machines live then) and returns a :class:`ReportTable`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
+from hcloud.report import decisions
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
-from hcloud.report import decisions
 from hcloud.report.cost import COST_KINDS, cost_table, savings_table
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table

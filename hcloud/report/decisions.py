@@ -10,10 +10,10 @@ was than that; a candidate that is cheaper and slower gives regret in dollars an
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hcloud.model import Event, EventKind
+from hcloud.model import PROFILE_TAG, Event, EventKind
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
 from hcloud.report.table import ReportTable, Row, columns
 
@@ -103,7 +103,7 @@ class _Book:
     def take(self, event: Event, since: float) -> None:
         """Take in one event."""
         story = self.live.get(event.job_id or "")
-        if event.kind is EventKind.JOB_SUBMITTED:
+        if event.kind is EventKind.JOB_SUBMITTED and PROFILE_TAG not in _tags(event):
             deadline = number(event, "deadline_at", -1.0)
             facts = JobFacts(id=event.job_id or "", name=text(event, "name"), user=event.user or "")
             self.live[facts.id] = _Story(facts, deadline if deadline >= 0 else None)
@@ -131,7 +131,7 @@ class _Book:
 
     def judge(self, story: _Story) -> tuple[Verdict, ...]:
         """Return the chosen candidate and the others by the now-known numbers; nothing where too little is known."""
-        if not story.candidates or story.candidates[0].predicted is None and story.measured is None:
+        if not story.candidates or (story.candidates[0].predicted is None and story.measured is None):
             return ()
         chosen = story.candidates[0]
         own = story.measured or chosen.predicted or 0.0
@@ -145,6 +145,11 @@ class _Book:
             if would is not None and would > 0:
                 found.append(_verdict(story, other, story.run_s * own / would))
         return tuple(found)
+
+
+def _tags(event: Event) -> Mapping[str, object]:
+    tags = event.fields.get("tags")
+    return tags if isinstance(tags, Mapping) else {}
 
 
 def _placed(story: _Story, event: Event) -> None:
@@ -171,7 +176,7 @@ def _verdict(story: _Story, stored: Stored, run_s: float) -> Verdict:
 
 
 def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the regret of placements of jobs that ended well between ``since`` and ``until``. ``now`` is not needed."""
+    """Return the regret of placements of jobs that ended well between ``since`` and ``until``."""
     book = _Book()
     for event in events:
         book.take(event, since)
@@ -183,8 +188,21 @@ def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, u
         groups.setdefault(_key(grouping, story, chosen, best), _Sums()).add(chosen, best)
     sums = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_usd", "mean_regret_s")
     if by_job:
-        names = columns("job", "name", "user", "taken", "run_s", "cost_usd", "best", "why_not", "best_run_s",
-                        "best_cost_usd", "regret_s", "regret_usd", "target")  # fmt: skip
+        names = columns(
+            "job",
+            "name",
+            "user",
+            "taken",
+            "run_s",
+            "cost_usd",
+            "best",
+            "why_not",
+            "best_run_s",
+            "best_cost_usd",
+            "regret_s",
+            "regret_usd",
+            "target",
+        )
         rows = tuple(_job_row(*each) for each in judged)
         spent, regret = whole.usd, whole.regret_usd
         blank = ("", "", "", None, spent, f"{whole.best} of {whole.jobs} taken", "", None, spent - regret)
@@ -227,15 +245,26 @@ def _job_row(story: _Story, chosen: Verdict, best: Verdict) -> Row:
     if story.deadline_at is not None:
         target = "kept" if chosen.kept else "missed; the best keeps it" if best.kept else "missed"
     return (
-        facts.id, facts.name, facts.user, chosen.stored.column, chosen.run_s, chosen.usd, best.stored.column,
-        best.stored.rejected, best.run_s, best.usd, chosen.run_s - best.run_s, chosen.usd - best.usd, target,
-    )  # fmt: skip
+        facts.id,
+        facts.name,
+        facts.user,
+        chosen.stored.column,
+        chosen.run_s,
+        chosen.usd,
+        best.stored.column,
+        best.stored.rejected,
+        best.run_s,
+        best.usd,
+        chosen.run_s - best.run_s,
+        chosen.usd - best.usd,
+        target,
+    )
 
 
 def _notes(book: _Book) -> list[str]:
     notes = [
         "best: keeps the deadline where one does, then the cheapest, then the quickest; of types, neighbours aside",
-        "run times elsewhere: measured since on that type, else as expected then, corrected by how far off that was here",
+        "run times elsewhere: measured since on that type, else as expected, off by as much as it was here",
     ]
     if book.unknown:
         notes.append(f"{book.unknown} jobs are left out, as nothing was known of their performance")

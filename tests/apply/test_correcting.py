@@ -1,4 +1,4 @@
-"""Corrections are noted with the job and carried out once, wherever the daemon dies; what follows is told by explain."""
+"""Corrections are noted with the job and carried out once, wherever the daemon dies; explain tells."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -44,8 +44,14 @@ def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
     site.submit("sleep", "500")
     site.until_state(JobState.RUNNING)
     unit = "job-1.1.0"
-    assert apply(site, Correct(job_id="job-1", step="resize", reason=WHY),
-                 Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY)) == []  # fmt: skip
+    assert (
+        apply(
+            site,
+            Correct(job_id="job-1", step="resize", reason=WHY),
+            Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY),
+        )
+        == []
+    )
     assert resources(site) == MORE
     assert site.scene.engine._units[unit].spec.resources == MORE
     assert [(e.fields["vcpus"], e.fields["rank"]) for e in site.events(EventKind.UNIT_RESIZED)] == [(1.5, 0)]
@@ -71,8 +77,11 @@ def test_a_resize_whose_reply_is_lost_is_told_again(site: Deployment) -> None:
     site.until_state(JobState.RUNNING)
     machine = site.scene.store.live().instances[0].id
     site.scene.engine.silence(machine)
-    apply(site, Correct(job_id="job-1", step="resize", reason=WHY),
-          Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY))  # fmt: skip
+    apply(
+        site,
+        Correct(job_id="job-1", step="resize", reason=WHY),
+        Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY),
+    )
     assert [intent.token for intent in site.scene.store.live().intents] == ["resize:job-1.1.0"]
     site.scene.engine.unsilence(machine)
     site.until(lambda: site.scene.store.live().intents == ())
@@ -112,9 +121,7 @@ def test_a_rank_that_runs_is_not_placed_twice(site: Deployment) -> None:
 def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: MakeDeployment) -> None:
     """A job too slow for its deadline beside room: it is resized once, and a new daemon does not begin anew."""
     site = make(cloud={"persist": True}, policy={"timing": {"sample_every_s": 5}})
-    site.submit(
-        "sleep", "5000", target=BatchTarget(finish_within_s=1500.0), progress=ProgressHook(file="progress")
-    )
+    site.submit("sleep", "5000", target=BatchTarget(finish_within_s=1500.0), progress=ProgressHook(file="progress"))
     site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
     site.until(lambda: site.job().corrections, cycles=200, step_s=2.0)
     [made] = site.job().corrections

@@ -191,7 +191,7 @@ def build(
     engine = FakeRunner([cloud], clock)
     calls = ("offers", "launch", "instances", "terminate")
     provider = cast(Provider, crash.around(provider_of(cloud), calls, "provider"))
-    verbs = ("observe", "start", "stop", "renew", "logs", "forget")
+    verbs = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
     runner = cast(Runner, crash.around(engine, verbs, "runner"))
     logs = LogArchive(folder=home / "logs")
     logs.folder.mkdir(exist_ok=True)

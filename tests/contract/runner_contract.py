@@ -463,37 +463,6 @@ class RunnerContract(ContractSuite):
         assert used_s == sorted(used_s) and used_s[-1] > used_s[0]
         assert used_s[-1] <= (seen[-1].at - bench.until_running(unit).started_at + 1) * 1.5  # type: ignore[operator]
 
-    @needs(RunnerAbility.RESIZE)
-    def test_resized_unit_uses_as_much_as_it_may_from_then_on(self, bench: RunnerBench) -> None:
-        unit = bench.started(BURNS_CPU, resources=replace(bench.unit_resources, vcpus=0.1))
-        bench.until_running(unit)
-        wanted = {unit.id: (unit.instance_id, replace(bench.unit_resources, vcpus=1.0))}
-        for _ in range(2):
-            assert [each.outcome for each in bench.runner.resize(wanted).values()] == ["resized"]
-        first: list[UnitSample] = []
-
-        def faster() -> bool:
-            sample = bench.sample(unit)
-            if sample is None or sample.cpu_s is None:
-                return False
-            first.append(sample)
-            ran_s, used_s = sample.at - first[0].at, sample.cpu_s - (first[0].cpu_s or 0.0)
-            return ran_s > 0 and used_s > 0.25 * ran_s
-
-        assert bench.until(faster, bench.patience_s)
-
-    def test_resize_of_what_does_not_run_is_refused(self, bench: RunnerBench) -> None:
-        unit = bench.started("exit 0")
-        bench.until_ended(unit)
-        never = bench.unit("exit 0")
-        wanted = {each.id: (each.instance_id, bench.unit_resources) for each in (unit, never)}
-        assert [each.outcome for each in bench.runner.resize(wanted).values()] == ["refused", "refused"]
-
-    def test_resize_on_a_machine_that_never_registered_is_unknown(self, bench: RunnerBench) -> None:
-        unit = bench.unit("exit 0", instance_id="inst-never-registered")
-        found = bench.runner.resize({unit.id: (unit.instance_id, bench.unit_resources)})
-        assert [each.outcome for each in found.values()] == ["unknown"]
-
     def test_progress_is_read_from_its_file(self, bench: RunnerBench) -> None:
         unit = bench.started(HALF_DONE, progress=ProgressHook(file="progress"))
 

@@ -9,13 +9,14 @@ from hcloud.engine.fake import FakeRunner, work_from
 from providers.mock import MockProvider
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.provider_contract import ProviderContract
+from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import SCRIPTS, RunnerContract
 from tests.contract.test_provider_mock import SETTINGS, MockBench
 from tests.contract.test_runner_fake import FakeBench
 from tests.providers import broken
 
 
-class WholeContract(RunnerContract, ProfilingContract):
+class WholeContract(RunnerContract, ProfilingContract, ResizeContract):
     """All that a Runner must do."""
 
 

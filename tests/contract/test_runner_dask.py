@@ -15,6 +15,7 @@ from hcloud.model import InstanceId
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
 from tests.contract.profiling_contract import ProfilingContract
+from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import RunnerAbility, RunnerBench, RunnerContract
 from tests.engine.site import Site
 from tests.waiting import wait_until
@@ -134,7 +135,7 @@ def numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-class TestDaskRunner(RunnerContract, ProfilingContract):
+class TestDaskRunner(RunnerContract, ProfilingContract, ResizeContract):
     """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
 
     abilities = frozenset(RunnerAbility)

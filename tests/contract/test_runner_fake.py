@@ -13,6 +13,7 @@ from hcloud.provider import LaunchRequest, Runner
 from providers.mock import MockProvider
 from tests.contract.benches import VirtualTime
 from tests.contract.profiling_contract import ProfilingContract
+from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import SCRIPTS, RunnerAbility, RunnerBench, RunnerContract
 
 OWNER = "hcloud-contract"
@@ -73,7 +74,7 @@ class FakeBench(VirtualTime, RunnerBench):
         return self.cloud.launch(request).provider_id
 
 
-class TestFakeRunnerInMemory(RunnerContract, ProfilingContract):
+class TestFakeRunnerInMemory(RunnerContract, ProfilingContract, ResizeContract):
     abilities: ClassVar = frozenset(RunnerAbility) - {RunnerAbility.RESTART}
 
     @pytest.fixture
@@ -81,7 +82,7 @@ class TestFakeRunnerInMemory(RunnerContract, ProfilingContract):
         return FakeBench(tmp_path, {})
 
 
-class TestFakeRunnerWrittenDown(RunnerContract, ProfilingContract):
+class TestFakeRunnerWrittenDown(RunnerContract, ProfilingContract, ResizeContract):
     abilities: ClassVar = frozenset(RunnerAbility)
 
     @pytest.fixture

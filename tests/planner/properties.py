@@ -18,7 +18,6 @@ from hcloud.model import (
     Job,
     JobState,
     Market,
-    free_capacity,
 )
 from hcloud.planner import make_plan
 from hcloud.planner.plan import (
@@ -35,6 +34,7 @@ from hcloud.planner.plan import (
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Caps, Disruption, Policy
 from tests.planner.apply_model import apply_ideally
+from tests.strategies_planner import free_capacity
 
 Planner = Callable[[Snapshot, Policy], Plan]
 A = TypeVar("A", bound=Action)

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hcloud.known import Classification
-from hcloud.model import Instance, InstanceState, Job, Market, Offer, free_capacity
+from hcloud.model import Instance, InstanceState, Job, Market, Offer
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy, Provisioning
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import Case, Planner, honest
+from tests.strategies_planner import free_capacity
 
 
 # ----------------------------------------------------------------------------------------------------- what is paid for

@@ -236,8 +236,9 @@ def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
 # --------------------------------------------------------------------------------------------------------------- phases
 def test_a_share_of_long_running_jobs_is_looked_at_for_a_change_of_phase() -> None:
     fleet = [busy(n) for n in range(1, 61)]
-    jobs = [replace(started(running(n, on, asks=hooked(9e4)), 700.0), application="app")
-            for n, on in enumerate(fleet, 1)]  # fmt: skip
+    jobs = [
+        replace(started(running(n, on, asks=hooked(9e4)), 700.0), application="app") for n, on in enumerate(fleet, 1)
+    ]
     policy = Policy(correction=Policies(max_per_cycle=100))
     at = with_samples(scene(*jobs, *fleet), {job.id: [samples((0.0006,) * 12)] for job in jobs})
     at = replace(at, applications={"app": classified(0.0004)})
@@ -299,7 +300,9 @@ def noise_moves_nobody(planner: Planner, paces: tuple[float, ...]) -> None:
     every = samples(paces, until=NOW, vcpus_used=1.0)
     for seen in range(8, len(every), 2):
         now, done = every[seen].at, every[seen].values["progress"]
-        asks = hooked(0.0, target=replace(hooked().target, finish_within_s=None, finish_by_at=now + (1 - done) / TARGET))
+        asks = hooked(
+            0.0, target=replace(hooked().target, finish_within_s=None, finish_by_at=now + (1 - done) / TARGET)
+        )
         job = started(running(1, here, asks=asks), 700.0)
         window = every[max(0, seen - 29) : seen + 1]
         at = with_samples(scene(job, neighbour(2, here, ago_s=650.0), here, free), {"job-1": [window]})
@@ -316,8 +319,10 @@ def test_noise_moves_nobody(paces: tuple[float, ...]) -> None:
 
 def believes_the_last_readings(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: takes the mean of the last readings for certain."""
-    last = {name: replace(each, ranks={rank: seen[-4:] for rank, seen in each.ranks.items()})
-            for name, each in snapshot.watched.items()}  # fmt: skip
+    last = {
+        name: replace(each, ranks={rank: seen[-4:] for rank, seen in each.ranks.items()})
+        for name, each in snapshot.watched.items()
+    }
     loose = replace(policy.correction, readings=3, confidence=0.9, margin=0.01)
     return honest(replace(snapshot, watched=last), replace(policy, correction=loose))
 

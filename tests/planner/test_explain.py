@@ -1,5 +1,7 @@
 """The story of a job: in order, with the numbers, and of the right machines only."""
 
+from dataclasses import replace
+
 from hcloud.model import Event, EventKind, InstanceState
 from hcloud.planner.explain import tell_story
 from tests.planner.scenes import NOW, machine, running
@@ -98,3 +100,30 @@ def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
     assert "needs quality 0.71 (class 7); nearest are gzip (90%)" in classified.text
     assert "reached 8 progress/s on mock/small; predicted were 12 (10 to 14), +50 %: outside" in predicted.text
     assert "not have the machine to itself" in predicted.text
+
+
+def test_corrections_are_told_and_cost_follows_the_size() -> None:
+    corrected = _event(1000, EventKind.CORRECTION, job="job-1", step="resize", code="correct_resize", text="too slow")
+    resized = _event(
+        1806, EventKind.UNIT_RESIZED, job="job-1", on="inst-1", attempt="job-1.1", rank=0, vcpus=2.0, memory_mib=512
+    )
+    drained = _event(
+        1900, EventKind.INSTANCE_STATE, on="inst-1", code="misbehaved", text="delivered 50 %", to="draining"
+    )
+    events = [replace(e, fields={**e.fields, "attempt": "job-1.1"}) for e in EVENTS]
+    lines = tell_story(running(1, machine(1)), [*events, corrected, resized, drained], [machine(1)])
+    told = {line.code: line for line in lines}
+    assert told["correct_resize"].text == "corrected (resize): too slow"
+    assert told["resized"].text.startswith("rank 0 holds 2.0 vCPU")
+    assert told["misbehaved"].text == "inst-1: delivered 50 %"
+    # Half an hour of half the machine, half an hour of all of it, at $0.1/h.
+    assert told["cost"].numbers["cost_usd"] == 0.075
+
+
+def test_what_there_was_to_choose_from_is_told() -> None:
+    given = ["mock/small|0.1|1.2|1|1.4|", "mock/tiny|0.05||||no room"]
+    placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
+    [line] = [each for each in tell_story(running(1, machine(1)), [placed], []) if each.code == "placed"]
+    assert line.text.endswith(
+        "a rank there: mock/small at $0.1/h, expected 1.2 (1 to 1.4)/s; instead of mock/tiny at $0.05/h: no room"
+    )

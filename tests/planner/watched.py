@@ -30,9 +30,7 @@ def samples(
 def with_samples(snapshot: Snapshot, measured: Mapping[str, Sequence[tuple[Sampled, ...]]]) -> Snapshot:
     """The snapshot in which jobs were measured so, by rank."""
     attempts = {job.id: job.attempt.id for job in snapshot.jobs if job.attempt is not None}
-    watched = {
-        name: Watched(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()
-    }
+    watched = {name: Watched(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()}
     return replace(snapshot, watched=watched)
 
 

@@ -152,7 +152,7 @@ class ResizesInVain(FakeRunner):
     """Says that it changed bounds, and does not."""
 
     def _bounded(self, unit_id: UnitId, instance_id: InstanceId, resources: Any) -> Any:
-        unit, result = super()._bounded(unit_id, instance_id, resources)
+        _, result = super()._bounded(unit_id, instance_id, resources)
         return None, result
 
 

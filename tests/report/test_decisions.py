@@ -12,13 +12,33 @@ DAY = 86_400.0
 
 def placed(story: Story, job: int, at: float, *candidates: str, attempt: int = 1, ranks: int = 1) -> None:
     held = [f"inst-1:{rank}:1.0:512" for rank in range(ranks)]
-    story.add(EventKind.ATTEMPT_PLACED, at, job_id=f"job-{job}", user="ann", attempt=f"job-{job}.{attempt}",
-              allocations=held, candidates=list(candidates))  # fmt: skip
+    story.add(
+        EventKind.ATTEMPT_PLACED,
+        at,
+        job_id=f"job-{job}",
+        user="ann",
+        attempt=f"job-{job}.{attempt}",
+        allocations=held,
+        candidates=list(candidates),
+    )
 
 
 def measured(story: Story, job: int, at: float, column: str, value: float, application: str = "app") -> None:
-    story.add(EventKind.PREDICTION, at, job_id=f"job-{job}", user="ann", application=application, question="run",
-              instance_type=column, nodes=1, vcpus=1.0, predicted=1.0, low=1.0, high=1.0, measured=value)  # fmt: skip
+    story.add(
+        EventKind.PREDICTION,
+        at,
+        job_id=f"job-{job}",
+        user="ann",
+        application=application,
+        question="run",
+        instance_type=column,
+        nodes=1,
+        vcpus=1.0,
+        predicted=1.0,
+        low=1.0,
+        high=1.0,
+        measured=value,
+    )
 
 
 @pytest.fixture
@@ -28,8 +48,14 @@ def story() -> Story:
     told = Story()
     for job in (1, 2, 3):
         told.submit(job, 0.0, **({"deadline_at": 3000.0} if job == 1 else {}))
-    placed(told, 1, 0.0, "mock/small|0.1|1.0|0.9|1.1|", "mock/large|0.4|3.0|2.0|4.0|no room",
-           "mock/new|0.05|0.5|0.4|0.6|not there yet, 30 s to start")  # fmt: skip
+    placed(
+        told,
+        1,
+        0.0,
+        "mock/small|0.1|1.0|0.9|1.1|",
+        "mock/large|0.4|3.0|2.0|4.0|no room",
+        "mock/new|0.05|0.5|0.4|0.6|not there yet, 30 s to start",
+    )
     placed(told, 2, 0.0, "mock/large|0.4|3.0|2.0|4.0|", "mock/small|0.1|1.0|0.9|1.1|ranked after")
     placed(told, 3, 0.0, "mock/small|0.1||||")
     for job in (1, 2, 3):
@@ -39,6 +65,9 @@ def story() -> Story:
     measured(told, 1, 3600.0, "mock/small", 0.5)
     told.finish(1, 3600.0, run_s=3600.0)
     told.finish(3, DAY + 10.0, run_s=10.0)
+    told.submit(4, DAY, tags={"hcloud.profile": "job-3"})
+    placed(told, 4, DAY, "mock/small|0.1||||")
+    told.finish(4, DAY + 10.0, run_s=10.0)
     return told
 
 

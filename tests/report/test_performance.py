@@ -198,7 +198,8 @@ def test_what_cannot_be_reported_is_said_in_one_sentence(asked: dict[str, Any], 
 
 def test_report_goes_through_json_and_csv(story: Story) -> None:
     for name in REPORT_NAMES:
-        for by in ("question", "day") if name == "accuracy" else ("job", "tag:cost_usd", "day"):
+        own = {"accuracy": ("question", "day"), "decisions": ("job", "constraint", "day")}
+        for by in own.get(name, ("job", "tag:cost_usd", "day")):
             table = build_report(name, iter(story.events), 1000.0, by=by)
             assert ReportTable.from_json(table.to_json()) == table
             header, *lines = table.to_csv().splitlines()
