@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,13 +17,13 @@ from hcloud.config import load_policy, read_documents
 from hcloud.errors import BadInput
 from hcloud.policy import Policy
 from hcloud.shipped import path as shipped_path
+from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 
-FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
 CLOUD: Mapping[str, object] = {
     "zones": ["east-1a"],
     "reserved_default": 0,
@@ -142,7 +141,7 @@ def _cloud(file: Path | None, reserved: str, policy: Policy, workload: Workload)
 
 def _reserved(
     reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]
-) -> Mapping[object, object]:
+) -> Mapping[Any, Any]:
     """Return reserved machines by type: as given, or the cloud's own, or what a strategy buys for this very load
     (HCloud §8.4) of the largest type.
     """
@@ -150,30 +149,11 @@ def _reserved(
     if reserved == "none":
         return {}
     if reserved == "auto":
-        return own if isinstance(own, Mapping) else _bought(policy, workload, cloud)
+        return own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)
     name, _, count = reserved.partition("=")
     if not (name and count.isdigit()):
         raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
     return {name: int(count)}
-
-
-def _bought(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[object, object]:
-    cores, strategy = workload.cores(), policy.provisioning.strategy
-    wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
-    types = cloud.get("types")
-    sizes = {
-        str(name): float(size["vcpus"])
-        for name, size in (types.items() if isinstance(types, Mapping) else ())
-        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float))  # others are refused later
-    } or {FULL_SERVER: FULL_SERVER_VCPUS}
-    name, vcpus = max(sizes.items(), key=lambda each: each[1])
-    count = math.ceil(wanted / vcpus) if strategy == "sr" else math.floor(wanted / vcpus)
-    return {name: count} if count else {}
-
-
-def _steady(cores: Sequence[float]) -> float:
-    """The least load after the first jobs have come: the tenth percentile, so that one idle minute does not decide."""
-    return sorted(cores)[len(cores) // 10]
 
 
 def _simulated(setting: Setting) -> Outcome:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from hcloud.errors import BadInput
 from hcloud.model import Market, Offer
+from hcloud.policy import Policy
+from hcloud.simulator.workload import Workload
 
+FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
+"""The mock provider's largest type."""
 P95_OF_TYPICAL_BOOT = 4.0
 """A slow boot beside a typical one, where only the typical one is known."""
 
@@ -62,3 +67,25 @@ def _part_of_on_demand(market: Market, offers: Sequence[Offer]) -> float | None:
         if offer.market is market and (price := whole.get((offer.zone, offer.instance_type.name)))
     ]
     return min(1.0, median(parts)) if parts else None
+
+
+def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[str, int]:
+    """Return the reserved machines by type that a strategy buys knowing this very load (HCloud §8.4): of the largest
+    type, for the peak and 15 % (sr), for the steady part (hf, hm), or none.
+    """
+    cores, strategy = workload.cores(), policy.provisioning.strategy
+    wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
+    types = cloud.get("types")
+    sizes = {
+        str(name): float(size["vcpus"])
+        for name, size in (types.items() if isinstance(types, Mapping) else ())
+        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float))  # others are refused later
+    } or {FULL_SERVER: FULL_SERVER_VCPUS}
+    name, vcpus = max(sizes.items(), key=lambda each: each[1])
+    count = math.ceil(wanted / vcpus) if strategy == "sr" else math.floor(wanted / vcpus)
+    return {name: count} if count else {}
+
+
+def _steady(cores: Sequence[float]) -> float:
+    """The least load after the first jobs have come: the tenth percentile, so that one idle minute does not decide."""
+    return sorted(cores)[len(cores) // 10]
