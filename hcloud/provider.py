@@ -98,7 +98,11 @@ class Listing:
 
 
 class Provider(Protocol):
-    """A place that rents machines. Built by its entry point as ``factory(name, settings, clock, owner, state_dir)``."""
+    """A place that rents machines. Built by its entry point as ``factory(name, settings, clock, owner, state_dir)``.
+
+    One that takes several launches at the same time says how many in an attribute ``launches_at_once``; without it the
+    launches of a plan are made one after the other.
+    """
 
     name: str
 

@@ -132,8 +132,8 @@ class Applier:
             self.units.drive_resizes(due[IntentKind.RESIZE], lease)
         if due[IntentKind.TERMINATE]:
             self.machines.drive_terminates(due[IntentKind.TERMINATE], lease)
-        for intent in due[IntentKind.LAUNCH]:
-            self.machines.drive_launch(intent, policy, lease)
+        if due[IntentKind.LAUNCH]:
+            self.machines.drive_launches(due[IntentKind.LAUNCH], policy, lease)
         if due[IntentKind.START]:
             self.units.drive_starts(due[IntentKind.START], lease)
         return sum(map(len, due.values()))
@@ -192,9 +192,10 @@ class Applier:
 
         done, launched = self._record(actions, refused, lease, record)
         intents = {intent.token: intent for intent in self.store.live().intents}
-        for instance in launched:  # in the plan's order: where room is scarce, who came first gets it
-            if instance.token in intents:
-                self.machines.drive_launch(intents[instance.token], policy, lease)
+        # In the plan's order: where room is scarce, who came first gets it.
+        begun = [intents[instance.token] for instance in launched if instance.token in intents]
+        if begun:
+            self.machines.drive_launches(begun, policy, lease)
         return list(done)
 
     def _places(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hcloud.apply.records import change_instance, change_job, reason_fields
+from hcloud.apply.sending import Answer, send_launches
 from hcloud.clock import Clock
 from hcloud.errors import (
     InsufficientCapacity,
@@ -95,27 +97,39 @@ class MachineActions:
             reason=action.reason.text,
         )
 
-    def drive_launch(self, intent: Intent, policy: Policy, lease: Lease | None) -> None:
-        """Carry out one launch intent, now or again, and record what became of it."""
-        instance = self.store.instance(intent.subject)
-        if instance.state is not InstanceState.REQUESTED:
+    def drive_launches(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None) -> None:
+        """Carry out launch intents, now or again, several at once; record what became of each in their order.
+
+        Those for which no time was left stay open: the next cycle goes on with them.
+        """
+        orders = [(intent, self.store.instance(intent.subject)) for intent in intents]
+        wanted = [each for each in orders if each[1].state is InstanceState.REQUESTED]
+        for intent in (intent for intent, instance in orders if instance.state is not InstanceState.REQUESTED):
             with self.store.transaction(self.clock.now(), lease) as txn:
                 txn.close_intent(intent.token)
+        answers = send_launches(self.providers, [self._request(instance) for _, instance in wanted], self.clock)
+        with closing(answers):
+            for (intent, instance), answer in zip(wanted, answers, strict=True):
+                self._record_answer(intent, instance, answer, policy, lease)
+
+    def _record_answer(
+        self, intent: Intent, instance: Instance, answer: Answer, policy: Policy, lease: Lease | None
+    ) -> None:
+        if answer is None:
+            return
+        if isinstance(answer, (Throttled, ProviderUnavailable, OutcomeUnknown)):
+            self._postpone(intent, instance, answer, lease)
             return
         earlier = self._backoff_of(instance.offer)
-        try:
-            cloud = self.providers[instance.offer.provider].launch(self._request(instance))
-        except (Throttled, ProviderUnavailable, OutcomeUnknown) as trouble:
-            self._postpone(intent, instance, trouble, lease)
-        except ProviderError as refusal:
+        if isinstance(answer, ProviderError):
             failures = (earlier.failures if earlier else 0) + 1
-            self._give_up(intent, instance, refusal, policy.stockout.backoff_after_s(failures), failures, lease)
-        else:
-            with self.store.transaction(self.clock.now(), lease) as txn:
-                adopt(txn, instance.id, cloud)
-                if earlier is not None:
-                    txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
-                txn.close_intent(intent.token)
+            self._give_up(intent, instance, answer, policy.stockout.backoff_after_s(failures), failures, lease)
+            return
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            adopt(txn, instance.id, answer)
+            if earlier is not None:
+                txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
+            txn.close_intent(intent.token)
 
     def _request(self, instance: Instance) -> LaunchRequest:
         return LaunchRequest(

@@ -27,6 +27,7 @@ class GceProvider:
         self.name, self.owner = name, owner
         self.settings: GceSettings = parse_settings(name, settings)
         refuse_missing_prices(name, self.settings)
+        self.launches_at_once = self.settings.launches_at_once
         self._clock = clock
         self._lock = threading.Lock()
         self._built: ComputeProject | None = None

@@ -90,6 +90,7 @@ class GceSettings(_Section):
     not offered. Where it is not given, it is the catalogue's.
     ``image`` needs cloud-init. ``credentials``: ``default`` (application default credentials), ``anonymous`` (for
     emulators) or the path of a key file. ``system_memory_mib`` is kept back from jobs for the system and the worker.
+    ``launches_at_once``: how many launches are under way at the same time.
     ``longest_run_s`` is when Compute Engine itself deletes a machine whatever happens: its own limit cannot be moved
     while a machine runs, so a machine's earlier expiry is kept by its worker, which hears of renewals.
     """
@@ -120,6 +121,7 @@ class GceSettings(_Section):
     read_tries: int = Field(3, ge=1, le=10)
     operation_wait_s: float = Field(10.0, ge=0)
     operation_poll_s: float = Field(1.0, gt=0)
+    launches_at_once: int = Field(8, ge=1, le=32)
     list_lag_s: float = Field(30.0, ge=0)
 
     @property
