@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +49,8 @@ Owner = tuple[Job, Allocation]
 SLOW_POLL_S = 30.0
 """How often a provider is listed while none of its machines is silent or on its way up or down."""
 UNIT_MISSING_S = 60.0
+SAME_NOTICE_S = 5.0
+"""A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
@@ -326,7 +329,7 @@ def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterato
                 txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
 
         yield ready
-    if worker.preempt_at is not None and instance.preempt_at is None:
+    if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - SAME_NOTICE_S:
         yield _notice(instance.id, worker.preempt_at)
 
 

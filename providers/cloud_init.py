@@ -27,6 +27,8 @@ PREEMPT_FILE = "/run/hcloud/preempt.json"
 CREDENTIAL_FILES = ("ca.pem", "worker.pem", "worker.key")
 GUARD_GRACE_S = 60
 """How long after its expiry a machine is switched off by its guard, should its worker not have done so."""
+STAGE_SHARE = 0.4
+"""Which part of the time to boot one step of the setup may take."""
 _UNREACHABLE_HOSTS = ("127.", "localhost", "0.0.0.0", "[::1]", "[::]")
 
 
@@ -37,6 +39,7 @@ class WorkerSetup:
     ``capacity`` is what its units may share. ``package`` is what pip installs where the image lacks the program
     ("": the image must have it), from ``package_index`` where given (a mirror). ``credential_command`` is a shell
     command on the machine that prints a JSON object of the files in CREDENTIAL_FILES ("": the image has them).
+    ``notice``: whose metadata service the worker watches; with ``heed_rebalance`` a mere recommendation counts too.
     """
 
     request: LaunchRequest
@@ -48,6 +51,7 @@ class WorkerSetup:
     credential_command: str = ""
     credential: Mapping[str, str] = field(default_factory=dict)
     notice: Literal["ec2", "gce", "none"] = "none"
+    heed_rebalance: bool = False
     boot_timeout_s: float = 900.0
 
 
@@ -70,7 +74,7 @@ def render_user_data(setup: WorkerSetup) -> str:
     return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
 
 
-SCRIPTS = ("setup", "guard", "notice")
+SCRIPTS = ("setup", "guard")
 
 
 def machine_env(setup: WorkerSetup) -> str:
@@ -80,11 +84,11 @@ def machine_env(setup: WorkerSetup) -> str:
         "EXPIRES_AT": str(round(setup.request.expires_at)),
         "GUARD_GRACE_S": str(GUARD_GRACE_S),
         "BOOT_TIMEOUT_S": str(round(setup.boot_timeout_s)),
+        "STAGE_TIMEOUT_S": str(max(30, round(setup.boot_timeout_s * STAGE_SHARE))),
         "PACKAGE": setup.package,
         "PACKAGE_INDEX": setup.package_index,
         "SYSTEM_PACKAGES": "yes" if setup.system_packages else "no",
         "CREDENTIAL_COMMAND": setup.credential_command,
-        "NOTICE": setup.notice,
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
@@ -109,8 +113,15 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
         "isolation": orders.isolation,
         "unit_uid_base": int(settings.pop("unit_uid_base", "61000")),
         "poweroff": ["systemctl", "poweroff"],
-        "settings": {**settings, "preempt_file": PREEMPT_FILE},
+        "settings": {**settings, "preempt_file": PREEMPT_FILE, **_watched(setup)},
     }
+
+
+def _watched(setup: WorkerSetup) -> dict[str, str]:
+    """Return which metadata service the worker watches."""
+    if setup.notice == "none":
+        return {}
+    return {"notice": setup.notice, **({"heed_rebalance": "yes"} if setup.heed_rebalance else {})}
 
 
 def reachable_address(address: str) -> str:

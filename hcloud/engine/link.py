@@ -23,7 +23,7 @@ from typing import Any
 import dask
 from distributed import Security, Worker
 
-from hcloud.engine import quiet
+from hcloud.engine import metadata, quiet
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import Changes
 from hcloud.engine.output import read_output
@@ -276,6 +276,7 @@ async def _connected_once(bootstrap: Bootstrap, host: Host) -> bool:
 async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...]) -> None:
     """Run the link until the supervisor is gone."""
     supervisor = SupervisorChannel(channel)
+    metadata.watch(bootstrap)
     connection = asyncio.create_task(keep_connected(bootstrap, Host(bootstrap, supervisor.ask, isolation)))
     reading = asyncio.create_task(supervisor.read())
     await asyncio.wait({connection, reading}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,14 +1,10 @@
 """The user data of a rented machine, and its scripts, run with stand-ins for the system's programs."""
 
 import gzip
-import http.server
 import json
 import os
-import shutil
 import subprocess
-import threading
 from base64 import b64decode
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +18,7 @@ from hcloud.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import LaunchRequest, WorkerBootstrap
 from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, read_credential, render_user_data
 from tests.house.tree import ROOT
-from tests.waiting import wait_until
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: no metadata asked for")
 SCRIPTS = ROOT / "deploy" / "cloud-init"
 NOW = 1_900_000_000
 OFFER = Offer(
@@ -143,7 +137,14 @@ def test_worker_understands_its_bootstrap_file(tmp_path: Path) -> None:
     assert orders.worker_port == 9100
     assert orders.capacity["vcpus"] == 4
     assert orders.poweroff == ("systemctl", "poweroff")
-    assert orders.settings == {"max_log_mib": "8", "preempt_file": PREEMPT_FILE}
+    assert orders.settings == {"max_log_mib": "8", "preempt_file": PREEMPT_FILE, "notice": "ec2"}
+
+
+def test_worker_is_told_whether_a_recommendation_to_leave_counts() -> None:
+    heedful = files_of(render_user_data(replace(SETUP, heed_rebalance=True)))["/etc/hcloud/bootstrap.json"][0]
+    assert json.loads(heedful)["settings"]["heed_rebalance"] == "yes"
+    quiet = files_of(render_user_data(replace(SETUP, notice="none")))["/etc/hcloud/bootstrap.json"][0]
+    assert "notice" not in json.loads(quiet)["settings"]
 
 
 def test_nothing_secret_can_be_read_by_all_on_the_machine() -> None:
@@ -167,7 +168,7 @@ def test_missing_key_is_named(tmp_path: Path) -> None:
         read_credential(str(tmp_path))
 
 
-@pytest.mark.parametrize("script", ["setup", "guard", "notice"])
+@pytest.mark.parametrize("script", ["setup", "guard"])
 def test_script_has_no_syntax_error(script: str) -> None:
     shell = (SCRIPTS / script).read_text().splitlines()[0].rpartition("/")[2].split()[-1]
     assert subprocess.run([shell, "-n", str(SCRIPTS / script)], check=False).returncode == 0
@@ -188,7 +189,6 @@ def test_setup_of_an_image_with_the_program_installs_nothing_and_disarms_the_dea
     assert host.calls() == [
         "systemctl daemon-reload",
         "systemctl enable --now hcloud-guard.service",
-        "systemctl enable --now hcloud-notice.service",
         "systemctl enable --now hcloud-worker.service",
         "systemctl stop hcloud-deadline.timer",
     ]
@@ -239,6 +239,35 @@ def test_setup_that_fails_leaves_the_deadline_armed(tmp_path: Path, changes: dic
     assert not any("deadline" in call for call in host.calls())
 
 
+@pytest.mark.parametrize(
+    ("hanging", "changes", "complaint"),
+    [
+        ("apt-get", {}, "took longer than 0.2 s: apt-get -q"),
+        ("pip", {}, "took longer than 0.2 s"),
+        ("credential", {"credential_command": "tail -f /dev/null"}, "the credential cannot be fetched"),
+        ("systemctl", {}, "took longer than 0.2 s: systemctl daemon-reload"),
+    ],
+)
+def test_step_that_hangs_ends_the_setup_and_is_named(
+    tmp_path: Path, hanging: str, changes: dict[str, Any], complaint: str
+) -> None:
+    host = Host(tmp_path, render_user_data(replace(SETUP, **changes)))
+    environment = host.root / "etc/hcloud/machine.env"
+    environment.write_text(environment.read_text() + "STAGE_TIMEOUT_S=0.2\n")
+    if hanging in ("credential", "systemctl"):
+        with_program(host)
+    for name in ("python3.13", "python3.12", "python3.11"):
+        pip = "#!/bin/sh\\nexec tail -f /dev/null\\n"
+        host.program(name, f'mkdir -p "$3/bin"; printf \'{pip}\' >"$3/bin/pip"; chmod +x "$3/bin/pip"')
+    host.program("sleep", ":")
+    if hanging in ("apt-get", "systemctl"):
+        host.program(hanging, "exec tail -f /dev/null")
+    done = host.run("setup")
+    assert done.returncode != 0
+    assert complaint in done.stderr
+    assert not any("deadline" in call for call in host.calls())
+
+
 def test_machine_without_a_worker_has_only_its_guard(tmp_path: Path) -> None:
     host = Host(tmp_path, render_user_data(replace(SETUP, request=replace(SETUP.request, bootstrap=None))))
     assert host.run("setup").returncode == 0
@@ -276,79 +305,3 @@ def test_guard_heeds_what_the_worker_was_told_last(host: Host) -> None:
 def test_guard_switches_off_where_no_worker_comes_up(host: Host) -> None:
     assert guard_says(host, uptime_s=899) == ""
     assert "no worker came up within 900 s" in guard_says(host, uptime_s=900)
-
-
-# ----------------------------------------------------------------------------------------------------------- the notice
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """EC2's metadata service, version 2 only; ``answers`` by path."""
-
-    answers: dict[str, str]
-
-    def do_PUT(self) -> None:
-        self._send("token-of-metadata" if self.path == "/latest/api/token" else None)
-
-    def do_GET(self) -> None:
-        known = self.headers.get("X-aws-ec2-metadata-token") == "token-of-metadata"
-        known = known or self.headers.get("Metadata-Flavor") == "Google"
-        self._send(self.answers.get(self.path) if known else None)
-
-    def _send(self, text: str | None) -> None:
-        self.send_response(200 if text is not None else 404)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def metadata() -> Iterator[tuple[str, dict[str, str]]]:
-    answers: dict[str, str] = {}
-    handler = type("Answering", (Metadata,), {"answers": answers})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def until_noticed(host: Host, url: str) -> None:
-    """Look again and again, as the service does: on a busy machine an answer may come too late for one look."""
-
-    def noticed() -> bool:
-        host.run("notice", "--once", METADATA_URL=url)
-        return (host.root / "run/hcloud/preempt.json").exists()
-
-    wait_until(noticed, timeout_s=60)
-
-
-@needs_curl
-def test_interruption_in_the_metadata_becomes_the_workers_notice(
-    host: Host, metadata: tuple[str, dict[str, str]]
-) -> None:
-    url, answers = metadata
-    notice = host.root / "run/hcloud/preempt.json"
-    host.run("notice", "--once", METADATA_URL=url)
-    assert not notice.exists()
-    answers["/latest/meta-data/spot/instance-action"] = '{"action": "terminate", "time": "2030-03-17T17:46:40Z"}'
-    until_noticed(host, url)
-    assert json.loads(notice.read_text()) == {"preempt_at": NOW}
-
-
-def test_metadata_that_does_not_answer_is_no_notice(host: Host) -> None:
-    host.run("notice", "--once", METADATA_URL="http://127.0.0.1:9")
-    assert not (host.root / "run/hcloud/preempt.json").exists()
-
-
-@needs_curl
-def test_preemption_on_gce_becomes_a_notice(tmp_path: Path, metadata: tuple[str, dict[str, str]]) -> None:
-    host = Host(tmp_path, render_user_data(replace(SETUP, notice="gce")))
-    url, answers = metadata
-    answers["/computeMetadata/v1/instance/preempted"] = "FALSE"
-    host.run("notice", "--once", METADATA_URL=url)
-    assert not (host.root / "run/hcloud/preempt.json").exists()
-    answers["/computeMetadata/v1/instance/preempted"] = "TRUE"
-    until_noticed(host, url)
-    assert "preempt_at" in json.loads((host.root / "run/hcloud/preempt.json").read_text())
