@@ -11,13 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from hcloud.classifier.applications import is_profiled, measured_of, row_name, scale_of
+from hcloud.classifier.applications import LEAST_SPREAD, is_profiled, measured_of, row_name, scale_of
 from hcloud.classifier.classify import Classifier, FittedClassifier
-from hcloud.classifier.library import Library
+from hcloud.classifier.library import Library, Question
+from hcloud.classifier.rows import Scale
 from hcloud.known import Application, Classification, Estimate
 
-REFIT_SHARE = 0.05
+REFIT_SHARE = 0.2
 """Fit again when this part of the fitted rows is new or has changed since."""
+SETTLED = LEAST_SPREAD
+"""A row counts as changed when a cell has moved by more than many measurements can make sure of: nearly every job that
+ends moves one a little, and neither fitting nor classifying again would tell more."""
 CLASSIFIED_AT_ONCE = 10
 """Applications classified in one call; the others keep what was believed of them, or come next time."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
@@ -49,7 +53,9 @@ class Book:
     _fitted: FittedClassifier | None = None
     _fit_number: int = 0
     _changed: set[str] = field(default_factory=set)
-    _beliefs: dict[str, tuple[int, int, Classification]] = field(default_factory=dict)
+    _fitted_rows: dict[str, Application] = field(default_factory=dict)
+    _beliefs: dict[str, tuple[int, Application, Classification]] = field(default_factory=dict)
+    _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
 
     def follow(self, rows: Mapping[str, Application]) -> None:
         """Take in all rows as they are now; costs nothing where none has changed."""
@@ -59,7 +65,7 @@ class Book:
             before = self._rows.get(name)
             if before is None or before.revision != row.revision:
                 self._programs.setdefault(row.program, {})[name] = row
-                if is_profiled(row) or (before is not None and is_profiled(before)):
+                if is_profiled(row) and _moved(self._fitted_rows.get(name), row):
                     self._changed.add(name)
                 if before is not None and before.runs != row.runs:
                     self.surprises += self._surprises(before, row)
@@ -77,28 +83,36 @@ class Book:
             row = self._rows.get(row_name(key))
             if row is None or not row.cells:
                 continue
-            number, revision, belief = self._beliefs.get(row.name, (0, -1, None))
-            if belief is None or ((number, revision) != (self._fit_number, row.revision) and left > 0):
+            number, seen, belief = self._beliefs.get(row.name, (0, None, None))
+            if belief is None or ((number != self._fit_number or _moved(seen, row)) and left > 0):
                 if left <= 0:
                     continue
                 left -= 1
                 belief = _widened(replace(fitted.classify(measured_of(row)), measure=row.measure), row)
-                self._beliefs[row.name] = (self._fit_number, row.revision, belief)
-            found[key] = _scaled(belief, scale_of(row, key))
+                self._beliefs[row.name] = (self._fit_number, row, belief)
+            found[key] = self._at_scale(key, belief, scale_of(row, key))
         return found
+
+    def _at_scale(self, key: str, belief: Classification, scale: float) -> Classification:
+        """Return a belief at a scale: the same object as long as both are the same."""
+        known = self._scaled.get(key)
+        if known is None or known[0] is not belief or known[1] != scale:
+            known = self._scaled[key] = (belief, scale, _scaled(belief, scale))
+        return known[2]
 
     def _fit(self) -> FittedClassifier:
         """Return the fitted classifier, renewed where enough rows have changed."""
         if self._fitted is None or len(self._changed) > REFIT_SHARE * len(self._fitted.library.known):
-            own = {name: measured_of(row) for name, row in self._rows.items() if is_profiled(row)}
+            self._fitted_rows = {name: row for name, row in self._rows.items() if is_profiled(row)}
+            own = {name: measured_of(row) for name, row in self._fitted_rows.items()}
             self._fitted = self.classifier.fit(Library(known={**self.library.known, **own}))
             self._fit_number += 1
             self._changed.clear()
         return self._fitted
 
     def _surprises(self, before: Application, after: Application) -> Iterator[Surprise]:
-        _, revision, belief = self._beliefs.get(before.name, (0, -1, None))
-        if belief is None or revision != before.revision or before.measure is not after.measure:
+        _, seen, belief = self._beliefs.get(before.name, (0, None, None))
+        if belief is None or _moved(seen, before) or before.measure is not after.measure:
             return
         answers: dict[str, Mapping[str, Estimate]] = {
             "type": belief.by_type,
@@ -115,6 +129,34 @@ class Book:
                     yield Surprise(
                         application=after, question=question, column=column, estimate=estimate, measured=value
                     )
+
+
+def _moved(then: Application | None, now: Application) -> bool:
+    """Return whether a row says something else than it did ``then``; see SETTLED."""
+    if then is now:
+        return False
+    if then is None or then.measure is not now.measure or then.type_column != now.type_column:
+        return True
+    return _cells_moved(then.cells, now.cells, as_ratio=True) or _cells_moved(then.spreads, now.spreads, as_ratio=False)
+
+
+def _cells_moved(
+    then: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]], *, as_ratio: bool
+) -> bool:
+    for question, columns in now.items():
+        before, score = then.get(question, {}), Question(question).scale is Scale.SCORE
+        if columns is before:
+            continue
+        for column, value in columns.items():
+            known = before.get(column)
+            if known is None:
+                return True
+            if value != known:
+                ratio = as_ratio and not score
+                apart = abs(math.log(value / known)) if ratio else abs(value - known) / (100.0 if score else 1.0)
+                if apart > SETTLED:
+                    return True
+    return False
 
 
 def _widened(belief: Classification, row: Application) -> Classification:

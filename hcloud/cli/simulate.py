@@ -162,7 +162,7 @@ def _simulated(setting: Setting) -> Outcome:
         with simulated(setting, Path(made)) as simulation, _progress(setting) as watch:
             commitments = simulation.commitments()
             simulation.run(watch)
-            return outcome_of(setting.policy.name, simulation.events, commitments)
+            return outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
 
 
 @contextmanager

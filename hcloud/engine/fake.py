@@ -141,10 +141,13 @@ class FakeRunner:
             return frozenset(asked)
 
     def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
-        """Bound running units anew; their work goes on at the same pace."""
+        """Bound running units anew; their work goes on, at the pace their surroundings give them now."""
         with self._hold():
             results = {each: self._bounded(each, *wanted) for each, wanted in units.items()}
-            self._put(*(unit for unit, _ in results.values() if unit is not None))
+            bounded = [unit for unit, _ in results.values() if unit is not None]
+            self._put(*bounded)
+            for instance_id in dict.fromkeys(unit.instance_id for unit in bounded):
+                self._pace(instance_id, self._now)
             return {each: result for each, (_, result) in results.items()}
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:

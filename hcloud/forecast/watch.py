@@ -42,6 +42,14 @@ class Watched:
 
     attempt: AttemptId
     ranks: Mapping[int, tuple[Sampled, ...]]
+    _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def pace(self, rank: int, counter: Counter, since: float, readings: int) -> Pace | None:
+        """Return :func:`pace_of_counter` of a rank; worked out once, however many plans ask before the next sample."""
+        key = (rank, counter, since, readings)
+        if key not in self._paces:
+            self._paces[key] = pace_of_counter(self.ranks[rank], counter, since, readings)
+        return self._paces[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

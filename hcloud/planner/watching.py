@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_counter, pace_of_rate
+from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_rate
 from hcloud.known import Classification, Measure
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
@@ -95,7 +95,7 @@ class Look:
 
     def pace(self, counter: str) -> Pace | None:
         """Return the pace of a total."""
-        return pace_of_counter(self.samples, counter, self.since, self.draft.policy.correction.readings)
+        return self.watched.pace(self.held.rank, counter, self.since, self.draft.policy.correction.readings)
 
     def assess(self) -> Assessment | None:
         """Return how the job does beside its target; None: it has none that can be measured, or too little was."""

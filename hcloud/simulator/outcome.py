@@ -11,6 +11,7 @@ from hcloud.model import Event, EventKind, Market
 from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.table import ReportTable, Row, columns, share_pct
+from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import START_AT, Commitment
 
 POINTS = 240
@@ -44,6 +45,12 @@ class Series:
     held_vcpus: tuple[float, ...] = ()
     waiting: tuple[float, ...] = ()
 
+    @property
+    def used_share(self) -> tuple[float, ...]:
+        """Return at each moment the part (0..1) of the vCPUs up that jobs held; 0 where none were up."""
+        up = [sum(each) for each in zip(*self.up_vcpus.values(), strict=True)] or [0.0] * len(self.held_vcpus)
+        return tuple(held / there if there > 0 else 0.0 for held, there in zip(self.held_vcpus, up, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -69,6 +76,7 @@ class Outcome:
     committed_vcpu_h: float
     committed_held_vcpu_h: float
     series: Series
+    performance: tuple[JobPerformance, ...] = ()
 
     @property
     def cost_usd(self) -> float:
@@ -196,8 +204,17 @@ _HANDLERS = {
 }
 
 
-def outcome_of(name: str, events: Callable[[], Iterable[Event]], commitments: Sequence[Commitment] = ()) -> Outcome:
-    """Read a finished simulation's log, twice. Commitments are paid from its start to the last thing that happened."""
+def outcome_of(
+    name: str,
+    events: Callable[[], Iterable[Event]],
+    commitments: Sequence[Commitment] = (),
+    ideals: Mapping[str, Ideal] | None = None,
+) -> Outcome:
+    """Read a finished simulation's log, several times.
+
+    Commitments are paid from its start to the last thing that happened. ``ideals`` (``Simulation.ideals()``) says what
+    each job would do at its best; without, no performance is told.
+    """
     reader = _Reader()
     reader.follow(events())
     span_s = reader.last_at - START_AT
@@ -221,6 +238,7 @@ def outcome_of(name: str, events: Callable[[], Iterable[Event]], commitments: Se
         committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * span_s / HOUR_S,
         committed_held_vcpu_h=reader.held_vcpu_s.get(reserved, 0.0) / HOUR_S,
         series=_series(reader.changes, span_s),
+        performance=performances(events(), ideals) if ideals else (),
     )
 
 
@@ -255,7 +273,8 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
     """Return one row per outcome, the first being what the others' ``cost_pct`` is a part of."""
     names = columns(
         "policy", "cost_usd", "cost_pct", "metered_usd", "committed_usd", "target_met_pct", "batch_met_pct",
-        "service_met_pct", "wait_p50_s", "wait_p95_s", "used_pct", "reserved_used_pct", "launches", "used_once_pct",
+        "service_met_pct", "qos_kept_pct", "performance_pct", "performance_p5_pct", "performance_p95_pct", "wait_p50_s",
+        "wait_p95_s", "used_pct", "reserved_used_pct", "launches", "used_once_pct",
         "succeeded", "jobs",
     )  # fmt: skip
     first = outcomes[0].cost_usd if outcomes else 0.0
@@ -266,9 +285,14 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
 
 _NOTES = (
     "cost_pct: of the first row's cost; committed: reserved machines, paid for used or not",
+    "performance: beside the best (alone, on the best type); qos_kept: at most 5 % lost, or latency as promised",
     "used: vCPUs held by jobs, of those up; reserved_used: of the vCPUs paid for",
     "used_once: machines launched for a single job; wait: to the first start",
 )
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else 100.0 * part
 
 
 def _row(each: Outcome, first_usd: float) -> Row:
@@ -281,6 +305,10 @@ def _row(each: Outcome, first_usd: float) -> Row:
         each.target_met_pct,
         each.batch_met_pct,
         each.service_met_pct,
+        kept_pct(each.performance),
+        _percent(mean(each.performance)),
+        _percent(quantile(each.performance, 0.05)),
+        _percent(quantile(each.performance, 0.95)),
         each.wait_quantile_s(0.5),
         each.wait_quantile_s(0.95),
         share_pct(each.held_vcpu_h, each.up_vcpu_h),

@@ -32,27 +32,38 @@ class Programs:
     """The programs of one workload, drawn from ``rng``."""
 
     rng: np.random.Generator
-    _factors: dict[tuple[str, int], Sequence[float]] = field(default_factory=dict)
+    _factors: dict[str, Sequence[float]] = field(default_factory=dict)
 
-    def pick(self, kind: str, cores: int, mean_run_s: float, *, under_way: bool = False) -> Run:
-        """Return a run of any program of a kind and size. ``under_way``: what is left of a run that has begun, which
-        long ones are likelier to have.
+    def pick(
+        self,
+        kind: str,
+        cores: int,
+        mean_run_s: float,
+        *,
+        name: str = "",
+        programs: int = PROGRAMS,
+        inputs: int = INPUTS,
+        under_way: bool = False,
+    ) -> Run:
+        """Return a run of any program of a kind and size; ``name``: what the programs of this pool are called.
+
+        ``under_way``: what is left of a run that has begun, which long ones are likelier to have.
         """
-        program, given = int(self.rng.integers(PROGRAMS)), int(self.rng.integers(INPUTS))
-        name, middle = f"{kind}-{cores:g}-{program}", math.log(mean_run_s) - 0.5 * SPREAD**2
+        program, given = int(self.rng.integers(programs)), int(self.rng.integers(inputs))
+        pool, middle = f"{name or kind}-{cores:g}", math.log(mean_run_s) - 0.5 * SPREAD**2
         if under_way:
             run_s = max(1.0, float(self.rng.lognormal(middle + SPREAD**2, SPREAD) * self.rng.random()))
             words = ("--resume", str(self.rng.integers(10**9)))
         else:
-            usual_s = mean_run_s * self._usual(kind, cores)[program * INPUTS + given]
+            usual_s = mean_run_s * self._usual(pool, programs * inputs)[program * inputs + given]
             run_s, words = usual_s * float(self.rng.lognormal(0.0, AGAIN_SPREAD)), ("--input", str(given))
-        return Run(kind=kind, user=f"user{program % USERS}", command=(name, *words), run_s=run_s)
+        return Run(kind=kind, user=f"user{program % USERS}", command=(f"{pool}-{program}", *words), run_s=run_s)
 
-    def _usual(self, kind: str, cores: int) -> Sequence[float]:
-        """Return how long each program of a kind and size runs on each input, their mean being 1."""
-        found = self._factors.get((kind, cores))
+    def _usual(self, pool: str, count: int) -> Sequence[float]:
+        """Return how long each of ``count`` programs on their inputs runs, their mean being 1."""
+        found = self._factors.get(pool)
         if found is None:
-            quantiles = self.rng.permutation((np.arange(PROGRAMS * INPUTS) + 0.5) / (PROGRAMS * INPUTS))
+            quantiles = self.rng.permutation((np.arange(count) + 0.5) / count)
             times = np.exp([SPREAD * NormalDist().inv_cdf(each) for each in quantiles.tolist()])
-            found = self._factors[(kind, cores)] = (times / times.mean()).tolist()
+            found = self._factors[pool] = (times / times.mean()).tolist()
         return found

@@ -16,12 +16,13 @@ from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
-from hcloud.model import Event, Market
+from hcloud.model import Event, Market, ServiceTarget
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sentences import nearest
+from hcloud.simulator.performance import Ideal
 from hcloud.simulator.workload import Arrival, Workload
-from hcloud.simulator.world import Truth, World
+from hcloud.simulator.world import BEST_LATENCY, Truth, World
 from hcloud.store import MemoryStore, Store, Submission
 
 START_AT = 1_900_000_800.0
@@ -38,6 +39,8 @@ class Setting:
     """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings.
 
     ``truth``: how jobs perform there; None: each as the workload says, whatever its machine's type and neighbours.
+    ``cycle_s``: how long after a cycle that did something the next one comes, as the daemon's do every second. Longer
+    makes a simulation quicker, and jobs wait up to so much longer.
     """
 
     workload: Workload
@@ -45,6 +48,11 @@ class Setting:
     cloud: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     truth: Truth | None = None
+    cycle_s: float = STEP_S
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
+            raise BadInput(f"cycle_s is {self.cycle_s}; it must be a number of seconds above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,7 @@ class Simulation:
     controller: Controller = field(init=False)
     _runner: FakeRunner = field(init=False)
     _world: World | None = field(init=False)
-    _run_s: dict[str, float] = field(default_factory=dict)
+    _ideals: dict[str, Ideal] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +128,7 @@ class Simulation:
     def _work(self, unit: UnitSpec) -> Work:
         """What a unit does where nothing but its machine's quality matters."""
         # A profiling run measures copies of the job it is made for.
-        run_s = self._run_s[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
+        run_s = self._ideals[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]].run_s
         if unit.metrics is None:
             return Work(duration_s=run_s)
         return Work(duration_s=run_s, requests_per_s=REQUESTS_PER_S, latency_ms={"99": LATENCY_MS})
@@ -156,22 +164,22 @@ class Simulation:
         if due:
             jobs = self.store.submit([Submission(spec=a.spec, actor=a.spec.user) for a in due], self.clock.now())
             for job, arrival in zip(jobs, due, strict=True):
-                self._run_s[job.id] = arrival.run_s
+                self._ideals[job.id] = self._ideal(arrival)
                 if self._world is not None:
                     self._world.take_in(job.id, arrival)
             self.progress.submitted += len(due)
 
     def _step_s(self, moved: bool) -> float:
-        """A second while something moves; else to the next arrival or end, at most ten."""
+        """Return how far to go: a cycle while something moves; else to the next arrival or end, at most ten seconds."""
+        step_s = self.setting.cycle_s
         if moved:
-            return STEP_S
+            return step_s
         now = self.clock.now()
         events = [START_AT + self._waiting[-1].at_s] if self._waiting else []
         if (ends_at := self._runner.next_event_at()) is not None:
             events.append(ends_at)
-        return min(
-            QUIET_STEP_S, max(STEP_S, math.ceil(min(events, default=math.inf) - now) if events else QUIET_STEP_S)
-        )
+        next_s = math.ceil(min(events) - now) if events else QUIET_STEP_S
+        return max(step_s, min(QUIET_STEP_S, next_s))
 
     def _why(self) -> str:
         codes = sorted({job.wait_code for job in self.store.live().jobs})
@@ -192,6 +200,17 @@ class Simulation:
             for o in offers
             if o.market is Market.RESERVED and o.available
         )
+
+    def _ideal(self, arrival: Arrival) -> Ideal:
+        target = arrival.spec.target
+        if not isinstance(target, ServiceTarget):
+            return Ideal(run_s=arrival.run_s, counts=target.kind != "best_effort")
+        best_ms = LATENCY_MS if self._world is None else BEST_LATENCY * target.latency_ms
+        return Ideal(run_s=arrival.run_s, latency_ms=best_ms, promised_ms=target.latency_ms)
+
+    def ideals(self) -> Mapping[str, Ideal]:
+        """Return what each job submitted so far that has a target does at its best."""
+        return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
 
     def events(self) -> Iterator[Event]:
         """Yield all that happened."""

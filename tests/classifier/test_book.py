@@ -72,11 +72,11 @@ def test_estimators_are_fitted_anew_only_when_a_good_part_has_changed() -> None:
     library = Library(known={f"l{n}": Measured(name=f"l{n}", cells={Question.CAUSED: {"l2": n}}) for n in range(40)})
     book = Book(library=library, classifier=classifier)
     known: list[Application] = []
-    for number in range(6):
+    for number in range(12):
         known.append(row(number))
         book.follow(rows(*known))
         book.believe([each.name for each in known])
-    assert classifier.fits == [41, 44]
+    assert classifier.fits == [41, 50]
 
 
 def test_rows_of_a_program_are_found_and_those_of_others_are_not() -> None:

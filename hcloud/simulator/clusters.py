@@ -1,0 +1,260 @@
+"""Whole experiments by name: what runs, on which machines, in what kind of world.
+
+Besides HCloud's three, those of Paragon (§5) and Quasar (Dissertation §4.6) on clusters of their own: servers of many
+types that are there from the beginning. What the papers do not state (sizes and run times of single jobs) is chosen so
+that the load is what they say it is, and is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hcloud.errors import BadInput
+from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
+from hcloud.sentences import nearest
+from hcloud.simulator.programs import Programs, Run
+from hcloud.simulator.scenarios import SCENARIOS, make_scenario, service_job
+from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.simulator.world import Truth
+
+WARM_UP_S = 60.0
+"""So long the servers of a cluster take to be all up before the first job."""
+WARM_UP = "warm-up"
+"""Tag ``kind`` of the jobs that bring them up: one for each server, which nobody else's performance counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A workload, the mock provider's settings of its machines, and the world's truth. The policy is the reader's: on a
+    cluster it should keep idle machines (``retention.minimum_s``) and allow as many as there are (``caps``).
+    """
+
+    workload: Workload
+    cloud: Mapping[str, object] = field(default_factory=dict)
+    truth: Truth = field(default_factory=Truth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Servers of one type."""
+
+    name: str
+    vcpus: int
+    memory_gib: float
+    count: int
+
+
+PARAGON_SMALL = tuple(
+    Server(name=name, vcpus=vcpus, memory_gib=memory, count=count)
+    for name, vcpus, memory, count in (
+        ("xeon-l5609", 8, 24, 1), ("xeon-x5650", 12, 24, 2), ("xeon-x5670", 12, 48, 2), ("xeon-l5640", 12, 48, 1),
+        ("xeon-mp", 4, 8, 5), ("xeon-e5345", 4, 32, 8), ("xeon-e5335", 4, 16, 8), ("opteron-240", 2, 4, 7),
+        ("atom-330", 2, 4, 5), ("atom-d510", 2, 8, 1),
+    )
+)  # fmt: skip
+"""Paragon's table V."""
+PARAGON_EC2 = tuple(
+    Server(name=name, vcpus=vcpus, memory_gib=memory, count=count)
+    for name, vcpus, memory, count in (
+        ("m1.small", 1, 1.7, 78), ("m1.medium", 1, 3.75, 69), ("m1.large", 2, 7.5, 82), ("m1.xlarge", 4, 15, 81),
+        ("m3.xlarge", 4, 15, 82), ("m3.2xlarge", 8, 30, 68), ("c1.medium", 2, 1.7, 67), ("c1.xlarge", 8, 7, 65),
+        ("m2.xlarge", 2, 17.1, 73), ("m2.2xlarge", 4, 34.2, 70), ("m2.4xlarge", 8, 68.4, 58),
+        ("cr1.8xlarge", 32, 244, 62), ("hi1.4xlarge", 16, 60.5, 72), ("hs1.8xlarge", 16, 117, 73),
+    )
+)  # fmt: skip
+"""Paragon's table VI: 1,000 servers of 14 types (Amazon's m1 to m3 families differ as types, not only in size)."""
+QUASAR_EC2 = tuple(replace(each, count=round(each.count / 5)) for each in PARAGON_EC2)
+"""Two hundred of the same: Quasar states their number only."""
+GCE = {"n1.1": 1, "n1.2": 2, "n1.4": 4, "n1.8": 8, "n1.16": 16}
+"""HCloud cuts servers of 16 vCPUs into these sizes (§8.2.2): only size and outside load tell them apart."""
+GCE_USD_PER_VCPU_H = 0.05
+POOLS = (("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25))
+"""Paragon's kinds of workload in equal shares: name, kind of program, cores, and how many programs there are; of its
+350 mixes of four programs 60, so that each comes again in the large runs."""
+
+
+# --------------------------------------------------------------------------------------------------------------- clouds
+def cluster(servers: Sequence[Server]) -> dict[str, object]:
+    """Return settings of a mock provider that has these servers and nothing else, paid for all the time."""
+    return {
+        "types": {
+            each.name: {"vcpus": each.vcpus, "memory_mib": int(each.memory_gib * 1024), "usd_per_h": 0.05 * each.vcpus}
+            for each in servers
+        },
+        "zones": ["dc-1a"],
+        "region_price_factors": {},
+        "markets": ["reserved"],
+        "reserved": {each.name: each.count for each in servers},
+        "reserved_default": 0,
+        "boot": {"p50_s": 1.0, "p95_s": 1.0},
+    }
+
+
+def gce() -> dict[str, object]:
+    """Return settings of a mock provider like HCloud's: one family in five sizes, spin-up of 15 s to 2 min."""
+    return {
+        "types": {
+            name: {"vcpus": vcpus, "memory_mib": 3840 * vcpus, "usd_per_h": GCE_USD_PER_VCPU_H * vcpus}
+            for name, vcpus in GCE.items()
+        },
+        "zones": ["us-1a"],
+        "region_price_factors": {},
+        "markets": ["on_demand", "reserved"],
+        "reserved_default": 0,
+        "reserved_price_factor": 0.4,
+        "boot": {"p50_s": 15.0, "p95_s": 120.0},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ workloads
+def _batch(run: Run, number: int, vcpus: int, nodes: int = 1) -> JobSpec:
+    """Return a job that is to lose at most 5 % of its best (Paragon's QoS): it has no deadline."""
+    return JobSpec(
+        name=f"{run.command[0]}.{number}",
+        user=run.user,
+        command=run.command,
+        target=BatchTarget(),
+        resources=Resources(vcpus=vcpus, memory_mib=vcpus * MIB_PER_VCPU),
+        nodes=Nodes(count=nodes, minimum=nodes),
+        progress=ProgressHook(file="progress"),
+        tags={"kind": "batch", "program_kind": run.kind},
+    )
+
+
+def _paragon_job(programs: Programs, at_s: float, number: int, mean_run_s: float) -> Arrival:
+    name, kind, vcpus, count = POOLS[int(programs.rng.integers(len(POOLS)))]
+    run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
+    return Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus))
+
+
+def _paragon(rng: np.random.Generator, times: Sequence[float], mean_run_s: float) -> list[Arrival]:
+    programs = Programs(rng)
+    return [_paragon_job(programs, at_s, number, mean_run_s) for number, at_s in enumerate(sorted(times), 1)]
+
+
+def _every(step_s: float, count: int) -> list[float]:
+    return [step_s * number for number in range(count)]
+
+
+def _bell(rng: np.random.Generator, count: int) -> list[float]:
+    """Arrivals that gather around a peak: 10 s apart on average, which is how §6.1 reads "Gaussian"."""
+    span_s = 10.0 * count
+    return [float(each) for each in np.clip(rng.normal(span_s / 2, span_s / 6, count), 0.0, span_s)]
+
+
+def _burst() -> list[float]:
+    """7,500 jobs a second apart, and 1,000 more within 100 s after the first 3,750."""
+    return _every(1.0, 7500) + [3750.0 + 0.1 * number for number in range(1000)]
+
+
+def _quasar(rng: np.random.Generator, count: int) -> list[Arrival]:
+    """Analytics on several nodes, services and single-server jobs in equal shares, a second apart."""
+    programs, made = Programs(rng), []
+    for number in range(count):
+        kind, at_s = ("analytics", "service", "single")[int(rng.integers(3))], float(number)
+        if kind == "service":
+            run = programs.pick(kind, 2, 600.0, programs=12)
+            made.append(Arrival(at_s=at_s, run_s=run.run_s, spec=service_job(run, number, 2)))
+            continue
+        vcpus, nodes = (2, int(rng.choice([1, 2, 4], p=[0.4, 0.4, 0.2]))) if kind == "analytics" else (1, 1)
+        run = programs.pick(kind, vcpus, 600.0, programs=20)
+        made.append(Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus, nodes)))
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """One experiment on a cluster. ``arrivals(rng, share)``."""
+
+    summary: str
+    servers: Sequence[Server]
+    arrivals: Callable[[np.random.Generator, float], list[Arrival]]
+    truth: Truth
+
+
+_SMALL, _LARGE = Truth(external_load=0.0, heterogeneity=2.5), Truth(external_load=0.0, heterogeneity=1.7)
+"""Old and new servers side by side differ by more than a cloud's types; nobody else is on them (Paragon §5)."""
+_PLANS: dict[str, _Plan] = {
+    "paragon-small-low": _Plan(
+        summary="178 jobs on 40 servers, every 10 s", servers=PARAGON_SMALL, truth=_SMALL,
+        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 150.0),
+    ),
+    "paragon-small-medium": _Plan(
+        summary="178 jobs on 40 servers, around a peak", servers=PARAGON_SMALL, truth=_SMALL,
+        arrivals=lambda rng, share: _paragon(rng, _bell(rng, round(178 * share)), 330.0),
+    ),
+    "paragon-small-phases": _Plan(
+        summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
+        truth=replace(_SMALL, phased=1.0),
+        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 450.0),
+    ),
+    "paragon-small-oversubscribed": _Plan(
+        summary="178 jobs on 40 servers, every second", servers=PARAGON_SMALL, truth=_SMALL,
+        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(178 * share)), 330.0),
+    ),
+    "paragon-large-low": _Plan(
+        summary="2,500 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
+        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(2500 * share)), 1000.0),
+    ),
+    "paragon-large-high": _Plan(
+        summary="5,000 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
+        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(5000 * share)), 2200.0),
+    ),
+    "paragon-large-oversubscribed": _Plan(
+        summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
+        arrivals=lambda rng, share: _paragon(rng, _burst()[: round(8500 * share)], 2600.0),
+    ),
+    "quasar": _Plan(
+        summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,
+        arrivals=lambda rng, share: _quasar(rng, round(1200 * share)),
+    ),
+}  # fmt: skip
+EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.values()} | {
+    name: plan.summary for name, plan in _PLANS.items()
+}
+"""Every experiment by name, with what it is."""
+
+
+def make_experiment(name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0) -> Experiment:
+    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` counts for HCloud's, whose load is per time.
+
+    Raises BadInput for an unknown name or a nonsensical size.
+    """
+    if name in SCENARIOS:
+        made = make_scenario(name, seed, hours=hours, share=share)
+        return Experiment(workload=made, cloud=gce(), truth=Truth(heterogeneity=0.0))
+    if name not in _PLANS:
+        raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")
+    if not 0 < share <= 1:
+        raise BadInput(f"a share of {share:g} cannot be made; 0 < share <= 1")
+    plan, rng = _PLANS[name], np.random.default_rng([seed, sum(map(ord, name))])
+    servers = [replace(each, count=max(1, round(each.count * share))) for each in plan.servers]
+    jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in plan.arrivals(rng, share)]
+    made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
+    return Experiment(workload=made, cloud=cluster(servers), truth=plan.truth)
+
+
+def _warm_up(servers: Sequence[Server]) -> list[Arrival]:
+    """Return a short job for each server that has it for itself: so the daemon brings every server up."""
+    return [
+        Arrival(
+            at_s=0.0,
+            run_s=5.0,
+            spec=JobSpec(
+                name=WARM_UP,
+                user=WARM_UP,
+                command=(WARM_UP,),
+                target=BestEffortTarget(),
+                resources=Resources(vcpus=each.vcpus, memory_mib=256),
+                instance_types=(each.name,),
+                exclusive=True,
+                profiling="never",
+                tags={"kind": WARM_UP},
+            ),
+        )
+        for each in servers
+        for _ in range(each.count)
+    ]
