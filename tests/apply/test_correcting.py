@@ -1,11 +1,13 @@
 """Corrections are noted with the job and carried out once, wherever the daemon dies; explain tells."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from hcloud.engine.fake import Work
+from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import StoreBusy
 from hcloud.forecast.watch import WatchBook
 from hcloud.model import (
@@ -19,6 +21,7 @@ from hcloud.model import (
 )
 from hcloud.planner.explain import tell_story
 from hcloud.planner.plan import Action, Correct, Place, Plan, RankPlacement, Resize, StopRank
+from hcloud.provider import Machine
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import SMALL, Deployment
 
@@ -136,6 +139,32 @@ def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: Ma
     assert len(told) == 1
     assert "of the pace that meets its deadline" in told[0].text
     assert float(str(told[0].numbers["wanted"])) > float(str(told[0].numbers["measured"]))
+
+
+class NoisyBesideHim:
+    """Whoever runs beside best effort is slowed to a fifth."""
+
+    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+        noisy = any(each.unit.progress is None for each in residents)
+        return [0.2 if noisy and each.unit.progress is not None else 1.0 for each in residents], inf
+
+
+def test_a_job_slowed_by_a_noisy_neighbour_gets_rid_of_it_and_keeps_its_deadline(make: MakeDeployment) -> None:
+    site = make(policy={"timing": {"sample_every_s": 5}, "caps": {"max_instances": 1}})
+    site.scene.engine._surroundings = NoisyBesideHim()
+    site.scene.engine._work = lambda spec: Work(duration_s=1000.0)
+    site.submit("work", target=BatchTarget(finish_within_s=1300.0), progress=ProgressHook(file="progress"))
+    site.until(lambda: site.now - site.job().submitted_at > 200, step_s=4.0)
+    site.submit("noise")
+    site.until(lambda: site.state(2) is JobState.RUNNING)
+    site.until(lambda: site.job().corrections, cycles=100, step_s=4.0)
+    assert [made.step for made in site.job().corrections] == ["evict"]
+    site.until(lambda: site.state(1) is JobState.SUCCEEDED, cycles=400, step_s=4.0)
+    [finished] = [e for e in site.events(EventKind.JOB_FINISHED) if e.job_id == "job-1"]
+    assert finished.fields["target_met"] is True
+    site.until(lambda: len(site.starts("job-2")) == 2, cycles=100, step_s=4.0)
+    again = site.scene.engine.starts("job-2.2")[0]
+    assert again.at >= finished.at, "it did not come back while the job ran"
 
 
 @pytest.mark.parametrize("dies_at", range(1, 5))
