@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hcloud.known import Measure
 from hcloud.model import FailureCause, Job, Number, Reason, Resources
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import MOVED, Draft
@@ -316,8 +317,11 @@ def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job)
 
 
 def _alone(look: Look, found: Assessment) -> float:
-    """Return what the job would do without neighbours, in the unit of its target, as far as that is known."""
-    departure = look.departure()
+    """Return what the job would do without neighbours, in the unit of its target, as far as that is known.
+
+    A service's rate says how much was asked of it, not how much it could do: there only what it has reached counts.
+    """
+    departure = look.departure() if found.by != "latency" else None
     if departure is None or departure.measured.mean <= 0:
         return found.pace.best
     return max(found.pace.best, found.pace.mean * departure.would.value / departure.measured.mean)
@@ -421,11 +425,11 @@ def destination(draft: Draft, job: Job) -> int:
 
 
 def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:
-    departure = look.departure()
-    there = look.would(column=column_of(draft.fleet.instances[to]), vcpus=look.job.spec.resources.vcpus)
-    if departure is not None and there is not None and departure.measured.mean > 0:
-        return there.value / departure.measured.mean
-    return _alone(look, found) / max(found.pace.mean, found.wanted * 0.01)
+    """Return how much faster the job is on another machine: without neighbours, and by its type."""
+    here, vcpus = look.would(), look.job.spec.resources.vcpus
+    there = look.would(column=column_of(draft.fleet.instances[to]), vcpus=vcpus)
+    by_type = there.value / here.value if there is not None and here is not None else 1.0
+    return by_type * max(_alone(look, found) / max(found.pace.mean, found.wanted * 0.01), 1.0)
 
 
 _OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {
@@ -450,9 +454,11 @@ def _sample(draft: Draft, look: Look) -> bool:
     lately = any(c.step in (SAMPLED, RECLASSIFY) and draft.now - c.at < policy.sample_every_s for c in job.corrections)
     if not drawn or lately or ran_s < policy.long_running_s or "reclassify" not in policy.steps:
         return False
-    learnt, departure = _learn(draft, look), look.departure()
-    if learnt is None or departure is None:
+    learnt, departure, known = _learn(draft, look), look.departure(), look.known()
+    if learnt is None or departure is None or known is None:
         return False
+    if known.measure is Measure.REQUESTS and departure.measured.mean < departure.would.value:
+        return False  # for all that is known, less was asked of it
     measured, would = departure.measured.mean, departure.would.value
     text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {_words(learnt)}"
     numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.count}

@@ -164,6 +164,11 @@ class _Reader:
         self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + max(0.0, event.at - since) * vcpus
         self.change(event.at, "held", -vcpus)
 
+    def unit_resized(self, event: Event) -> None:
+        if _unit(event) in self.held_since:
+            self.unit_ended(event)
+            self.unit_started(event)
+
     def sample(self, event: Event) -> None:
         job = self.jobs[event.job_id or ""]
         measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
@@ -198,6 +203,7 @@ _HANDLERS = {
     EventKind.INSTANCE_LAUNCHED: _Reader.launched,
     EventKind.INSTANCE_TERMINATED: _Reader.terminated,
     EventKind.UNIT_STARTED: _Reader.unit_started,
+    EventKind.UNIT_RESIZED: _Reader.unit_resized,
     EventKind.UNIT_ENDED: _Reader.unit_ended,
     EventKind.SAMPLE: _Reader.sample,
     EventKind.JOB_FINISHED: _Reader.finished,

@@ -152,9 +152,9 @@ class NoisyBesideHim:
 def test_a_job_slowed_by_a_noisy_neighbour_gets_rid_of_it_and_keeps_its_deadline(make: MakeDeployment) -> None:
     site = make(policy={"timing": {"sample_every_s": 5}, "caps": {"max_instances": 1}})
     site.scene.engine._surroundings = NoisyBesideHim()
-    site.scene.engine._work = lambda spec: Work(duration_s=1000.0)
-    site.submit("work", target=BatchTarget(finish_within_s=1300.0), progress=ProgressHook(file="progress"))
-    site.until(lambda: site.now - site.job().submitted_at > 200, step_s=4.0)
+    site.scene.engine._work = lambda spec: Work(duration_s=500.0)
+    site.submit("work", target=BatchTarget(finish_within_s=720.0), progress=ProgressHook(file="progress"))
+    site.until(lambda: site.now - site.job().submitted_at > 150, step_s=5.0)
     site.submit("noise")
     site.until(lambda: site.state(2) is JobState.RUNNING)
     site.until(lambda: site.job().corrections, cycles=100, step_s=4.0)
