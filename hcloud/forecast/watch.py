@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from hcloud.model import AttemptId, Event, EventKind, JobId
 
-KEPT = 30
+KEPT = 48
 """Samples kept of each rank."""
 WINDOW = 2
 """The last so many times as many readings count as are needed at least: what was before is another phase."""

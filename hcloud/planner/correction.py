@@ -293,12 +293,12 @@ def _lost_s(draft: Draft, job: Job) -> float:
     return draft.now - job.attempt.placed_at
 
 
-def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job) -> float:
+def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job, *, assume: bool = True) -> float:
     """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
 
-    What is lost is what separates the job from what it is expected to do alone, or has done before. Of a neighbour
-    that was there from the start, and a job nothing is known of, it is assumed that the vCPUs it holds are what is
-    missing.
+    What is lost is what separates the job from what it is expected to do alone. Where that is not known, it is what
+    separates it from what it did lately, before the neighbour came; of a neighbour that was there from the start it is
+    assumed (``assume``) that the vCPUs it holds are what is missing.
     """
     at, mean = draft.fleet.index[look.held.instance_id], max(found.pace.mean, found.wanted * 0.01)
     vcpus: dict[str, float] = {}
@@ -306,12 +306,12 @@ def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job)
         if job.id != look.job.id and job.id not in draft.stopping:
             vcpus[job.id] = vcpus.get(job.id, 0.0) + held.resources.vcpus
     share = vcpus.get(neighbour.id, 0.0) / max(sum(vcpus.values()), SLACK)
+    came_at = neighbour.attempt.placed_at if neighbour.attempt is not None else 0.0
+    expected = look.departure() is not None and found.by != "latency"
     alone = _alone(look, found)
     if alone >= mean * (1.0 + draft.policy.correction.margin):
-        return 1.0 + (alone / mean - 1.0) * share
-    started_at = look.held.started_at or 0.0
-    there_first = neighbour.attempt is not None and neighbour.attempt.placed_at <= started_at
-    if look.departure() is None and there_first:
+        return 1.0 + (alone / mean - 1.0) * share if expected or came_at >= look.samples[0].at else 1.0
+    if assume and not expected and came_at <= (look.held.started_at or 0.0):
         return min(found.wanted / mean, 1.0 + vcpus.get(neighbour.id, 0.0) / look.held.resources.vcpus)
     return 1.0
 
@@ -429,7 +429,10 @@ def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:
     here, vcpus = look.would(), look.job.spec.resources.vcpus
     there = look.would(column=column_of(draft.fleet.instances[to]), vcpus=vcpus)
     by_type = there.value / here.value if there is not None and here is not None else 1.0
-    return by_type * max(_alone(look, found) / max(found.pace.mean, found.wanted * 0.01), 1.0)
+    here_too = {job.id: job for job, _ in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]}
+    here_too.pop(look.job.id, None)
+    without = [_faster_without(draft, look, found, each, assume=False) for each in here_too.values()]
+    return by_type * (1.0 + math.fsum(factor - 1.0 for factor in without))
 
 
 _OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {

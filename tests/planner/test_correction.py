@@ -136,6 +136,17 @@ def test_a_job_is_moved_to_an_empty_machine_when_a_promised_neighbour_is_in_its_
     assert float(numbers["saved_s"] or 0) >= 1.5 * float(numbers["cost_s"] or 0)
 
 
+def test_a_job_that_is_slow_alone_is_not_moved_to_another_machine_of_its_type() -> None:
+    here, free = busy(1), machine(2)
+    assert steps(decide(slow(late(here), here, free, paces=(0.003,) * 10 + SLOW))) == []
+
+
+def test_a_neighbour_of_old_is_not_to_blame_for_a_new_phase() -> None:
+    here = busy(1)
+    before = slow(late(here), neighbour(2, here, ago_s=400.0), here, machine(2), paces=(0.0009,) * 10 + SLOW)
+    assert steps(decide(before)) == []
+
+
 def test_a_moved_job_goes_elsewhere() -> None:
     here, free = busy(1), machine(2)
     at = slow(late(here), started(running(2, here, asks=spec()), 125.0), here, free, paces=(0.003,) * 10 + SLOW)
