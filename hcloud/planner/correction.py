@@ -30,7 +30,7 @@ from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, Learnt, Resize
 from hcloud.planner.sizing import LOSS_AT_TOLERATED
 from hcloud.planner.stragglers import relaunch_stragglers
-from hcloud.planner.watching import Assessment, Look, column_of, deviations_of, look_at
+from hcloud.planner.watching import LEARNING, Assessment, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
 RECLASSIFY, SAMPLED, RESIZE, EVICT, NODES = "reclassify", "sampled", "resize", "evict", "nodes"
@@ -98,8 +98,9 @@ def _machines(draft: Draft, job: Job) -> list[int]:
 def _help(draft: Draft, look: Look) -> bool:
     """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
     policy, job = draft.policy.correction, look.job
-    steps = [each.step for each in job.corrections if job.attempt is not None and each.attempt == job.attempt.id]
-    if len(steps) >= policy.max_steps_per_attempt:
+    attempt = job.attempt.id if job.attempt is not None else ""
+    deeds = [each for each in job.corrections if each.attempt == attempt and each.step not in LEARNING]
+    if len(deeds) >= policy.max_steps_per_attempt:
         return False
     found = look.assess()
     if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
