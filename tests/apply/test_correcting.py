@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from hcloud.model import (
 from hcloud.planner.explain import tell_story
 from hcloud.planner.plan import Action, Correct, Place, Plan, RankPlacement, Resize, StopRank
 from hcloud.provider import Machine
+from hcloud.report import build_report
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import SMALL, Deployment
 
@@ -202,3 +204,19 @@ def test_the_book_of_samples_forgets_jobs_that_ended(site: Deployment) -> None:
     assert set(book.watched()) == {"job-1"}
     book.follow(event for event in events if event.kind is EventKind.JOB_FINISHED)
     assert not book.watched()
+
+
+def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDeployment) -> None:
+    types = {
+        "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},
+        "m.two": {"vcpus": 4, "memory_mib": 8192, "usd_per_h": 0.8},
+    }
+    site = make(cloud={"types": types})
+    site.submit("sleep", "3")
+    site.until_state(JobState.SUCCEEDED)
+    [placed] = site.events(EventKind.ATTEMPT_PLACED)
+    chosen, other = cast(list[str], placed.fields["candidates"])
+    assert chosen == "mock/m.one|0.15||||"
+    assert other.startswith("mock/m.two|0.2||||not there yet")
+    table = build_report("decisions", site.scene.store.iter_events(), site.now)
+    assert (table.rows, table.notes[-1][:20]) == ((), "1 jobs are left out,")
