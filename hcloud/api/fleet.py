@@ -43,6 +43,7 @@ class ReportName(StrEnum):
     UTILISATION = "utilisation"
     COMMITMENTS = "commitments"
     ACCURACY = "accuracy"
+    DECISIONS = "decisions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

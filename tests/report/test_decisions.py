@@ -2,9 +2,10 @@
 
 import pytest
 
+from hcloud.api.fleet import ReportName
 from hcloud.errors import BadInput
 from hcloud.model import EventKind
-from hcloud.report import ReportTable, build_report
+from hcloud.report import REPORT_NAMES, ReportTable, build_report
 from tests.report.story import Story
 
 DAY = 86_400.0
@@ -122,3 +123,7 @@ def test_other_groupings_are_refused() -> None:
     table = report(Story())
     assert ReportTable.from_json(table.to_json()) == table
     assert table.to_csv().startswith("job,name,user,taken,run_s")
+
+
+def test_every_report_can_be_had_over_the_api() -> None:
+    assert tuple(ReportName) == REPORT_NAMES
