@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.classifier.completion import Completion, Estimator
+from hcloud.classifier.completion import WIDE, Completion, Estimator
 from hcloud.classifier.rows import Rows, Scale
 from hcloud.errors import BadInput
 from tests.classifier.matrices import checkerboard, observed, rank_one, rows, synthetic
@@ -74,6 +74,21 @@ class EstimatorContract:
         known = rows(np.full((8, 4), 0.5), scale=self.scale)
         found = self.estimator.fit(known).complete({"c0": 50.0, "c1": 50.0})
         is_sound(found, known)
+
+    @pytest.mark.parametrize("value", [1e-9, 50.0, 100.0])
+    def test_a_row_whose_observed_cells_are_all_equal_is_answered(self, value: float) -> None:
+        is_sound(self.estimator.fit(self.known()).complete({"c0": value, "c2": value, "c5": value}), self.known())
+
+    @pytest.mark.parametrize("level", [0.0, 1.0])
+    def test_known_rows_that_are_all_at_the_end_of_the_scale_do_no_harm(self, level: float) -> None:
+        known = rows(np.full((8, 4), level), scale=self.scale)
+        is_sound(self.estimator.fit(known).complete({"c1": 100.0, "c2": 1.0}), known)
+
+    def test_a_column_nobody_measured_is_answered_with_wide_limits(self) -> None:
+        known = self.known().with_columns(["new"])
+        found = self.estimator.fit(known).complete({"c0": 20.0, "c1": 30.0})
+        is_sound(found, known)
+        assert found.sd[-1] >= min(WIDE[self.scale], 0.8 * np.median(found.sd[2:-1]))
 
     def test_the_order_of_rows_does_not_matter(self) -> None:
         known = self.known()
