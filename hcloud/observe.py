@@ -90,7 +90,7 @@ class Observer:
     seen_at: dict[str, float] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     _listed_at: dict[str, float] = field(default_factory=dict)
-    _absent: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _absent: dict[str, float] = field(default_factory=dict)
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampled_at: dict[str, float] = field(default_factory=dict)
     _reached: dict[str, Reached] = field(default_factory=dict)
@@ -177,22 +177,23 @@ class Observer:
             if cloud is not None:
                 self._absent.pop(instance.id, None)
                 yield from self._listed(instance, cloud, view, now)
-            elif self._surely_absent(instance, listing, now):
+            elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
                 yield _gone(instance, view, now, "absent from complete listings", preempted=False)
 
-    def _surely_absent(self, instance: Instance, listing: Listing, now: float) -> bool:
-        """Absence counts only in complete listings, past the consistency delay, twice, and never for an open launch."""
+    def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
+        """Absence counts only in complete listings, past the consistency delay, and never for an open launch; and only
+        where it has lasted for the consistency delay by our own clock, as the provider's may be behind it. ``asked_at``
+        is when the listing was asked for: by the time it is read it may be old.
+        """
         if not listing.complete or instance.state is InstanceState.REQUESTED:
             return False
         settle_s = listing.consistent_after_s
         if instance.provider_id is None:
             settle_s += UNKNOWN_LAUNCH_S
-        if now - (instance.launched_at or instance.requested_at) <= settle_s:
+        if asked_at - (instance.launched_at or instance.requested_at) <= settle_s:
             return False
-        times, since = self._absent.get(instance.id, (0, now))
-        self._absent[instance.id] = (times + 1, since)
-        return times + 1 >= 2 and now > since
+        return asked_at - self._absent.setdefault(instance.id, asked_at) > listing.consistent_after_s
 
     def _listed(self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float) -> Iterator[Change]:
         if instance.provider_id is None:

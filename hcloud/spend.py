@@ -23,6 +23,8 @@ class _Meter:
     minimum_s: float
     launched_at: float | None = None
     since: float = 0.0
+    booked: list[tuple[float, float, float]] = field(default_factory=list)
+    """Stretches at earlier prices: since, until, USD/h."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,11 @@ class SpendBook:
             by_user_day_usd=day,
             by_user_month_usd=month,
         )
+
+    def total_usd(self, now: float) -> float:
+        """Return what all machines of the log have cost up to ``now``, in USD."""
+        open_usd = sum(rate * max(0.0, now - since) / 3600.0 for user, since, rate in self._open() if user == EVERYBODY)
+        return sum(self._days.get(EVERYBODY, {}).values()) + open_usd
 
     def job_usd(self, now: float) -> Mapping[JobId, float]:
         """Return what each unfinished job's units have cost so far, in USD."""
@@ -127,6 +134,7 @@ class SpendBook:
             if unit.instance_id == event.instance_id:
                 self._close_unit(unit, event.at)
         self._book(EVERYBODY, meter.since, event.at, meter.price_usd_per_h)
+        meter.booked.append((meter.since, event.at, meter.price_usd_per_h))
         meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
 
     def _terminated(self, event: Event) -> None:
@@ -139,6 +147,9 @@ class SpendBook:
         if meter is not None and meter.launched_at is not None:
             until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
             self._book(EVERYBODY, meter.since, until, meter.price_usd_per_h)
+            # By its provider's clock it may have ended before a price was heard of that we booked it up to.
+            for since, booked_until, usd_per_h in meter.booked:
+                self._book(EVERYBODY, max(since, until), booked_until, -usd_per_h)
 
     def _unit_started(self, event: Event) -> None:
         machine = self._meters.get(event.instance_id or "")

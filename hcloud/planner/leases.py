@@ -50,7 +50,8 @@ def _answering_since(draft: Draft, at: float) -> float:
 
 def _tend_booting(draft: Draft, at: int, instance: Instance) -> None:
     limit_s = draft.policy.boot.timeout_s
-    waited_s = draft.now - _answering_since(draft, instance.launched_at or instance.requested_at)
+    # The provider's clock may be behind ours: no machine is older than our wish for it.
+    waited_s = draft.now - _answering_since(draft, max(instance.requested_at, instance.launched_at or 0.0))
     booting = instance.state is InstanceState.BOOTING
     if booting and instance.preempt_at is not None:
         _end(draft, at, "preempt_notice", f"{instance.id} is to be taken back before it was ready")

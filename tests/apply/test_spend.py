@@ -145,3 +145,13 @@ class ForgetsRunning(SpendBook):
 
 def test_the_adding_up_sees_a_book_that_forgets_running_machines() -> None:
     assert _differs(ForgetsRunning, [(0.0, 30 * HOUR, 5.0)], NEW_YEAR + 20 * HOUR)
+
+
+def test_a_price_heard_of_after_the_end_costs_nothing() -> None:
+    moved = Event(
+        at=NEW_YEAR + 3 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 3.0}
+    )
+    launched, ended = _launched("inst-1", NEW_YEAR, 1.0), _ended("inst-1", NEW_YEAR + 2 * HOUR)
+    book = _book(_machine("inst-1", 1.0), launched, moved, ended)
+    assert book.spend(NEW_YEAR + 4 * HOUR).day_usd == pytest.approx(2.0)
+    assert book.total_usd(NEW_YEAR + 4 * HOUR) == pytest.approx(2.0)

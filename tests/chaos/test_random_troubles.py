@@ -184,7 +184,7 @@ def test_everything_ends_as_promised_whatever_the_trouble(seed: int) -> None:
 class Gullible(Observer):
     """A seeded fault: takes absence from any listing, however partial, for the end of a machine."""
 
-    def _surely_absent(self, instance: Instance, listing: Listing, now: float) -> bool:
+    def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         return instance.provider_id is not None
 
 
