@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-accuracy bench-interference clean lock setup
+.PHONY: help demo test lint soak bench bench-accuracy bench-interference clean lock setup
 
 PYTHON := .venv/bin/python
 PYTEST_WORKERS ?= 2
@@ -16,6 +16,11 @@ demo: setup  ## see HCloud run real jobs on this machine, be killed half-way and
 test: lint  ## lint, then every test
 	@echo "==> pytest ($(PYTEST_WORKERS) workers)"
 	@$(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+SOAK_SEED ?= 0
+SOAK_WORLDS ?= 1000
+soak: setup  ## random worlds full of faults, every promise checked after each cycle (SOAK_WORLDS=1000 SOAK_SEED=0)
+	@$(PYTHON) -m hcloud.cli.main soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
 
 lint: setup  ## formatting, lint, strict types, import rules
 	@scripts/lint

@@ -25,11 +25,12 @@ from hcloud.catalog import (
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.config import Config, ProviderSettings, load_library, resolve_secret
-from hcloud.controller import Controller
+from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
+from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, Runner, WorkerBootstrap
 from hcloud.sentences import nearest
@@ -126,10 +127,12 @@ def build_controller(
     rng: np.random.Generator | None = None,
     holder: str = "",
     library: Library | None = None,
+    planner: Planner = make_plan,
 ) -> Controller:
     """Put the cycle together on the given ports.
 
-    Without ``rng`` a fresh one, without ``holder`` this host's name, without ``library`` the shipped and imported one.
+    Without ``rng`` a fresh one, without ``holder`` this host's name, without ``library`` the shipped and imported one,
+    without ``planner`` our own.
 
     Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
     """
@@ -173,6 +176,7 @@ def build_controller(
         ),
         rng=np.random.default_rng() if rng is None else rng,
         library=load_library([shipped.path("profiles"), config.state_dir / "profiles"]) if library is None else library,
+        planner=planner,
         # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
         # successor leads at once instead of waiting for the lease to run out.
         holder=holder or f"{socket.gethostname()}:{config.state_dir}",

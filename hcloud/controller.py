@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
+from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.policy import Policy
 from hcloud.preview import Preview, look_ahead
@@ -35,6 +36,8 @@ OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
+Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
+"""What decides: pure, see :func:`hcloud.planner.make_plan`."""
 _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
 
 
@@ -104,8 +107,9 @@ class Controller:
         rng: np.random.Generator,
         holder: str,
         library: Library | None = None,
+        planner: Planner = make_plan,
     ) -> None:
-        """Take the ports; nothing is called yet."""
+        """Take the ports; nothing is called yet. ``planner`` decides; simulations put other rules in its place."""
         self.store = store
         self.runner = runner
         self.clock = clock
@@ -114,6 +118,7 @@ class Controller:
         self.applier = applier
         self.offers = OfferBook(providers=providers, clock=clock)
         self.rng = rng
+        self.planner = planner
         self.holder = holder
         self.book = Book(library=library or Library())
         self._knowing = threading.Lock()
@@ -144,7 +149,7 @@ class Controller:
         self.last_snapshot = self.snapshot()
         self.observer.believed = self.last_snapshot.applications
         self._tell_surprises()
-        plan = make_plan(self.last_snapshot, self.policy, self.rng)
+        plan = self.planner(self.last_snapshot, self.policy, self.rng)
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._renew_leases()
         if self.applier.machines.offers_failed:

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "catalog": ("hcloud.cli.catalog", "catalog", "Show what machines cost; read prices anew; compare."),
     "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
     "simulate": ("hcloud.cli.simulate", "simulate", "Try policies on a virtual cloud: cost, promises, waits."),
+    "soak": ("hcloud.cli.soak", "soak", "Run random worlds full of faults; check every promise."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
     "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
     "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from hcloud.cli.past import offered_cloud, recorded_workload
 from hcloud.config import load_policy, read_documents
 from hcloud.errors import BadInput
 from hcloud.policy import Policy
+from hcloud.report import ReportTable
 from hcloud.shipped import path as shipped_path
+from hcloud.simulator.bound import Bound
 from hcloud.simulator.clouds import reserved_for
+from hcloud.simulator.compare import PEERS, PREFIX, peer_named
+from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
 from hcloud.simulator.run import Progress, Setting, simulated
@@ -42,7 +47,12 @@ FAST_FOLDER = Path("/dev/shm")
     "policies",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A policy file or the name of a shipped one; several are compared.",
+    help="A policy file, the name of a shipped one or peer:NAME (another tool's rules); several are compared.",
+)
+@click.option(
+    "--peers",
+    is_flag=True,
+    help="Beside them, the rules of other tools, and how far each is from the least anybody could pay.",
 )
 @click.option("--reserved", default="auto", help="TYPE=COUNT, or auto (by strategy, from the load), or none.")
 @click.option(
@@ -62,6 +72,7 @@ FAST_FOLDER = Path("/dev/shm")
 def simulate(
     workload: str,
     policies: tuple[Path, ...],
+    peers: bool,
     reserved: str,
     cloud: Path | None,
     seed: int,
@@ -78,22 +89,51 @@ def simulate(
     (FILE.csv), or `history`: what this daemon was given.
     """
     made = _workload(workload, seed, share, hours, node_vcpus, since)
-    chosen = [_policy(each) for each in policies] or [load_policy(shipped_path("policies/default.yaml"))]
+    ours = [_policy(each) for each in policies if not str(each).startswith(PREFIX)]
+    ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
+    rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
     settings = [
-        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, reserved, policy, made))
-        for policy in chosen
+        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, reserved, policy, made)) for policy in ours
     ]
-    compare(settings, form, out)
+    for peer in PEERS.values() if peers else rivals:
+        limits = replace(ours[0], name=PREFIX + peer.name)
+        buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
+        offered = _cloud(cloud, reserved, buys, made)
+        settings.append(Setting(workload=made, policy=limits, seed=seed, cloud=offered, planner=peer.plan))
+    if len(settings) > len(ours):
+        compare_with_peers(settings, form, out)
+    else:
+        compare(settings, form, out)
 
 
 def compare(settings: Sequence[Setting], form: str, out: Path | None) -> None:
     """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too."""
-    outcomes, workload = [_simulated(setting) for setting in settings], settings[0].workload
+    outcomes = [_simulated(setting)[0] for setting in settings]
+    _tell_notes(settings[0].workload)
+    _write(comparison(outcomes), outcomes, form)
+    if out is not None:
+        _write_files(comparison(outcomes), outcomes, out)
+
+
+def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> None:
+    """Like :func:`compare`, with how far each is from the least that anybody could pay on the same cloud."""
+    ran = [_simulated(setting) for setting in settings]
+    outcomes, runs = [each[0] for each in ran], [each[1] for each in ran]
+    bounds: dict[str, Bound] = {}
+    for setting in settings:
+        if repr(setting.cloud) not in bounds:
+            with _folder() as folder:
+                bounds[repr(setting.cloud)] = distance(setting, folder, outcomes, runs)
+    _tell_notes(settings[0].workload)
+    table = peer_comparison(outcomes, [bounds[repr(setting.cloud)] for setting in settings])
+    _write(table, outcomes, form)
+    if out is not None:
+        _write_files(table, outcomes, out)
+
+
+def _tell_notes(workload: Workload) -> None:
     for note in workload.notes:
         click.echo(f"{workload.name}: {note}", err=True)
-    _write(outcomes, form)
-    if out is not None:
-        _write_files(outcomes, out)
 
 
 def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
@@ -139,9 +179,7 @@ def _cloud(file: Path | None, reserved: str, policy: Policy, workload: Workload)
     return settings | {"reserved": _reserved(reserved, policy, workload, settings)}
 
 
-def _reserved(
-    reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]
-) -> Mapping[Any, Any]:
+def _reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[Any, Any]:
     """Return reserved machines by type: as given, or the cloud's own, or what a strategy buys for this very load
     (HCloud §8.4) of the largest type.
     """
@@ -156,13 +194,21 @@ def _reserved(
     return {name: int(count)}
 
 
-def _simulated(setting: Setting) -> Outcome:
-    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
-        with simulated(setting, Path(made)) as simulation, _progress(setting) as watch:
+def _simulated(setting: Setting) -> tuple[Outcome, tuple[float, ...]]:
+    """Return what came of it, and how long each job ran."""
+    with _folder() as folder:
+        with simulated(setting, folder) as simulation, _progress(setting) as watch:
             commitments = simulation.commitments()
             simulation.run(watch)
-            return outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
+            outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
+            return outcome, run_times_s(setting.workload, simulation.events())
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
+        yield Path(made)
 
 
 @contextmanager
@@ -183,10 +229,9 @@ def _progress(setting: Setting) -> Iterator[Callable[[Progress], None]]:
         yield watch
 
 
-def _write(outcomes: Sequence[Outcome], form: str) -> None:
+def _write(table: ReportTable, outcomes: Sequence[Outcome], form: str) -> None:
     from hcloud.cli.report import show
 
-    table = comparison(outcomes)
     if form == "json":
         write_json({**table.to_json(), "series": [_series(each) for each in outcomes]})
     elif form == "csv":
@@ -206,11 +251,10 @@ def _series(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _write_files(outcomes: Sequence[Outcome], folder: Path) -> None:
+def _write_files(table: ReportTable, outcomes: Sequence[Outcome], folder: Path) -> None:
     import json
 
     folder.mkdir(parents=True, exist_ok=True)
-    table = comparison(outcomes)
     contents = {
         "outcome.json": json.dumps({**table.to_json(), "series": [_series(each) for each in outcomes]}, indent=2)
         + "\n",

@@ -214,6 +214,12 @@ class FakeRunner:
         with self._hold():
             return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
 
+    def running(self) -> tuple[UnitId, ...]:
+        """Return the units that run now, sorted: the truth, whoever answers and whatever is known of them."""
+        with self._hold():
+            lives = (life for here in self._on.values() for life in here.values())
+            return tuple(sorted(e.unit.id for e in lives if e.unit.started_at is not None and not e.ended(self._now)))
+
     def next_event_at(self) -> float | None:
         """Return when the next unit ends by itself, or None."""
         with self._hold():

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from hcloud.assembly import build_controller, build_providers
+from hcloud.classifier.library import Library
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
-from hcloud.controller import Controller
+from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
 from hcloud.model import Event, Market, ServiceTarget
+from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sentences import nearest
@@ -49,6 +51,7 @@ class Setting:
     seed: int = 0
     truth: Truth | None = None
     cycle_s: float = STEP_S
+    planner: Planner = make_plan
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
@@ -112,8 +115,16 @@ class Simulation:
             self.setting.policy,
             rng=np.random.default_rng(self.setting.seed),
             holder=OWNER,
-            library=None if self._world is None else self._world.library(),
+            library=self._library(),
+            planner=self.setting.planner,
         )
+
+    def _library(self) -> Library | None:
+        """Return the world's library; nothing where nobody asks: reading the shipped one takes longer than a little
+        simulation."""
+        if self._world is not None:
+            return self._world.library()
+        return None if self.setting.policy.profiles_jobs else Library()
 
     def _make_world(self, providers: Mapping[str, Provider]) -> World | None:
         if self.setting.truth is None:

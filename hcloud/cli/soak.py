@@ -1,0 +1,60 @@
+"""``hcloud soak``: small random worlds full of faults, with every promise checked after each cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from hcloud.cli.output import console, format_option, write_rows
+from hcloud.simulator.soak import MOST_CYCLES, Verdict, soaking
+
+SUMMED = ("cycles", "jobs", "machines", "lives", "struck")
+COLUMNS = ("seed", *SUMMED, "violations", "digest")
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first world.")
+@click.option("--worlds", type=click.IntRange(min=1), default=1, show_default=True, help="How many, seed after seed.")
+@click.option(
+    "--cycles",
+    type=click.IntRange(1, MOST_CYCLES),
+    default=MOST_CYCLES,
+    help="Stop each world after so many cycles; by default at its end.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Tell what befalls each world, and when.")
+@format_option
+def soak(seed: int, worlds: int, cycles: int, verbose: bool, form: str) -> int:
+    """Run the daemon's own cycle in small random worlds where clouds, engine, database, clocks and operators make
+    trouble and the daemon is killed between any two effects, and check after each cycle what must always hold.
+
+    Ends with 1 where a promise was broken, and says which command shows it again.
+    """
+    verdicts: list[Verdict] = []
+    with console(stderr=True).status("", refresh_per_second=2) as shown:
+        for number in range(seed, seed + worlds):
+            shown.update(f"world {number}, {sum(bool(v.violations) for v in verdicts)} of {len(verdicts)} broken")
+            with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
+                verdicts.append(world.run(cycles))
+            for violation in verdicts[-1].violations:
+                click.echo(f"world {number}, cycle {verdicts[-1].cycles}: {violation}", err=True)
+    _write(verdicts, form)
+    return 1 if any(verdict.violations for verdict in verdicts) else 0
+
+
+def _write(verdicts: Sequence[Verdict], form: str) -> None:
+    if form != "table" or len(verdicts) == 1:
+        write_rows(form, [asdict(each) for each in verdicts], COLUMNS, _row)
+    else:
+        broken = sum(bool(each.violations) for each in verdicts)
+        sums = [sum(getattr(each, name) for each in verdicts) for name in SUMMED]
+        write_rows(form, [(len(verdicts), *sums, broken)], ("worlds", *SUMMED, "broken"), tuple)
+    for verdict in verdicts:
+        if verdict.violations:
+            click.echo(f"see it again: {verdict.replay}", err=True)
+
+
+def _row(told: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(len(told["violations"]) if name == "violations" else told[name] for name in COLUMNS)

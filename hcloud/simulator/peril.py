@@ -1,0 +1,86 @@
+"""What may befall a daemon between any two lines: death, a long pause, a database that fails; counted: repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from hcloud.errors import StoreBusy
+
+Port = TypeVar("Port")
+PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
+RUNNER_CALLS = ("observe", "start", "stop", "renew", "logs", "forget")
+
+
+class Killed(BaseException):
+    """The daemon dies here, as by SIGKILL: whoever catches it forgets everything that it had in memory."""
+
+
+@dataclass(slots=True)
+class Peril:
+    """Counts the moments before and after each call of a port and each commit, and strikes at the chosen ones.
+
+    ``kill_in``: so many moments from now (1: the next); ``pause_in``: so many calls of a port. ``fail_commit_in``: so
+    many commits from now one fails, before anything is written or, if ``too_late``, after all of it was (a server that
+    went away in the very moment). ``pause`` is what happens meanwhile.
+    """
+
+    pause: Callable[[], None] = lambda: None
+    kill_in: int = 0
+    pause_in: int = 0
+    fail_commit_in: int = 0
+    too_late: bool = False
+    struck: list[str] = field(default_factory=list)
+
+    def calm(self) -> None:
+        """Let nothing more befall."""
+        self.kill_in = self.pause_in = self.fail_commit_in = 0
+
+    def hit(self, label: str) -> None:
+        """Pass a moment. Raises Killed, StoreBusy."""
+        if label.startswith("commit"):
+            self._fail_commit(label)
+        elif self._due("pause_in"):
+            self.struck.append(f"paused at {label}")
+            self.pause()
+        if self._due("kill_in"):
+            self.struck.append(f"killed at {label}")
+            raise Killed(label)
+
+    def _due(self, name: str) -> bool:
+        left: int = getattr(self, name)
+        if left > 0:
+            setattr(self, name, left - 1)
+        return left == 1
+
+    def _fail_commit(self, label: str) -> None:
+        when = "commit:after" if self.too_late else "commit:before"
+        if label == when and self._due("fail_commit_in"):
+            self.struck.append(f"database failed at {label}")
+            raise StoreBusy(f"the database went away ({label})")
+
+    def around(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
+        """Return ``port`` with moments around the named calls."""
+        return cast(Port, _Watched(port, {call: f"{name}.{call}" for call in calls}, self.hit))
+
+
+class _Watched:
+    """Passes everything on; the named methods tell before and after."""
+
+    def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:
+        self._inner, self._labels, self._hit = inner, labels, hit
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        label = self._labels.get(name)
+        if label is None:
+            return found
+
+        def told(*arguments: object, **named: object) -> object:
+            self._hit(f"{label}:before")
+            result = found(*arguments, **named)
+            self._hit(f"{label}:after")
+            return result
+
+        return told

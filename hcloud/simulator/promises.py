@@ -1,0 +1,378 @@
+"""The promises a deployment makes, checked against the truth that only the virtual world knows: machines, units, money.
+
+``invariants`` says what must hold of rows alone; here rows, log and reports are held against what really happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+from hcloud.engine.fake import FakeRunner
+from hcloud.invariants import check_invariants
+from hcloud.model import (
+    INSTANCE_TRANSITIONS,
+    JOB_ENDED,
+    JOB_TRANSITIONS,
+    Event,
+    EventKind,
+    Instance,
+    InstanceState,
+    Intent,
+    IntentKind,
+    Job,
+    JobState,
+    Market,
+)
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+from hcloud.provider import MachineSource, Provider
+from hcloud.report import build_report
+from hcloud.simulator.small_worlds import DESERVES
+from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
+from hcloud.store import LiveView, Store, Submission
+
+HOUR_S = 3600.0
+CENT_DUST = 1e-6
+LONGEST_MINIMUM_S = 60.0
+ORPHAN_GRACE_S = 400.0
+"""A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
+
+
+class MachineTruth(Protocol):
+    """What the cloud itself knows of a machine."""
+
+    provider_id: str
+    instance_id: str
+    token: str
+    zone: str
+    type_name: str
+    market: Market
+    launched_at: float
+    terminated_at: float | None
+    expires_at: float
+    billed_usd: float
+
+
+class VirtualCloud(Provider, MachineSource, Protocol):
+    """A mock provider, with what only a virtual one can be asked or told."""
+
+    def machines(self, now: float) -> Sequence[MachineTruth]:
+        """Return every machine ever launched, as of ``now``."""
+        ...
+
+    def billed_usd(self, now: float) -> float:
+        """Return the whole bill up to ``now``."""
+        ...
+
+    def kill(self, provider_id: str) -> None:
+        """Let a machine die now."""
+        ...
+
+    def preempt(self, provider_id: str, notice_s: float | None = None) -> None:
+        """Announce that a machine is taken back."""
+        ...
+
+    def next_event_at(self) -> float | None:
+        """Return when a machine next changes by itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What one look needs besides the store: the world's time, and whether the last cycle went through undisturbed."""
+
+    now: float
+    live: LiveView
+    undisturbed: bool = False
+    paused: bool = False
+    """An operator's pause was in force all through the last cycle."""
+
+
+@dataclass(slots=True)
+class Witness:
+    """Reads the database as another process would, beside the daemons, and remembers what it must not unlearn.
+
+    ``certain``: no machine can be launched by a daemon that lost its lead. ``one_policy``: it never changes.
+    """
+
+    store: Store
+    clouds: Mapping[str, VirtualCloud]
+    runner: FakeRunner
+    certain: bool = True
+    one_policy: bool = True
+    fixed_prices: bool = True
+    skew_s: float = 0.0
+    """How far the daemons' clock may be from the clouds'."""
+    policies: list[Policy] = field(default_factory=list)
+    """Every policy that was in force; the last one is."""
+    in_force: list[Policy] = field(default_factory=list)
+    """Those since the last look."""
+    accepted: dict[str, Submission] = field(default_factory=dict)
+    """What clients were told was taken in, by job."""
+    dearest_usd_per_h: float = 0.0
+    _seq: int = 0
+    _jobs: dict[str, JobState] = field(default_factory=dict)
+    _machines: dict[str, InstanceState] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+    _untold: set[str] = field(default_factory=set)
+    _epoch: int = 0
+
+    def look(self, moment: Moment) -> list[str]:
+        """Return one sentence per promise that does not hold now."""
+        found: list[str] = []
+        seen = self.store.live()
+        events = self._news()
+        for check in (self._rows, self._cache, self._intents, self._waits):
+            found += check(seen, moment)
+        for event in events:
+            found += self._story(event)
+            if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
+                found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} while an operator paused")
+        found += self._told(seen)
+        found += self._machines_and_rows(moment.now)
+        found += self._units(seen)
+        found += self._money(moment.now)
+        self.in_force = self.policies[-1:]
+        return found
+
+    def at_the_end(self, now: float) -> list[str]:
+        """Return what is wrong when everything should be over."""
+        jobs = {job.id: job for job in self.store.jobs(limit=10_000)}
+        found = [f"lost: {name} was taken in and is not there" for name in self.accepted if name not in jobs]
+        for job in jobs.values():
+            found += _deserved(job)
+        for machine in self._up(now):
+            if machine.market is not Market.RESERVED:
+                found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
+        return found + list(self._books(now))
+
+    # ------------------------------------------------------------------------------------------------------------ rows
+    def _rows(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        # What budgets allow holds for what was decided under them, at the prices then: told apart by `_money`.
+        snapshot = Snapshot(now=moment.now, jobs=seen.jobs, instances=seen.instances)
+        policy = self.policies[-1] if self.one_policy else None
+        caps = policy is not None and len(seen.instances) > policy.caps.max_instances
+        yield from (f"rows: {each}" for each in check_invariants(snapshot))
+        if caps and policy is not None:
+            yield f"rows: {len(seen.instances)} machines live, caps.max_instances is {policy.caps.max_instances}"
+
+    def _cache(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        for what in ("jobs", "instances", "intents", "backoffs"):
+            here, there = getattr(moment.live, what), getattr(seen, what)
+            if here != there:
+                yield f"cache: the daemon sees other {what} than there are: {_first_difference(here, there)}"
+
+    def _intents(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Whatever is on its way has an intent, or nobody would finish it after a crash."""
+        open_ones = {intent.token for intent in seen.intents}
+        for machine in seen.instances:
+            if machine.state is InstanceState.REQUESTED and machine.token not in open_ones:
+                yield f"intent: {machine.id} is requested, but nothing will launch it"
+            if machine.state is InstanceState.TERMINATING and f"terminate:{machine.id}" not in open_ones:
+                yield f"intent: {machine.id} is terminating, but nothing will end it"
+        for job in seen.jobs:
+            yield from _job_intents(job, seen.intents)
+
+    def _waits(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Every job that waits has been told why: a plan of which a part was refused leaves that to the next one."""
+        before, self._untold = self._untold, set()
+        for job in seen.jobs if moment.undisturbed else ():
+            if job.state is JobState.QUEUED and not job.wait_code and job.cancelled_by is None:
+                self._untold.add(job.id)
+                if job.id in before:
+                    yield f"unexplained: {job.id} waits and nobody knows why"
+
+    # ------------------------------------------------------------------------------------------------------------- log
+    def _news(self) -> Sequence[Event]:
+        events: list[Event] = []
+        while more := self.store.events(after_seq=self._seq, limit=5000):
+            events += more
+            self._seq = more[-1].seq
+        return events
+
+    def _story(self, event: Event) -> Iterator[str]:
+        """Return what of one event contradicts those before it: each state machine walks along its table."""
+        kind, fields = event.kind, event.fields
+        if kind is EventKind.JOB_SUBMITTED and event.job_id is not None:
+            self._jobs[event.job_id] = JobState.SUBMITTED
+        elif kind is EventKind.JOB_STATE and event.job_id is not None:
+            yield from self._job_moved(event.job_id, str(fields["from"]), str(fields["to"]), str(fields["code"]))
+        elif kind is EventKind.INSTANCE_REQUESTED and event.instance_id is not None:
+            self._machines[event.instance_id] = InstanceState.REQUESTED
+            yield from self._bought(event)
+        elif kind is EventKind.INSTANCE_STATE and event.instance_id is not None:
+            yield from self._machine_moved(event.instance_id, str(fields["from"]), str(fields["to"]))
+        elif kind is EventKind.INSTANCE_TERMINATED and event.instance_id is not None:
+            before = self._machines.get(event.instance_id, InstanceState.TERMINATED)
+            yield from self._machine_moved(event.instance_id, before.value, "terminated")
+        elif kind is EventKind.DAEMON and fields.get("what") == "leader":
+            epoch = fields["epoch"]
+            if not isinstance(epoch, int) or epoch <= self._epoch:
+                yield f"leader: epoch {epoch} after {self._epoch}"
+            else:
+                self._epoch = epoch
+        elif kind is EventKind.ATTEMPT_PLACED and event.job_id in self._cancelled:
+            yield f"cancelled: {event.job_id} was placed after it was cancelled"
+
+    def _job_moved(self, job_id: str, before: str, after: str, code: str) -> Iterator[str]:
+        known, to = self._jobs.get(job_id), JobState(after)
+        if code == "cancel_requested":
+            self._cancelled.add(job_id)
+        if known is None or known.value != before:
+            yield f"story: {job_id} went from {before} to {after}, but was {known}"
+        elif to is not known and to not in JOB_TRANSITIONS[known]:
+            yield f"story: {job_id} may not go from {before} to {after}"
+        if to is JobState.SUCCEEDED and job_id in self._cancelled:
+            yield f"cancelled: {job_id} succeeded after it was cancelled"
+        self._jobs[job_id] = to
+
+    def _machine_moved(self, instance_id: str, before: str, after: str) -> Iterator[str]:
+        known, to = self._machines.get(instance_id), InstanceState(after)
+        if known is None or known.value != before:
+            yield f"story: {instance_id} went from {before} to {after}, but was {known}"
+        elif to is not known and to not in INSTANCE_TRANSITIONS[known]:
+            yield f"story: {instance_id} may not go from {before} to {after}"
+        self._machines[instance_id] = to
+
+    def _bought(self, event: Event) -> Iterator[str]:
+        offer = self.store.instance(event.instance_id or "").offer
+        refusals = [policy.allow.refusal(offer) for policy in self.in_force]
+        if refusals and all(refusals):
+            yield f"policy: {event.instance_id} was bought, but {refusals[-1]}"
+
+    def _told(self, seen: LiveView) -> Iterator[str]:
+        """Rows and log tell the same."""
+        live = {job.id: job.state for job in seen.jobs}
+        told = {name: state for name, state in self._jobs.items() if state not in JOB_ENDED}
+        machines = {each.id: each.state for each in seen.instances}
+        up = {name: state for name, state in self._machines.items() if state is not InstanceState.TERMINATED}
+        for name in sorted(live.keys() | told.keys()):
+            if live.get(name) is not told.get(name):
+                yield f"story: {name} is {live.get(name)}, the log says {told.get(name)}"
+        for name in sorted(machines.keys() | up.keys()):
+            if machines.get(name) is not up.get(name):
+                yield f"story: {name} is {machines.get(name)}, the log says {up.get(name)}"
+        for name in self.accepted:
+            if name not in self._jobs:
+                yield f"lost: {name} was taken in, and nothing is written of it"
+
+    # ----------------------------------------------------------------------------------------------------------- truth
+    def _up(self, now: float) -> list[MachineTruth]:
+        return [m for cloud in self.clouds.values() for m in cloud.machines(now) if m.terminated_at is None]
+
+    def _machines_and_rows(self, now: float) -> Iterator[str]:
+        """Every machine has a record made before it, one machine each, and lives no longer than is paid for."""
+        rows = {row.token: row for row in self.store.instances(live_only=False, limit=10_000)}
+        everything = [m for cloud in self.clouds.values() for m in cloud.machines(now)]
+        twice = [token for token, count in Counter(m.token for m in everything).items() if count > 1]
+        yield from (f"two machines: for token {token}" for token in twice)
+        for machine in everything:
+            row = rows.get(machine.token)
+            if row is None:
+                yield f"no record: {machine.provider_id} ({machine.instance_id}) was launched by nobody"
+            elif machine.terminated_at is None:
+                yield from self._still_up(machine, row, now)
+
+    def _still_up(self, machine: MachineTruth, row: Instance, now: float) -> Iterator[str]:
+        offer = row.offer
+        if (machine.zone, machine.type_name, machine.market) != (offer.zone, offer.instance_type.name, offer.market):
+            yield f"other machine: {machine.provider_id} is not what {row.id} asked for"
+        if machine.expires_at > row.expires_at + CENT_DUST:
+            yield f"unpaid: {row.id} lives {machine.expires_at - row.expires_at:.0f} s longer than is booked"
+        grace_s = 0.0 if self.certain else ORPHAN_GRACE_S
+        if row.state is InstanceState.TERMINATED and now > machine.launched_at + grace_s:
+            yield f"forgotten: {row.id} is taken for ended, but {machine.provider_id} is up"
+
+    def _units(self, seen: LiveView) -> Iterator[str]:
+        """No unit is started twice, no rank runs in two attempts, nothing runs of a job that is over."""
+        starts = Counter(start.unit_id for start in self.runner.starts())
+        yield from (f"started twice: {unit}" for unit, count in starts.items() if count > 1)
+        live = {job.id for job in seen.jobs}
+        ranks: dict[tuple[str, str], str] = {}
+        for unit in self.runner.running():
+            job, _, rank = unit.split(".")
+            if job not in live:
+                yield f"runs on: {unit}, though {job} is over"
+            other = ranks.setdefault((job, rank), unit)
+            if other != unit:
+                yield f"runs twice: {other} and {unit}"
+
+    # ----------------------------------------------------------------------------------------------------------- money
+    def _money(self, now: float) -> Iterator[str]:
+        """Never more is billed in a UTC day or month than any policy so far allowed, give or take one minimum."""
+        day_starts_at = now - now % DAY_S
+        slack_usd = self._slack_usd()
+        for name, since in (("day", day_starts_at), ("month", month_start(now))):
+            limit_usd = max((_limit(policy, name) for policy in self.policies), default=inf)
+            if limit_usd == inf:
+                continue
+            billed_usd = sum(c.billed_usd(now) - c.billed_usd(since) for c in self.clouds.values())
+            if billed_usd > limit_usd + slack_usd:
+                yield f"overspent: {billed_usd:.4f} USD were billed this {name}, {limit_usd:g} are allowed"
+
+    def _slack_usd(self) -> float:
+        """One billing minimum; prices that move; machines of a daemon that no longer led."""
+        slack_usd = self.dearest_usd_per_h * LONGEST_MINIMUM_S / HOUR_S + CENT_DUST
+        most = max(policy.caps.max_instances for policy in self.policies)
+        slack_usd += most * self.dearest_usd_per_h * self.skew_s / HOUR_S
+        if not self.fixed_prices:
+            slack_usd += most * self.dearest_usd_per_h * 300.0 / HOUR_S
+        return slack_usd if self.certain else slack_usd + self.dearest_usd_per_h * ORPHAN_GRACE_S / HOUR_S
+
+    def _books(self, now: float) -> Iterator[str]:
+        """The ledger, the parts of each report and, where prices stand still, the clouds' bill are one sum."""
+        book = SpendBook()
+        book.follow(self.store.iter_events(kinds=SPEND_KINDS))
+        # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
+        until = now + self.skew_s + LONGEST_MINIMUM_S
+        spent_usd = book.total_usd(until)
+        for by in ("user", "job", "pool", "market", "day"):
+            table = build_report("cost", self.store.iter_events(), until, by=by)
+            cost = [column.name for column in table.columns].index("cost_usd")
+            parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
+            if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
+                yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
+        recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
+        machines = [m for cloud in self.clouds.values() for m in cloud.machines(now)]
+        billed_usd = sum(m.billed_usd for m in machines if m.token in recorded)
+        if self.fixed_prices and not self.skew_s and spent_usd < billed_usd - 1e-6:
+            yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
+
+
+def _limit(policy: Policy, period: str) -> float:
+    limit = policy.budgets.per_day_usd if period == "day" else policy.budgets.per_month_usd
+    return inf if limit is None else limit
+
+
+def _job_intents(job: Job, intents: Collection[Intent]) -> Iterator[str]:
+    attempt = job.attempt
+    if attempt is None or attempt.over:
+        return
+    mine = {intent.kind for intent in intents if intent.subject == job.id}
+    stopping = attempt.stop_requested_at is not None
+    unsure = any(a.started_at is None and not a.released for a in attempt.allocations)
+    if unsure and not stopping and IntentKind.START not in mine:
+        yield f"intent: {attempt.id} is placed, but nothing will start it"
+    if stopping and IntentKind.STOP not in mine:
+        yield f"intent: {attempt.id} is to end, but nothing will stop it"
+
+
+def _deserved(job: Job) -> Iterator[str]:
+    if job.state not in JOB_ENDED:
+        yield f"stuck: {job.id} ({job.spec.name}) is {job.state} for ever: {job.wait_code} {job.wait_text}"
+        return
+    deserves = job.spec.tags.get(DESERVES, "any") if job.spec.profile is None else "any"
+    due = "cancelled" if job.cancelled_by is not None else deserves
+    if due != "any" and job.state.value != due:
+        yield f"undeserved: {job.id} ({job.spec.name}) is {job.state}, not {due}: {job.outcome}"
+
+
+def _first_difference(here: Sequence[object], there: Sequence[object]) -> str:
+    for one, other in zip(here, there, strict=False):
+        if one != other:
+            return f"{one} is {other}"
+    return f"{len(here)} instead of {len(there)}"

@@ -1,0 +1,269 @@
+"""Small worlds drawn from a seed: clouds full of trouble, policies, jobs of every kind; equal seeds, equal worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hcloud.model import (
+    BatchTarget,
+    BestEffortTarget,
+    FailureCause,
+    JobSpec,
+    MetricsHook,
+    Nodes,
+    Resources,
+    Retries,
+    ServiceTarget,
+    Target,
+)
+from hcloud.policy import Policy, parse_policy
+
+TROUBLED_S = 240.0
+"""For so long the clouds make trouble, and the world does."""
+DAY_STARTS_AT = (1_900_022_400.0, 1_901_232_000.0)
+"""Midnights: an ordinary one, and the first of a month (2030-04-01)."""
+ON_TERM, DESERVES = "ON_TERM", "deserves"
+"""Of a soak job: an environment variable that says what TERM does to it, a tag that says how it must end."""
+PATIENT = Retries(limits={cause.value: 1000 for cause in FailureCause}, backoff_s=1.0, backoff_cap_s=10.0)
+STRATEGIES = ("best_value", "best_value", "odf", "odm", "hf", "hm")
+ORDERS = ("least_loaded", "first_fit", "random", "paragon", "quasar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A job that a client submits ``at_s`` after the beginning, and asks to cancel then, if ever."""
+
+    at_s: float
+    spec: JobSpec
+    token: str
+    cancel_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dangers:
+    """Chances per cycle, while there is trouble; and whether two daemons share the database."""
+
+    kill: float
+    pause: float
+    commit: float
+    database_away: float
+    engine_away: float
+    silence: float
+    start: float
+    storm: float
+    death: float
+    sleep: float
+    clock_step: float
+    policy: float
+    operator_pause: float
+    twins: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that a soak run depends on. ``clouds`` are mock providers' settings by name; the first policy is in force."""
+
+    seed: int
+    starts_at: float
+    clouds: Mapping[str, Mapping[str, object]]
+    policies: tuple[Policy, ...]
+    jobs: tuple[Coming, ...]
+    dangers: Dangers
+
+
+def draw_world(seed: int) -> World:
+    """Return the world of a seed."""
+    rng = np.random.default_rng([seed, 77])
+    dangers = _dangers(rng)
+    names = ["mock"] if rng.random() < 0.7 else ["alpha", "beta"]
+    usd_per_h = float(rng.choice([3.6, 18.0]))
+    clouds = {name: _cloud(rng, seed, usd_per_h) for name in names}
+    many = 1 if dangers.policy == 0 else 4
+    return World(
+        seed=seed,
+        starts_at=_start(rng),
+        clouds=clouds,
+        policies=tuple(_policy(rng, names, n, usd_per_h) for n in range(many)),
+        jobs=tuple(_job(rng, n) for n in range(int(rng.integers(3, 11)))),
+        dangers=dangers,
+    )
+
+
+def _start(rng: np.random.Generator) -> float:
+    """Return a time, often such that a day or a month ends in the middle of the trouble."""
+    midnight = float(rng.choice(DAY_STARTS_AT))
+    return midnight - float(rng.uniform(20, TROUBLED_S)) if rng.random() < 0.5 else midnight + 40_000.0
+
+
+def _dangers(rng: np.random.Generator) -> Dangers:
+    """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
+
+    def danger(most: float, part: float = 0.5) -> float:
+        there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
+        return most * much if there else 0.0
+
+    return Dangers(
+        kill=danger(0.08),
+        pause=danger(0.1),
+        commit=danger(0.2),
+        database_away=danger(0.04, 0.3),
+        engine_away=danger(0.08),
+        silence=danger(0.08),
+        start=danger(0.2),
+        storm=danger(0.06),
+        death=danger(0.06),
+        sleep=danger(0.02, 0.3),
+        clock_step=danger(0.05, 0.3),
+        policy=danger(0.06, 0.5),
+        operator_pause=danger(0.04, 0.3),
+        twins=bool(rng.random() < 0.25),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- clouds
+def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, Any]:
+    types = {
+        "m.small": {"vcpus": 1, "memory_mib": 2048, "usd_per_h": 0.6 * usd_per_h},
+        "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": usd_per_h},
+        "m.large": {"vcpus": 4, "memory_mib": 8192, "usd_per_h": 2 * usd_per_h},
+    }
+    zones = ["east-1a"] if rng.random() < 0.4 else ["east-1a", "east-1b", "west-1a"]
+    reserved = int(rng.integers(0, 3))
+    return {
+        "seed": seed,
+        "types": types,
+        "zones": zones,
+        "markets": [["on_demand"], ["on_demand", "spot"], ["on_demand", "spot", "reserved"]][int(rng.integers(0, 3))],
+        "reserved_default": 0,
+        "reserved": {"m.one": reserved} if reserved else {},
+        "billing_minimum_s": float(rng.choice([0.0, 60.0])),
+        "boot": {"p50_s": 5, "p95_s": float(rng.choice([5.0, 40.0]))},
+        "stop_s": float(rng.choice([0.0, 1.0, 3.0])),
+        "list_lag_s": float(rng.choice([0.0, 3.0, 8.0])),
+        "keep_terminated_s": float(rng.choice([0.0, 3600.0])),
+        "spot": {"volatility": float(rng.choice([0.0, 0.3])), "step_s": 60, "notice_s": float(rng.choice([5.0, 30.0]))},
+        "quality": {"spread": float(rng.choice([0.0, 0.2]))},
+        "throttle": {"calls_per_s": 2.0, "burst": 5} if rng.random() < 0.15 else {},
+        "script": _script(rng, zones),
+    }
+
+
+def _script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
+    """Return troubles that come over the cloud, each for a while, all over after TROUBLED_S."""
+    return [_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
+
+
+def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
+    kinds = (
+        "throttle", "be_away", "run_out", "exceed_quota", "reject", "lose_request", "lose_reply", "answer_late",
+        "list_partly", "list_late", "never_boot", "die", "preempt",
+    )  # fmt: skip
+    kind = str(rng.choice(kinds))
+    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    fault: dict[str, Any] = {
+        "kind": kind,
+        "times": None if rng.random() < 0.3 else int(rng.integers(1, 4)),
+        "from_s": from_s,
+        "to_s": min(TROUBLED_S, from_s + float(rng.uniform(5, 100))),
+        "delay_s": float(rng.uniform(1, 30)),
+    }
+    return fault | ({"zone": str(rng.choice(zones))} if kind != "reject" and rng.random() < 0.3 else {})
+
+
+# ------------------------------------------------------------------------------------------------------------- policies
+def _policy(rng: np.random.Generator, providers: Sequence[str], number: int, usd_per_h: float) -> Policy:
+    horizon_s = float(rng.choice([300.0, 900.0]))
+    sections: dict[str, Any] = {
+        "name": f"p{number}",
+        "budgets": _budgets(rng, usd_per_h),
+        "caps": {"max_instances": int(rng.integers(2, 8))},
+        "allow": _allow(rng, providers),
+        "retention": {"spin_up_multiple": float(rng.choice([0.0, 2.0])), "maximum_s": 30},
+        "lease": {"horizon_s": horizon_s, "renew_before_s": 0.3 * horizon_s},
+        "boot": {"timeout_s": 60},
+        "unreachable": {"terminate_after_s": 30},
+        "stockout": {"backoff_s": 5, "backoff_cap_s": 20},
+        "disruption": {"consolidate": bool(rng.random() < 0.3), "consolidate_gain": 1.0, "consolidate_rest_s": 5},
+        "admission": {"queues": "by_quality" if rng.random() < 0.2 else "one"},
+        "provisioning": {"strategy": str(rng.choice(STRATEGIES)), "full_server_vcpus": 4},
+        "placement": {"order": str(rng.choice(ORDERS))},
+        "profiling": _profiling(rng),
+        "timing": {"sample_every_s": 5},
+    }
+    return parse_policy(sections)
+
+
+def _allow(rng: np.random.Generator, providers: Sequence[str]) -> dict[str, Any]:
+    choice = rng.random()
+    if choice < 0.6:
+        return {}
+    return {"providers": [str(rng.choice(providers))]} if choice < 0.8 else {"instance_types": ["m.one", "m.l*"]}
+
+
+def _budgets(rng: np.random.Generator, usd_per_h: float) -> dict[str, Any]:
+    """Return limits from hardly enough for one machine's horizon to plenty."""
+    per_day_usd = usd_per_h * float(rng.choice([0.25, 0.6, 3.0]))
+    choice = rng.random()
+    if choice < 0.3:
+        return {}
+    if choice < 0.6:
+        return {"per_day_usd": per_day_usd}
+    if choice < 0.8:
+        return {"per_hour_usd": 2.5 * usd_per_h, "per_day_usd": 3 * usd_per_h, "per_month_usd": 3.5 * usd_per_h}
+    return {"per_day_usd": per_day_usd, "per_user": {"default": {"per_day_usd": per_day_usd / 2}}}
+
+
+def _profiling(rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.75:
+        return {"enabled": "never"}
+    return {"enabled": "always", "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1, "skip_if_shorter_than_s": 0,
+            "max_usd_per_job": None, "max_share_of_budget": 1, "patience_s": 60}  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------- jobs
+def _job(rng: np.random.Generator, number: int) -> Coming:
+    run_s, kind = float(rng.integers(2, 90)), rng.random()
+    fails, too_big, impatient = kind < 0.1, 0.1 <= kind < 0.13, 0.13 <= kind < 0.25
+    deserves = "failed" if fails or too_big else "any" if impatient else "succeeded"
+    script = f"sleep {run_s:g}; exit {3 if fails else 0}"
+    limits = {each.value: 0 if fails and each is FailureCause.EXIT_CODE else 1000 for each in FailureCause}
+    target = _target(rng, run_s)
+    spec = JobSpec(
+        name=f"job {number}",
+        user=f"user{int(rng.integers(0, 3))}",
+        command=("/bin/sh", "-c", script),
+        target=target,
+        resources=Resources(vcpus=64.0 if too_big else float(rng.choice([0.5, 1.0, 1.8])), memory_mib=900),
+        nodes=_nodes(rng),
+        env={ON_TERM: str(rng.choice(["ends", "ends", "ignores"]))},
+        tags={DESERVES: deserves},
+        priority=int(rng.integers(0, 3)),
+        interruptible=bool(rng.random() < 0.8),
+        retries=Retries() if impatient else Retries(limits=limits, backoff_s=1.0, backoff_cap_s=10.0),
+        stop_grace_s=float(rng.choice([1.0, 10.0])),
+        metrics=MetricsHook(probe=("true",), every_s=5.0) if isinstance(target, ServiceTarget) else None,
+        exclusive=bool(rng.random() < 0.1),
+    )
+    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * TROUBLED_S)]))
+    cancel_at_s = at_s + float(rng.uniform(0, 100)) if rng.random() < 0.15 else None
+    return Coming(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
+
+
+def _target(rng: np.random.Generator, run_s: float) -> Target:
+    choice = rng.random()
+    if choice < 0.4:
+        return BestEffortTarget()
+    if choice < 0.85:
+        return BatchTarget(finish_within_s=3 * run_s + 60)
+    return ServiceTarget(requests_per_s=10.0, latency_ms=50.0)
+
+
+def _nodes(rng: np.random.Generator) -> Nodes:
+    choice = rng.random()
+    if choice < 0.75:
+        return Nodes()
+    return Nodes(count=2, minimum=2) if choice < 0.9 else Nodes(count=3, minimum=1, gang=False)

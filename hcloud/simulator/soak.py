@@ -1,0 +1,485 @@
+"""Soak runs: the daemon's own cycle in small random worlds where everything goes wrong, with every promise checked.
+
+A run depends on its seed alone. It makes trouble for a while (clouds, engine, database, clocks, operators, kills
+between any two effects), checks the promises after each cycle, then lets all trouble stop and waits for every job and
+machine to end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hcloud.assembly import build_controller, build_providers
+from hcloud.classifier.library import Library
+from hcloud.clock import Clock, ManualClock
+from hcloud.config import Config, EngineSettings, ProviderSettings
+from hcloud.controller import PAUSED, Controller
+from hcloud.engine.fake import FakeRunner, StartFault, Work, read_work
+from hcloud.errors import StaleWrite, StoreError
+from hcloud.model import InstanceState, Market
+from hcloud.policy import Allow, Budgets, Caps, Policy
+from hcloud.provider import UnitSpec
+from hcloud.simulator.peril import PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
+from hcloud.simulator.promises import MachineTruth, Moment, VirtualCloud, Witness
+from hcloud.simulator.small_worlds import ON_TERM, TROUBLED_S, Coming, World, draw_world
+from hcloud.store import Store, Submission
+
+OWNER = "hcloud-soak"
+STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
+LONGEST_STEP_S = 30.0
+LIFT_AFTER_S = 400.0
+"""So long after the trouble whoever still waits for money gets it: budgets are lifted, once."""
+MOST_CALM_CYCLES = 500
+"""Whoever has not ended so many cycles after the trouble never will."""
+MOST_CYCLES = 2000
+PAUSE_S = 20.0
+"""Longer than a leader's lease: whoever pauses so long in the middle of a cycle has lost it."""
+SKEW_S = 60.0
+FAST_FOLDER = Path("/dev/shm")
+Tamper = Callable[[Controller], object]
+Tell = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class HostClock:
+    """The daemon's clock: the world's, with an error that may only grow in one life (``SystemClock`` sees to that)."""
+
+    world: ManualClock
+    error_s: float = 0.0
+
+    def now(self) -> float:
+        """Return the time that the daemon's host shows."""
+        return self.world.now() + self.error_s
+
+    def wait(self, wake: object, timeout_s: float) -> bool:
+        """Jump ahead."""
+        self.world.advance(timeout_s)
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a soak run ended. ``violations`` are those of the first moment at which there were any."""
+
+    seed: int
+    cycles: int
+    violations: tuple[str, ...]
+    jobs: int
+    machines: int
+    lives: int
+    struck: int
+    """Kills, pauses and failed commits that really happened."""
+    digest: str
+    """Of all that was written down: equal for equal seeds, in every process."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs exactly this again."""
+        return f"hcloud soak --seed {self.seed} --cycles {self.cycles}"
+
+
+@dataclass(slots=True)
+class Life:
+    """One daemon process, as far as it matters here: its memory, which is gone when it is killed."""
+
+    holder: str
+    peril: Peril
+    store: Store
+    controller: Controller
+    clock: HostClock
+
+
+@dataclass(slots=True)
+class Soak:
+    """One world and the daemons in it. ``tamper`` is let at each new daemon: it seeds bugs."""
+
+    world: World
+    home: Path
+    tamper: Tamper = lambda _: None
+    tell: Tell = lambda _: None
+    clock: ManualClock = field(init=False)
+    clouds: dict[str, VirtualCloud] = field(init=False)
+    runner: FakeRunner = field(init=False)
+    witness: Witness = field(init=False)
+    lives: list[Life] = field(default_factory=list)
+    cycles: int = 0
+    bugs: list[str] = field(default_factory=list)
+    _config: Config = field(init=False)
+    _rng: np.random.Generator = field(init=False)
+    _born: int = 0
+    _struck: int = 0
+    _accepted: dict[str, str] = field(default_factory=dict)
+    """Job ids by the client's token."""
+    _cancelled: set[str] = field(default_factory=set)
+    _away: bool = False
+    _paused: bool = False
+    _lifted: bool = False
+    _nested: bool = False
+    _moved: bool = True
+
+    def __post_init__(self) -> None:
+        """Make the world; the daemons are started by the first cycle."""
+        world, self.clock = self.world, ManualClock(self.world.starts_at)
+        self._rng = np.random.default_rng([world.seed, 78])
+        kinds = tuple(
+            ProviderSettings(name=name, type="mock", settings=settings, poll_s=1.0)
+            for name, settings in world.clouds.items()
+        )
+        self._config = Config(
+            owner=OWNER,
+            state_dir=self.home,
+            run_dir=self.home / "run",
+            providers=kinds,
+            engine=EngineSettings(runner="fake"),
+        )
+        providers = build_providers(self._config, self.clock)
+        self.clouds = cast(dict[str, VirtualCloud], providers)
+        self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=_work)
+        self.witness = Witness(
+            store=Store.open(self._config.database),
+            clouds=self.clouds,
+            runner=self.runner,
+            certain=not world.dangers.twins,
+            one_policy=len(world.policies) == 1,
+            fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
+            skew_s=SKEW_S if world.dangers.clock_step else 0.0,
+            dearest_usd_per_h=max(_dearest(each) for each in world.clouds.values()),
+        )
+        self._take_policy(0)
+        for holder in ("one", "two") if world.dangers.twins else ("one",):
+            self.lives.append(self._birth(holder, 0.0))
+
+    # ------------------------------------------------------------------------------------------------------------- run
+    def run(self, most: int = MOST_CYCLES) -> Verdict:
+        """Run to the end, to the first broken promise, or for ``most`` cycles."""
+        found: list[str] = []
+        calm_cycles = 0
+        while not found and self.cycles < most:
+            if self._troubled():
+                self._make_trouble()
+            else:
+                self._calm_down()
+                calm_cycles += 1
+            self._clients()
+            found = self._one_cycle()
+            if not found and calm_cycles and (self._settled() or calm_cycles >= MOST_CALM_CYCLES):
+                found = self.witness.at_the_end(self.clock.now())
+                found += [] if self._settled() else ["stuck: it never ends"]
+                break
+            self._advance()
+        return self._verdict(found)
+
+    def close(self) -> None:
+        """Let go of all databases."""
+        for life in self.lives:
+            life.store.close()
+        self.witness.store.close()
+
+    def _verdict(self, found: list[str]) -> Verdict:
+        digest = hashlib.sha256()
+        for event in self.witness.store.iter_events():
+            digest.update(repr(event).encode())
+        return Verdict(
+            seed=self.world.seed,
+            cycles=self.cycles,
+            violations=tuple(found),
+            jobs=len(self._accepted),
+            machines=sum(len(cloud.machines(self.clock.now())) for cloud in self.clouds.values()),
+            lives=self._born,
+            struck=self._struck + sum(len(life.peril.struck) for life in self.lives),
+            digest=digest.hexdigest()[:16],
+        )
+
+    def _troubled(self) -> bool:
+        return self.clock.now() < self.world.starts_at + TROUBLED_S
+
+    def _one_cycle(self) -> list[str]:
+        """Let each daemon cycle once; return the promises that are broken after it."""
+        self.cycles += 1
+        paused = self._paused
+        undisturbed = False
+        for at in range(len(self.lives)):
+            if at == 0 or self._rng.random() < 0.7:
+                undisturbed = self._cycle(at) or undisturbed
+        bugs, self.bugs = self.bugs, []
+        if self._away:
+            return bugs
+        leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
+        moment = Moment(
+            now=self.clock.now(),
+            live=leader.store.live(),
+            undisturbed=undisturbed and len(self.lives) == 1,
+            paused=paused and self._paused,
+        )
+        return bugs + self.witness.look(moment)
+
+    def _cycle(self, at: int) -> bool:
+        """Run one cycle of a daemon, as its own loop would; return whether nothing disturbed it."""
+        life = self.lives[at]
+        struck = len(life.peril.struck)
+        try:
+            self._moved = life.controller.cycle().moved
+        except StaleWrite as lost:
+            self._say(f"{life.holder} was overtaken: {lost}")
+            life.controller.lease = None
+            return False
+        except StoreError as trouble:
+            self._say(f"{life.holder}: {trouble}")
+            return False
+        except Killed as where:
+            self._rebirth(at, str(where))
+            return False
+        except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
+            self.bugs.append(f"bug: the cycle failed: {type(bug).__name__}: {bug}")
+            return False
+        led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
+        return led and len(life.peril.struck) == struck
+
+    def _settled(self) -> bool:
+        live = self.witness.store.live()
+        rented = [m for m in live.instances if m.offer.market is not Market.RESERVED]
+        on_the_way = [m for m in live.instances if m.state not in (InstanceState.READY, InstanceState.DRAINING)]
+        return not (live.jobs or rented or on_the_way or live.intents) and len(self._accepted) == len(self.world.jobs)
+
+    def _advance(self) -> None:
+        if self._troubled():
+            self.clock.advance(float(self._rng.choice(STEPS_S)))
+            return
+        now = self.clock.now()
+        changes = [cloud.next_event_at() for cloud in self.clouds.values()] + [self.runner.next_event_at()]
+        soon = min((at for at in changes if at is not None and at > now), default=now + LONGEST_STEP_S)
+        self.clock.advance(1.0 if self._moved else min(LONGEST_STEP_S, max(1.0, soon - now)))
+
+    # --------------------------------------------------------------------------------------------------------- daemons
+    def _birth(self, holder: str, error_s: float) -> Life:
+        """Start a daemon on what earlier ones left behind."""
+        self._born += 1
+        clock, peril = HostClock(self.clock, error_s), Peril()
+        store = Store.open(self._config.database)
+        store.crash_point = peril.hit
+        providers = {name: peril.around(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()}
+        controller = build_controller(
+            self._config,
+            store,
+            providers,
+            peril.around(self.runner, RUNNER_CALLS, "runner"),
+            cast(Clock, clock),
+            self.witness.policies[-1],
+            rng=np.random.default_rng([self.world.seed, self._born]),
+            holder=holder,
+            library=Library(),  # reading the shipped one would take longer than the whole run
+        )
+        self.tamper(controller)
+        life = Life(holder=holder, peril=peril, store=store, controller=controller, clock=clock)
+        peril.pause = lambda: self._meanwhile(holder)
+        return life
+
+    def _rebirth(self, at: int, where: str) -> None:
+        """Start a killed daemon anew, after a while; its host's clock may have been set meanwhile."""
+        killed = self.lives[at]
+        self._struck += len(killed.peril.struck)
+        killed.store.close()
+        away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
+        self._say(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
+        self.clock.advance(away_s)
+        self.lives[at] = self._birth(killed.holder, self._clock_error_s())
+
+    def _clock_error_s(self) -> float:
+        return float(self._rng.uniform(0, SKEW_S)) if self.world.dangers.clock_step and self._troubled() else 0.0
+
+    def _meanwhile(self, holder: str) -> None:
+        """What the world and the other daemon do while this one stands still in the middle of its cycle."""
+        if self._nested:
+            return
+        self._nested = True
+        self._say(f"{holder} stands still for {PAUSE_S:g} s")
+        for _ in range(2):
+            self.clock.advance(PAUSE_S / 2)
+            for at, life in enumerate(self.lives):
+                if life.holder != holder:
+                    self._cycle(at)
+        self._nested = False
+
+    # --------------------------------------------------------------------------------------------------------- trouble
+    def _happens(self, chance: float) -> bool:
+        return bool(chance > 0 and self._rng.random() < chance)
+
+    def _make_trouble(self) -> None:
+        dangers = self.world.dangers
+        for life in self.lives:
+            self._endanger(life)
+        self._trouble_engine()
+        self._trouble_clouds()
+        if self._happens(dangers.policy):
+            self._take_policy(int(self._rng.integers(len(self.world.policies))))
+        if self._happens(dangers.sleep):
+            self._say("the host sleeps")
+            self.clock.advance(float(self._rng.choice([30.0, 200.0, 4000.0], p=[0.5, 0.4, 0.1])))
+        if self._happens(0.3 if self._away else dangers.database_away):
+            self._move_database()
+        if self._happens(0.2 if self._paused else dangers.operator_pause):
+            self._pause(not self._paused)
+
+    def _endanger(self, life: Life) -> None:
+        dangers, peril = self.world.dangers, life.peril
+        if not peril.kill_in and not self._away and self._happens(dangers.kill):
+            peril.kill_in = int(self._rng.integers(1, 30))
+        if not peril.pause_in and self._happens(dangers.pause):
+            peril.pause_in = int(self._rng.integers(1, 20))
+        if not peril.fail_commit_in and self._happens(dangers.commit):
+            peril.fail_commit_in, peril.too_late = int(self._rng.integers(1, 4)), bool(self._rng.random() < 0.4)
+        if self._happens(dangers.clock_step):
+            life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
+
+    def _trouble_engine(self) -> None:
+        dangers = self.world.dangers
+        if self._happens(dangers.engine_away):
+            self.runner.disconnect()
+        elif self._happens(0.3):
+            self.runner.reconnect()
+        workers = sorted({machine.instance_id for _, machine in self._up()})
+        if workers and self._happens(dangers.silence):
+            self.runner.silence(workers[int(self._rng.integers(len(workers)))])
+        for worker in workers:
+            if self._happens(0.05):
+                self.runner.unsilence(worker)
+        if self._happens(dangers.start):
+            self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
+
+    def _trouble_clouds(self) -> None:
+        up = self._up()
+        if up and self._happens(self.world.dangers.death):
+            cloud, machine = up[int(self._rng.integers(len(up)))]
+            self._say(f"{machine.instance_id} dies")
+            cloud.kill(machine.provider_id)
+        if self._happens(self.world.dangers.storm):
+            self._say("a preemption storm")
+            for cloud, machine in up:
+                if machine.market is Market.SPOT:
+                    cloud.preempt(machine.provider_id, float(self._rng.choice([0.0, 5.0, 30.0])))
+
+    def _up(self) -> list[tuple[VirtualCloud, MachineTruth]]:
+        now = self.clock.now()
+        return [(c, m) for c in self.clouds.values() for m in c.machines(now) if m.terminated_at is None]
+
+    def _move_database(self) -> None:
+        """Take the database's file away from under everybody, or bring it back."""
+        here, there = self.home / "hcloud.db", self.home / "elsewhere.db"
+        (there if self._away else here).rename(here if self._away else there)
+        self._away = not self._away
+        for life in self.lives:
+            life.peril.kill_in = 0  # who is born without a database makes a new one
+        self._say("the database is gone" if self._away else "the database is back")
+
+    def _pause(self, paused: bool) -> None:
+        if not self._away:
+            self.witness.store.set_meta(PAUSED, "an operator looks" if paused else "")
+            self._paused = paused
+            self._say("an operator pauses" if paused else "an operator resumes")
+
+    def _take_policy(self, number: int) -> None:
+        self._enforce(self.world.policies[number])
+
+    def _enforce(self, policy: Policy) -> None:
+        self._say(f"policy {policy.name} is in force")
+        self.witness.policies.append(policy)
+        self.witness.in_force.append(policy)
+        for life in self.lives:
+            life.controller.policy = policy
+
+    def _calm_down(self) -> None:
+        """Let all trouble of our own making stop; who waits for money for long gets it."""
+        if self._away:
+            self._move_database()
+        if self._paused:
+            self._pause(False)
+        for life in self.lives:
+            life.peril.calm()
+        self.runner.reconnect()
+        for _, machine in self._up():
+            self.runner.unsilence(machine.instance_id)
+        if not self._lifted and self.clock.now() > self.world.starts_at + TROUBLED_S + LIFT_AFTER_S:
+            self._lifted = True
+            lifted = replace(self.world.policies[0], name="lifted", budgets=Budgets(), caps=Caps(), allow=Allow())
+            self.witness.one_policy = False
+            self._enforce(lifted)
+
+    # --------------------------------------------------------------------------------------------------------- clients
+    def _clients(self) -> None:
+        """Stubborn clients: each submits until it hears that its job was taken in, some once more, some cancel."""
+        now_s = self.clock.now() - self.world.starts_at
+        for job in self.world.jobs:
+            if self._away or now_s < job.at_s:
+                continue
+            if job.token not in self._accepted or self._happens(0.02):
+                self._try(lambda job=job: self._submit(job))  # type: ignore[misc]
+            cancel = job.cancel_at_s is not None and now_s >= job.cancel_at_s
+            if cancel and job.token in self._accepted and job.token not in self._cancelled:
+                self._try(lambda job=job: self._cancel(job))  # type: ignore[misc]
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except StoreError as trouble:
+            self._say(f"a client is told: {trouble}")
+        except Killed as where:
+            self._rebirth(0, str(where))
+
+    def _submit(self, job: Coming) -> None:
+        life = self.lives[0]
+        wanted = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
+        (made,) = life.store.submit([wanted], life.clock.now())
+        if self._accepted.setdefault(job.token, made.id) != made.id:
+            self.bugs.append(f"twice: {job.token} is {self._accepted[job.token]} and {made.id}")
+        self.witness.accepted[made.id] = wanted
+
+    def _cancel(self, job: Coming) -> None:
+        life = self.lives[0]
+        life.store.request_cancel(self._accepted[job.token], job.spec.user, life.clock.now())
+        self._cancelled.add(job.token)
+        self._say(f"{self._accepted[job.token]} is cancelled")
+
+    def _say(self, what: str) -> None:
+        self.tell(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
+
+
+def _work(unit: UnitSpec) -> Work:
+    """Return what a unit's little script does, and what TERM does to it."""
+    work = read_work(unit)
+    return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work
+
+
+def _spot_volatility(cloud: Mapping[str, Any]) -> float:
+    return float(cloud["spot"]["volatility"]) if "spot" in cloud["markets"] else 0.0
+
+
+def _dearest(cloud: Mapping[str, Any]) -> float:
+    return 1.2 * max(float(each["usd_per_h"]) for each in cloud["types"].values())
+
+
+@contextmanager
+def soaking(
+    seed: int, tamper: Tamper = lambda _: None, tell: Callable[[str], object] = lambda _: None
+) -> Iterator[Soak]:
+    """Open the world of a seed for a block, in a folder in memory where there is such a place."""
+    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="hcloud-soak-", dir=folder) as made:
+        soak = Soak(draw_world(seed), Path(made), tamper, tell)
+        try:
+            yield soak
+        finally:
+            soak.close()
+
+
+def soak_seed(seed: int, most: int = MOST_CYCLES, tamper: Tamper = lambda _: None) -> Verdict:
+    """Run the world of a seed, to its end or for ``most`` cycles."""
+    with soaking(seed, tamper) as soak:
+        return soak.run(most)

@@ -1,0 +1,312 @@
+"""Daemons with one bug each, for soak runs: which promise finds it out is told in ``test_soak``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import hcloud.simulator.soak
+from hcloud import spend
+from hcloud.apply import Refusal
+from hcloud.apply.records import release_allocation
+from hcloud.controller import Controller
+from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, move_job
+from hcloud.observe import Observer
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Action, Enqueue, Place, Plan, Terminate, Wait
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Allow, Budgets, Policy, Retention
+from hcloud.provider import CloudInstance, LaunchRequest, Listing
+from hcloud.store import Lease, Submission, Transaction
+
+Bug = Callable[[Controller, pytest.MonkeyPatch], object]
+
+
+# ------------------------------------------------------------------------------------------------------ rows and plans
+def places_too_much(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    units = daemon.applier.units
+    honest = units.record_place
+
+    def record_place(txn: Transaction, action: Place, free: dict[str, Any]) -> Intent:
+        ranks = tuple(replace(r, resources=replace(r.resources, vcpus=0.1)) for r in action.ranks)
+        return honest(txn, replace(action, ranks=ranks), free)
+
+    daemon.applier.units = _with(units, record_place=record_place)
+
+
+def sees_the_past(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest, seen = daemon.store.live, [daemon.store.live()]
+
+    def live() -> Any:
+        if len(seen) % 4 == 0:
+            return seen.append(seen[-1]) or seen[-1]
+        return seen.append(honest()) or seen[-1]
+
+    daemon.store.live = live  # type: ignore[method-assign]
+
+
+def ends_machines_without_intent(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.applier.machines
+
+    def record_terminate(txn: Transaction, action: Terminate, policy: Policy) -> None:
+        intent = honest.record_terminate(txn, action, policy)
+        if intent is not None:
+            txn.close_intent(intent.token)
+
+    daemon.applier.machines = _with(honest, record_terminate=record_terminate)
+
+
+def explains_nothing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _without(daemon, Wait)
+
+
+def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hcloud.simulator.soak, "MOST_CALM_CYCLES", 60)  # more than healthy ones take
+    honest = daemon.applier._rows
+
+    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        lost = {a.job_id for a in plan.actions if isinstance(a, Enqueue) and a.reason.code == "back_after_preemption"}
+        kept = tuple(a for a in plan.actions if not (isinstance(a, Enqueue) and a.job_id in lost))
+        return honest(replace(plan, actions=kept), refused, lease)
+
+    daemon.applier._rows = rows  # type: ignore[method-assign]
+
+
+def queues_without_a_word(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.applier._rows
+
+    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        silent = [a for a in plan.actions if isinstance(a, Enqueue)]
+        with daemon.store.transaction(daemon.clock.now(), lease) as txn:
+            for action in silent:
+                txn.put_job(move_job(txn.job(action.job_id), JobState.QUEUED, queued_at=txn.now, awaiting=()))
+        kept = tuple(a for a in plan.actions if not isinstance(a, Enqueue))
+        return honest(replace(plan, actions=kept), refused, lease)
+
+    daemon.applier._rows = rows  # type: ignore[method-assign]
+
+
+def leads_for_ever(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    store = daemon.store
+    acquire, transaction = store.acquire_lease, store.transaction
+    store.transaction = lambda now, lease=None: transaction(now)  # type: ignore[method-assign]
+
+    def acquire_lease(holder: str, now: float, ttl_s: float) -> Lease | None:
+        lease = acquire(holder, now, ttl_s)
+        return None if lease is None else replace(lease, epoch=1)
+
+    store.acquire_lease = acquire_lease  # type: ignore[method-assign]
+    store.renew_lease = lambda lease, now, ttl_s: replace(lease, until=now + ttl_s)  # type: ignore[method-assign]
+
+
+def fails_in_the_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def snapshot() -> Snapshot:
+        raise ZeroDivisionError("a bug")
+
+    daemon.snapshot = snapshot  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------------------------------------- wishes and policies
+def forgets_cancellations(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.store.request_cancel
+
+    def request_cancel(job_id: str, actor: str, now: float) -> Any:
+        asked = honest(job_id, actor, now)
+        if asked.cancelled_by is not None and asked.finished_at is None:
+            with daemon.store.transaction(now) as txn:
+                txn.put_job(replace(txn.job(job_id), cancelled_by=None))
+        return asked
+
+    daemon.store.request_cancel = request_cancel  # type: ignore[method-assign]
+
+
+def is_deaf_to_operators(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    daemon.store.get_meta = lambda key: ""  # type: ignore[method-assign]
+
+
+def buys_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _plan_under(daemon, lambda policy: replace(policy, allow=Allow()))
+
+
+def spends_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    keeping = Retention(minimum_s=3000.0, maximum_s=3600.0)
+    _plan_under(daemon, lambda policy: replace(policy, budgets=Budgets(), retention=keeping))
+
+
+def drops_a_job(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.store.submit
+
+    def submit(submissions: Sequence[Submission], now: float) -> Any:
+        made = honest(submissions, now)
+        return tuple(replace(job, id="job-999999") for job in made)
+
+    daemon.store.submit = submit  # type: ignore[method-assign]
+
+
+def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.store.submit
+    daemon.store.submit = lambda submissions, now: honest(  # type: ignore[method-assign]
+        [replace(each, token=None) for each in submissions], now
+    )
+
+
+# ------------------------------------------------------------------------------------------------- machines and units
+def launches_again(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """A repeated launch is a second machine under a token of its own."""
+
+    def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
+        known = any(m.token == request.token for m in cloud.machines(request.expires_at))
+        return cloud.launch(replace(request, token=f"{request.token}-again") if known else request)
+
+    _launching(daemon, launch)
+
+
+def cloud_that_knows_no_tokens(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
+        cloud._cloud.by_token.clear()
+        return cloud.launch(request)
+
+    _launching(daemon, launch)
+
+
+def launches_another_type(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
+        other = max(cloud.offers(), key=lambda offer: offer.price_usd_per_h)
+        return cloud.launch(replace(request, offer=other))
+
+    _launching(daemon, launch)
+
+
+def renews_beyond_what_is_paid(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.runner
+    daemon.runner = _with(honest, renew=lambda due: honest.renew({name: at + 1000 for name, at in due.items()}))
+
+
+class Gullible(Observer):
+    """Takes absence from any listing, however partial, for the end of a machine."""
+
+    def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
+        return instance.state is not InstanceState.REQUESTED
+
+
+def believes_any_listing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    known = daemon.observer
+    daemon.observer = Gullible(
+        store=known.store, providers=known.providers, runner=known.runner, clock=known.clock, owner=known.owner,
+        logs=known.logs, poll_s=known.poll_s,
+    )  # fmt: skip
+
+
+def believes_any_listing_and_ends_no_orphans(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    believes_any_listing(daemon, patch)
+    patch.setattr(Gullible, "_end_orphans", lambda *_: None)
+
+
+def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.applier.units.runner
+
+    def start(units: Sequence[Any]) -> Mapping[str, Any]:
+        honest.start(units)
+        for unit in units:
+            honest._units.pop(unit.id, None)
+        return honest.start(units)
+
+    daemon.applier.units.runner = _with(honest, start=start)
+
+
+def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Releases what runs on a silent machine, so that it is run again elsewhere."""
+    honest = daemon.observer
+
+    def observe(sample_every_s: float, lease: Lease | None = None) -> Any:
+        seen = honest.observe(sample_every_s, lease)
+        with daemon.store.transaction(daemon.clock.now(), lease) as txn:
+            for job in daemon.store.live().jobs:
+                for held in job.attempt.allocations if job.attempt is not None else ():
+                    if held.instance_id in honest.silent and held.started_at is not None:
+                        lost = FailureCause.INSTANCE_LOST
+                        job = release_allocation(txn, job, held.rank, ended_at=txn.now, cause=lost)
+        return seen
+
+    daemon.observer = _with(honest, observe=observe)
+
+
+def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    units = daemon.applier.units
+
+    def drive_stops(intents: Sequence[Intent], lease: Lease | None) -> None:
+        units.drive_stops(intents, lease)
+        with daemon.store.transaction(daemon.clock.now(), lease) as txn:
+            for intent in intents:
+                job = txn.job(intent.subject)
+                for held in job.attempt.allocations if job.attempt is not None else ():
+                    job = release_allocation(txn, job, held.rank, ended_at=txn.now)
+
+    daemon.applier.units = _with(units, drive_stops=drive_stops)
+
+
+def takes_every_end_for_a_good_one(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attempt, "failure", property(lambda self: None))
+
+
+def books_no_billing_minimum(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = spend.SpendBook._requested
+
+    def requested(book: Any, event: Any) -> None:
+        honest(book, replace(event, fields={**event.fields, "price_usd_per_h": 0.01}))
+
+    patch.setitem(spend._HANDLERS, EventKind.INSTANCE_REQUESTED, requested)
+    patch.setitem(spend._HANDLERS, EventKind.INSTANCE_PRICE, lambda book, event: None)
+    patch.setitem(spend._HANDLERS, EventKind.INSTANCE_LAUNCHED, _launched_for_less)
+
+
+def _launched_for_less(book: Any, event: Any) -> None:
+    usd_per_h = 0.9 * event.fields["price_usd_per_h"]
+    spend.SpendBook._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+@dataclass
+class _Changed:
+    """Something with a few of its methods exchanged."""
+
+    honest: Any
+    changes: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.changes.get(name) or getattr(self.honest, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("honest", "changes"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.honest, name, value)
+
+
+def _with(honest: Any, **changes: Any) -> Any:
+    return _Changed(honest, changes)
+
+
+def _without(daemon: Controller, kind: type) -> None:
+    honest = daemon.applier._rows
+
+    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        kept = tuple(action for action in plan.actions if not isinstance(action, kind))
+        return honest(replace(plan, actions=kept), refused, lease)
+
+    daemon.applier._rows = rows  # type: ignore[method-assign]
+
+
+def _plan_under(daemon: Controller, change: Callable[[Policy], Policy]) -> None:
+    daemon.planner = lambda snapshot, policy, rng: make_plan(snapshot, change(policy), rng)
+
+
+def _launching(daemon: Controller, launch: Callable[[Any, LaunchRequest], CloudInstance]) -> None:
+    machines = daemon.applier.machines
+    machines.providers = {
+        name: _with(cloud, launch=lambda request, cloud=cloud: launch(cloud, request))
+        for name, cloud in machines.providers.items()
+    }
