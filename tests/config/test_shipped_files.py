@@ -11,6 +11,7 @@ from hcloud import shipped
 from hcloud.config import Config, load_config, load_policy, read_documents
 from hcloud.policy import Policy
 from hcloud.sentences import KeyPath, json_schema
+from tests.config.annotated_policy import SAVED, annotated
 
 EXAMPLE = shipped.path("config.example.yaml")
 POLICIES = sorted(shipped.path("policies").glob("*.yaml"))
@@ -68,6 +69,14 @@ def test_default_policy_shows_every_key_and_says_the_defaults() -> None:
     known = set(schema_paths(json_schema(Policy), json_schema(Policy)))
     assert known - written_paths(path) == set()
     assert load_policy(path) == Policy()
+
+
+def test_annotated_policy_is_what_the_schema_says() -> None:
+    renew = "run python -m tests.config.annotated_policy"
+    assert shipped.path(SAVED).read_text(encoding="utf-8") == annotated(), renew
+    known = set(schema_paths(json_schema(Policy), json_schema(Policy)))
+    assert known - written_paths(shipped.path(SAVED)) == set()
+    assert load_policy(shipped.path(SAVED)) == Policy(name="example-full")
 
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.name)
