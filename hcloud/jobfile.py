@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from hcloud.constraints import Constraints
 from hcloud.errors import ConfigError
 from hcloud.model import (
     BatchTarget,
@@ -310,6 +311,25 @@ class MetricsPart(_Part):
         return self
 
 
+class PlacementPart(_Part):
+    """What is demanded of the machines of a job beside types and size; it waits until that is met."""
+
+    zones: tuple[NonEmptyText, ...] = ()
+    """Zones it may run in, with * and ? as wildcards, for example [eu-west-1a, eu-west-1b]. Default: any."""
+    labels: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
+    """Labels its machines must have, with * and ? in values; provider, region, type and market are labels of all."""
+    apart_from: tuple[NonEmptyText, ...] = ()
+    """Names of your jobs (with * and ?) that it shares no machine with, nor they with it; its own: its nodes too."""
+    spread: Literal["none", "host", "zone"] = "none"
+    """host: no two of its nodes on one machine; zone: no two in one zone."""
+
+    def to_constraints(self) -> Constraints | None:
+        """Return the demands in the words of the model, or None where there are none."""
+        labels = tuple(sorted(self.labels.items()))
+        found = Constraints(zones=self.zones, labels=labels, apart_from=self.apart_from, spread=self.spread)
+        return found if found != Constraints() else None
+
+
 class JobFile(_Part):
     """One job as people write it. Only ``name`` and ``command`` must be there."""
 
@@ -372,6 +392,8 @@ class JobFile(_Part):
     """Names of the instance types it may run on, with * and ? as wildcards. Default: any."""
     exclusive: Flag = False
     """Nobody else on its machines while it runs; all of each is its own."""
+    placement: PlacementPart = PlacementPart()
+    """Zones and labels of its machines, jobs it is kept apart from, how its nodes spread."""
     profiling: Literal["auto", "never"] = "auto"
     """auto: profiled if the policy says so and it is not known yet; never: not profiled."""
 
@@ -381,6 +403,11 @@ class JobFile(_Part):
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:
             raise AtKey("metrics", "has no meaning for a batch job, which serves nobody; use progress")
+        if self.placement.spread != "none" and self.nodes.count == 1:
+            raise AtKey(
+                "placement",
+                f"spread: {self.placement.spread} has no meaning for one node; state nodes, or leave it out",
+            )
         return self
 
     def impossible(self, now: float) -> tuple[KeyPath, str] | None:
@@ -438,6 +465,7 @@ class JobFile(_Part):
             "stop_grace_s": self.stop_grace,
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),
+            "placement": self.placement.to_constraints(),
         }
 
 

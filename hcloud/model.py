@@ -14,7 +14,11 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
+from hcloud.constraints import Constraints
 from hcloud.errors import InvalidTransition
+from hcloud.hooks import MetricsHook as MetricsHook
+from hcloud.hooks import ProfileRequest as ProfileRequest
+from hcloud.hooks import ProgressHook as ProgressHook
 
 JobId = str
 """``job-<n>``, assigned by the store."""
@@ -138,54 +142,13 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressHook:
-    """How a batch job's progress (0..1) is read: by the last line (number or ``done/total``) of a file."""
-
-    file: str
-    total: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsHook:
-    """How a service's rate and latency are read, inside its own network: a URL (Prometheus text) or a probe command.
-
-    A probe prints one JSON object ``{"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}`` as its last line.
-    """
-
-    url: str | None = None
-    probe: tuple[str, ...] | None = None
-    every_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRequest:
-    """What one profiling run measures on the one machine it has for itself (Quasar, Dissertation §4.3.2).
-
-    ``job_id`` is who is profiled. ``type_column`` names the machine's type in the utility matrix; ``steps_vcpus`` are
-    the scale-up settings to run at, the largest first; ``sources`` the sources of interference that are tuned to the
-    5 % point (tolerated) and measured beside it (caused); ``nodes`` the node count of this run. ``run_s`` ends each
-    copy of the job, ``total_s`` the whole run; what is not measured by then stays unknown. ``warm_up_s`` passes before
-    a stateful job is measured. ``look``: only one short run, to see whether a known program still behaves as known.
-    """
-
-    job_id: JobId
-    type_column: str
-    steps_vcpus: tuple[float, ...]
-    sources: tuple[str, ...] = ()
-    nodes: int = 1
-    run_s: float = 5.0
-    total_s: float = 60.0
-    warm_up_s: float = 0.0
-    look: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What a user asks for; never changes after submission.
 
     ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody
     else on its machines while it runs, and all of each is its own. ``profiling``: ``never`` keeps it from being
-    profiled. ``profile`` makes it a profiling run of another job, which only HCloud itself submits.
+    profiled. ``profile`` makes it a profiling run of another job, which only HCloud itself submits. ``placement``: what
+    else is demanded of its machines (None: nothing).
     """
 
     name: str
@@ -213,6 +176,7 @@ class JobSpec:
     exclusive: bool = False
     profiling: Literal["auto", "never"] = "auto"
     profile: ProfileRequest | None = None
+    placement: Constraints | None = None
 
     def held_of(self, capacity: Resources) -> Resources:
         """Return what one rank holds of a machine of ``capacity``: what it asks for or, if exclusive, all of it."""
@@ -221,6 +185,12 @@ class JobSpec:
     def may_run_on(self, type_name: str) -> bool:
         """Return whether its ``instance_types`` include that type."""
         return not self.instance_types or any(fnmatchcase(type_name, each) for each in self.instance_types)
+
+    def may_use(self, offer: Offer) -> bool:
+        """Return whether it may run on machines of ``offer``: by type, zone and labels."""
+        where = self.placement
+        stated = where is None or (where.in_zone(offer.zone) and where.labelled(offer.labels))
+        return stated and self.may_run_on(offer.instance_type.name)
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -431,6 +401,12 @@ class Offer:
     def key(self) -> tuple[str, str, str, str]:
         """Identify the offer: provider, zone, type name, market."""
         return (self.provider, self.zone, self.instance_type.name, self.market.value)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels of its machines: those of the type, and ``provider``, ``region``, ``type`` and ``market``."""
+        own = {"provider": self.provider, "region": self.region, "type": self.instance_type.name}
+        return {**self.instance_type.labels, **own, "market": self.market.value}
 
 
 class InstanceState(StrEnum):

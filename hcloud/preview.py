@@ -96,11 +96,7 @@ def _candidates(
     job: Job, snapshot: Snapshot, chosen: set[tuple[str, str, str, str]], policy: Policy
 ) -> list[Mapping[str, Any]]:
     """Return the cheapest fitting offers, the chosen ones first, each with why it is not taken."""
-    fitting = [
-        o
-        for o in snapshot.offers
-        if job.spec.resources.fits(o.instance_type.capacity) and job.spec.may_run_on(o.instance_type.name)
-    ]
+    fitting = [o for o in snapshot.offers if job.spec.resources.fits(o.instance_type.capacity) and job.spec.may_use(o)]
     ordered = sorted(fitting, key=lambda o: (o.key not in chosen, o.price_usd_per_h, o.key))
     return [_candidate(o, o.key in chosen, _note(o, job, snapshot, policy)) for o in ordered[:MOST_CANDIDATES]]
 

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from hcloud.constraints import Constraints
 from hcloud.known import Application, Measure
 from hcloud.model import (
     Allocation,
@@ -68,6 +69,13 @@ profile_requests = st.builds(
     warm_up_s=finite,
     look=st.booleans(),
 )
+constraints = st.builds(
+    Constraints,
+    zones=st.lists(words, max_size=2).map(tuple),
+    labels=st.lists(st.tuples(words, texts), max_size=2).map(tuple),
+    apart_from=st.lists(words, max_size=2).map(tuple),
+    spread=st.sampled_from(["none", "host", "zone"]),
+)
 specs = st.builds(
     JobSpec,
     name=words,
@@ -101,6 +109,7 @@ specs = st.builds(
     exclusive=st.booleans(),
     profiling=st.sampled_from(["auto", "never"]),
     profile=st.none() | profile_requests,
+    placement=st.none() | constraints,
 )
 
 causes = st.sampled_from(FailureCause)

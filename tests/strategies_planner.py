@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from hcloud.constraints import Constraints
 from hcloud.model import (
     JOB_ON_INSTANCE,
     Allocation,
@@ -84,6 +85,7 @@ def offer_of(name: str, market: Market, zone: str, available: int | None) -> Off
         name=name,
         capacity=Resources(vcpus=vcpus, memory_mib=memory_mib, disk_gib=40.0),
         boot_delay_s=30.0,
+        labels={"size": name[0], "disk": "ssd" if name in ("medium", "huge") else "hdd"},
     )
     return Offer(
         provider="mock",
@@ -97,7 +99,16 @@ def offer_of(name: str, market: Market, zone: str, available: int | None) -> Off
     )
 
 
-any_offer = st.builds(offer_of, st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.just("a"), st.none())
+any_offer = st.builds(
+    offer_of, st.sampled_from(sorted(_TYPES)), st.sampled_from(list(Market)), st.sampled_from("aab"), st.none()
+)
+demands = st.builds(
+    Constraints,
+    zones=st.sampled_from([(), (), ("a",), ("b*", "c")]),
+    labels=st.sampled_from([(), (), (("disk", "ssd"),)]),
+    apart_from=st.sampled_from([(), ("db",), ("job",), ("d*", "job")]),
+    spread=st.sampled_from(["none", "host", "zone"]),
+).map(lambda each: each if each != Constraints() else None)
 
 
 @st.composite
@@ -142,7 +153,7 @@ class _Making:
 def specs(draw: DrawFn) -> JobSpec:
     """What somebody asks for."""
     return JobSpec(
-        name="job",
+        name=draw(st.sampled_from(["job", "job", "db"])),
         user=draw(st.sampled_from(_USERS)),
         command=("true",),
         target=draw(targets),
@@ -153,6 +164,7 @@ def specs(draw: DrawFn) -> JobSpec:
         budget_usd=draw(st.sampled_from([None, None, None, 1.0])),
         instance_types=draw(st.sampled_from([(), (), (), ("small", "m*"), ("large",)])),
         exclusive=draw(st.sampled_from([False, False, False, True])),
+        placement=draw(st.one_of(st.none(), st.none(), demands)),
     )
 
 

@@ -98,6 +98,21 @@ def reserved_fleets(draw: DrawFn) -> Snapshot:
     )
 
 
+@st.composite
+def paid_and_rented(draw: DrawFn) -> Snapshot:
+    """Single jobs of all sizes wait before an empty fleet; small machines are paid for, large ones can be rented."""
+    paid = offer_of("small", Market.RESERVED, "a", draw(st.integers(1, 3)))
+    large = offer_of("huge", Market.ON_DEMAND, "a", None)
+    return Snapshot(
+        now=NOW,
+        jobs=tuple(_waiting(draw, n) for n in range(1, draw(st.integers(2, 4)) + 1)),
+        offers=(large, paid),
+        offers_known=frozenset(["mock"]),
+        providers=frozenset(["mock"]),
+        applications={"calm": classification(0.1), "keen": classification(0.97)},
+    )
+
+
 def _without_spot(drawn: tuple[Offer, ...]) -> tuple[Offer, ...]:
     full = offer_of("huge", Market.ON_DEMAND, "a", None)
     kept = [offer for offer in drawn if offer.market is not Market.SPOT and offer.key != full.key]

@@ -37,6 +37,10 @@ _OPTIONS = (
     click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h."),
     click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
     click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),
+    click.option("--zone", "zones", multiple=True, help="Zone it may run in; * and ? (repeatable)."),
+    click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label its machines must have."),
+    click.option("--apart-from", multiple=True, metavar="JOB", help="Jobs it shares no machine with."),
+    click.option("--spread", type=click.Choice(["none", "host", "zone"]), help="No two of its nodes on one."),
     click.option("--exclusive/--shared", default=None, help="Whether its machines are all its own."),
     click.option("--profiling", type=click.Choice(["auto", "never"]), help="Whether it may be profiled."),
 )  # fmt: skip
@@ -119,11 +123,23 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
         changes["workdir"] = _directory(flags["workdir"])
     if flags.get("instance_types"):
         changes["instance_types"] = list(flags["instance_types"])
+    placement = _placement(flags)
+    if placement:
+        changes["placement"] = {**mapping.get("placement", {}), **placement}
     env = _environment(flags)
     if env:
         changes["env"] = {**mapping.get("env", {}), **env}
     if flags.get("tag"):
         changes["tags"] = {**mapping.get("tags", {}), **dict(_pair("--tag", each) for each in flags["tag"])}
+    return changes
+
+
+def _placement(flags: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {key: list(flags[key]) for key in ("zones", "apart_from") if flags.get(key)}
+    if flags.get("labels"):
+        changes["labels"] = dict(_pair("--label", each) for each in flags["labels"])
+    if flags.get("spread"):
+        changes["spread"] = flags["spread"]
     return changes
 
 

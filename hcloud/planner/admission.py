@@ -11,7 +11,7 @@ up comes before all that, so nobody starves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from hcloud.model import Job, JobState, Reason
 from hcloud.planner.arq import slacks_s
 from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import Amounts
 from hcloud.planner.suitability import Suitability, open_suitability
 from hcloud.planner.wording import number_of, seconds
 
@@ -32,26 +33,26 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 def admit(draft: Draft) -> None:
     """Fill ``draft.queue`` from ``draft.waiting``; the others are told why they wait."""
     paused, now, awaiting = draft.snapshot.paused, draft.now, JobState.AWAITING_INSTANCE
-    for job, group in _served_in_order(draft):
+    for pair in _served_in_order(draft):
+        job, group = pair
         if paused:
             draft.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
         elif job.not_before_at > now:
             draft.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
         else:
-            group = group or draft.group_of(job)
             group.pending += 1
             queue = draft.queue[group.promise]
             if job.state is awaiting:
                 draft.awaiting.append((group.promise, len(queue)))
-            queue.append((job, group))
+            queue.append(pair)
 
 
-def _served_in_order(draft: Draft) -> Iterator[tuple[Job, Group | None]]:
-    """Yield who is served first, with its group where that is known already."""
+def _served_in_order(draft: Draft) -> Iterable[tuple[Job, Group]]:
+    """Return who is served first, each with its group."""
     draft.suit = open_suitability(draft.snapshot, draft.policy, draft.fleet, draft.stopping)
     if draft.suit is not None and draft.policy.admission.queues == "by_quality":
         return _by_quality(draft, draft.suit)
-    return ((job, None) for job in _in_order(draft.waiting))
+    return ((job, draft.group_of(job)) for job in _in_order(draft.waiting))
 
 
 def _in_order(waiting: list[Job]) -> Iterator[Job]:
@@ -63,27 +64,38 @@ def _in_order(waiting: list[Job]) -> Iterator[Job]:
         yield from ranked[rank]
 
 
-def _by_quality(draft: Draft, suit: Suitability) -> Iterator[tuple[Job, Group | None]]:
-    """Yield waiting jobs: with a promise first; of these those out of patience, then class by class."""
-    jobs = draft.waiting
-    groups = [draft.group_of(job) for job in jobs]
-    kinds = {id(group): place for place, group in enumerate(draft.groups.values())}
-    of_kind = np.array([kinds[id(group)] for group in groups], dtype=np.intp)
-    expected = [suit.expected_s(group.application, group.wanted) for group in draft.groups.values()]
-    expected_s = np.array(expected, dtype=np.float64)[of_kind] if jobs else np.zeros(0)
-    classes = np.array([suit.quality_class(group.application) for group in draft.groups.values()])
-    best_effort = np.array([not group.promise for group in draft.groups.values()])
-    queued_at = np.array([draft.queued_at(job) for job in jobs])
-    left_s = slacks_s(jobs, queued_at, expected_s, draft.policy.admission) - (draft.now - queued_at)
+def _by_quality(draft: Draft, suit: Suitability) -> Iterable[tuple[Job, Group]]:
+    """Return waiting jobs: with a promise first; of these those out of patience, then class by class."""
+    jobs, now = draft.waiting, draft.now
+    pairs = [(job, draft.group_of(job)) for job in jobs]
+    kinds = list(draft.groups.values())
+    if not jobs:
+        return []
+    of_kind = np.array([group.place for _, group in pairs], dtype=np.intp)
+    expected = [suit.expected_s(group.application, group.wanted) for group in kinds]
+    expected_s = np.array(expected, dtype=np.float64)[of_kind]
+    classes = np.array([suit.quality_class(group.application) for group in kinds])
+    best_effort = np.array([not group.promise for group in kinds])
+    submitted_at, queued_at = np.array([job.submitted_at for job in jobs]), _queued_at(draft, jobs)
+    left_s = slacks_s(jobs, submitted_at, queued_at, expected_s, draft.policy.admission) - (now - queued_at)
     if draft.policy.admission.order == "shortest":
         inner = np.nan_to_num(expected_s, nan=np.inf)
     else:
         inner = np.array([-job.spec.priority for job in jobs], dtype=np.float64)
-    late, submitted_at = left_s <= 0.0, np.array([job.submitted_at for job in jobs])
-    demanding = np.where(late, left_s, -classes[of_kind]) if jobs else left_s
+    late = left_s <= 0.0
+    demanding = np.where(late, left_s, -classes[of_kind])
     # The last key counts most; jobs come by number, and what is equal keeps its order.
     order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, best_effort[of_kind]))
-    return ((jobs[at], groups[at]) for at in order.tolist())
+    return map(pairs.__getitem__, order.tolist())
+
+
+def _queued_at(draft: Draft, jobs: Sequence[Job]) -> Amounts:
+    """Return :meth:`Draft.queued_at` of many jobs at once."""
+    now, enqueued = draft.now, draft.enqueued
+    since = [now if job.queued_at is None else job.queued_at for job in jobs]
+    if enqueued:
+        since = [now if job.id in enqueued else at for job, at in zip(jobs, since, strict=True)]
+    return np.array(since, dtype=np.float64)
 
 
 def _backing_off(job: Job, now: float) -> Reason:

@@ -23,6 +23,7 @@ from hcloud.policy import Admission
 
 _GRID = 65
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
+_NO_LIMIT = BatchTarget()
 
 
 def run_s(known: Classification | None, nodes: int = 1) -> float | None:
@@ -54,22 +55,21 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
     return max(0.0, min(slack, admission.patience_cap_s))
 
 
-def slacks_s(jobs: Sequence[Job], queued_at: Floats, expected_s: Floats, admission: Admission) -> Floats:
+def slacks_s(
+    jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: Admission
+) -> Floats:
     """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN where it is not known."""
-    submitted_at = np.array([job.submitted_at for job in jobs])
-    profiled = np.array([bool(job.profile_runs) for job in jobs])
-    unknown, within_s, by_at = np.isnan(expected_s), _limits(jobs, "finish_within_s"), _limits(jobs, "finish_by_at")
+    targets = [job.spec.target for job in jobs]
+    limits = [target if target.kind == "batch" else _NO_LIMIT for target in targets]
+    within_s = np.array([math.nan if each.finish_within_s is None else each.finish_within_s for each in limits])
+    by_at = np.array([math.nan if each.finish_by_at is None else each.finish_by_at for each in limits])
+    profiled, unknown = np.array([job.profile_runs != () for job in jobs]), np.isnan(expected_s)
     slack = admission.tolerance * expected_s - np.where(profiled, queued_at - submitted_at, 0.0)
     slack = np.where(unknown, admission.patience_s, slack)
     deadline_at = np.fmin(submitted_at + within_s, by_at)
     slack = np.fmin(slack, deadline_at - queued_at - np.where(unknown, 0.0, expected_s))
-    return np.clip(slack, 0.0, admission.patience_cap_s)
-
-
-def _limits(jobs: Sequence[Job], name: str) -> Floats:
-    """Return one of the two limits of batch targets, NaN where there is none."""
-    targets = [job.spec.target for job in jobs]
-    return np.array([getattr(each, name) if each.kind == "batch" else None for each in targets], dtype=np.float64)
+    clipped: Floats = np.clip(slack, 0.0, admission.patience_cap_s)
+    return clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

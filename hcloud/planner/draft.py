@@ -8,6 +8,7 @@ from math import inf
 
 import numpy as np
 
+from hcloud.constraints import Constraints
 from hcloud.model import (
     FailureCause,
     InstanceId,
@@ -25,6 +26,7 @@ from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, 
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
+from hcloud.planner.whereabouts import Company, Whereabouts
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
 
@@ -41,9 +43,12 @@ class Group:
     them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
     uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room
     where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less,
-    ``candidates``: the types at hand for them (None: not worked out yet).
+    ``candidates``: the types at hand for them (None: not worked out yet). ``place``: the number of groups there were
+    before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not meet
+    there (None: nobody).
     """
 
+    place: int
     resources: Resources
     demand: Amounts
     needed: int
@@ -64,6 +69,13 @@ class Group:
     fits_well: bool = True
     down_within_s: float | None = None
     candidates: tuple[Candidate, ...] | None = None
+    constraints: Constraints | None = None
+    company: Company | None = None
+
+    @property
+    def spreads(self) -> bool:
+        """Whether where one of its ranks is decides where others may be."""
+        return self.company is not None or (self.constraints is not None and self.constraints.spread != "none")
 
     def taken_of(self, capacity: Amounts) -> Amounts:
         """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
@@ -76,9 +88,7 @@ MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
 AVOIDED_S = 900.0
 """For so long; then other neighbours may be there."""
-Key = tuple[
-    tuple[float, int, float], int, int, bool, str, bool, str, tuple[str, ...], bool, Leaning, str, tuple[str, ...]
-]
+Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -103,6 +113,7 @@ class Draft:
     fleet: Fleet
     ledger: Ledger
     strategy: Strategy
+    whereabouts: Whereabouts
     suit: Suitability | None = None
     actions: list[Action] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
@@ -154,15 +165,28 @@ class Draft:
             self.stopping.add(job.id)
             self.add(StopAttempt(job_id=job.id, cause=cause, reason=reason))
 
-    def mark(self) -> tuple[Amounts, int]:
+    def mark(self) -> tuple[Amounts, int, int]:
         """Return what is claimed now, for :meth:`back_to`."""
-        return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0
+        return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0, self.whereabouts.moment
 
-    def back_to(self, marked: tuple[Amounts, int]) -> None:
+    def back_to(self, marked: tuple[Amounts, int, int]) -> None:
         """Forget all claims made since :meth:`mark`."""
         self.fleet.room[:] = marked[0]
         if self.suit is not None:
             self.suit.back_to(marked[1])
+        self.whereabouts.back_to(marked[2])
+
+    def arrive(self, at: int, group: Group) -> None:
+        """Count a unit of ``group`` as on, or promised room of, machine ``at``: beside whom others find themselves."""
+        self.whereabouts.arrive(at, group.company)
+        if self.suit is not None:
+            self.suit.arrive(at, group.application)
+
+    def leave(self, at: int, group: Group) -> None:
+        """Take :meth:`arrive` back."""
+        self.whereabouts.arrive(at, group.company, -1)
+        if self.suit is not None:
+            self.suit.leave(at, group.application)
 
     def amount_on(self, group: Group, at: int) -> Amounts:
         """Return what one rank of ``group`` takes of machine ``at``."""
@@ -221,23 +245,40 @@ class Draft:
 
     def group_of(self, job: Job) -> Group:
         """Return the group of jobs that ask for the same as ``job``."""
-        spec, need, nodes = job.spec, job.spec.resources, job.spec.nodes
-        user = spec.user if self.ledger.watches_users else ""
-        size = (need.vcpus, need.memory_mib, need.disk_gib)
-        asks = (spec.target.kind, spec.interruptible, user, spec.instance_types, spec.exclusive)
-        leaning = self.strategy.leaning(job)
-        application = self.suit.application(job) if self.suit is not None else ""
+        spec = job.spec
+        need, nodes, hybrid, suit = spec.resources, spec.nodes, self.strategy.hybrid, self.suit
+        leaning = PLAIN if hybrid is None else hybrid.leaning(job)
+        application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now) if job.corrections else ()
-        key = (size, nodes.count, nodes.minimum, nodes.gang, *asks, leaning, application, avoid)
+        # One flat display: this is the most frequent thing done to a long queue.
+        key = (
+            need.vcpus,
+            need.memory_mib,
+            need.disk_gib,
+            nodes.count,
+            nodes.minimum,
+            nodes.gang,
+            spec.target.kind,
+            spec.interruptible,
+            spec.user if self.ledger.watches_users else "",
+            spec.instance_types,
+            spec.exclusive,
+            leaning,
+            application,
+            avoid,
+            spec.placement,
+            self.whereabouts.company(spec),
+        )
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._new_group(spec, leaning)
-            group.application, group.avoid = application, avoid
+            group = self.groups[key] = self._new_group(spec, leaning, application)
+            group.avoid = avoid
         return group
 
-    def _new_group(self, spec: JobSpec, leaning: Leaning) -> Group:
+    def _new_group(self, spec: JobSpec, leaning: Leaning, application: str) -> Group:
         nodes, spot = spec.nodes, self.policy.spot
         return Group(
+            place=len(self.groups),
             resources=spec.resources,
             demand=vector(spec.resources),
             needed=nodes.count if nodes.gang else min(nodes.minimum, nodes.count),
@@ -247,6 +288,9 @@ class Draft:
             instance_types=spec.instance_types,
             exclusive=spec.exclusive,
             leaning=leaning,
+            application=application,
+            constraints=spec.placement,
+            company=self.whereabouts.company(spec),
         )
 
 
@@ -274,6 +318,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
         fleet=fleet,
         ledger=open_ledger(snapshot, policy, live, paying),
         strategy=open_strategy(snapshot, policy, fleet),
+        whereabouts=Whereabouts(fleet, jobs),
         stopping={job.id for job in holding if job.attempt and job.attempt.stop_requested_at is not None},
     )
     for job in holding:

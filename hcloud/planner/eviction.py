@@ -7,6 +7,7 @@ from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ from hcloud.model import Allocation, FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, vector
-from hcloud.planner.placement import suited
+from hcloud.planner.placement import beyond, suited
 from hcloud.planner.wording import amount
 
 REST_S = 300.0
@@ -61,13 +62,14 @@ def evictable(draft: Draft, job: Job) -> bool:
     return rested and times < job.spec.retries.limits.get(cause, 0)
 
 
-def evict_for(draft: Draft, victims: Victims, group: Group) -> int:
+def evict_for(draft: Draft, victims: Victims, group: Group, taken_by: Sequence[int]) -> int:
     """Choose victims so that one more rank of ``group`` finds room; return the machine, or -1. Nothing is planned yet.
 
-    The machine with the fewest victims wins; on it, those last in the queue order go first.
+    The machine with the fewest victims wins; on it, those last in the queue order go first. ``taken_by``: where others
+    of the job's ranks are to be.
     """
     fleet = draft.fleet
-    allowed = suited(draft, group, fleet.placeable)
+    allowed = beyond(draft, group, suited(draft, group, fleet.placeable), taken_by)
     taken = group.taken_of(fleet.capacity)
     enough = ((fleet.room + victims.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(axis=0) & allowed
     options = [(_needed(draft, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]

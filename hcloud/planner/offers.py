@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import islice
 
 import numpy as np
 
+from hcloud.constraints import matches
 from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.strategies import Hybrid, Leaning
+from hcloud.planner.whereabouts import admits
 from hcloud.planner.wording import amount, offer_words, seconds
 
 LOOK_AHEAD_GROUPS = 16
 """So many kinds of waiting jobs are considered when judging how full a new machine would become."""
+_PLENTY = 1_000_000
 FREE_USD_PER_H = 1e-6
 """What a machine without a price is compared with."""
 
@@ -31,7 +33,8 @@ FREE_USD_PER_H = 1e-6
 class Counter:
     """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
 
-    ``pools``: what is left of what several offers share, by provider and name of the pool.
+    ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
+    any of them is of machines that are paid for already.
     """
 
     offers: list[Offer]
@@ -41,11 +44,21 @@ class Counter:
     backoffs: list[OfferBackoff | None]
     left: list[float]
     forbidden: list[tuple[Offer, str]]
+    sells_reserved: bool
     hybrid: Hybrid | None = None
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     fits: dict[int, Mask] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
+
+    def paid_ranks(self, group: Group) -> int:
+        """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
+        count = 0
+        for at in self.obtainable(group) if self.sells_reserved else ():
+            if self.offers[at].market is Market.RESERVED:
+                each = _times(self.capacity[at].copy(), group.taken_of(self.capacity[at]))
+                count += int(min(self.left[at], _PLENTY)) * each
+        return count
 
     def fitting(self, group: Group) -> Mask:
         """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
@@ -57,9 +70,9 @@ class Counter:
         return fits
 
     def permitted(self, group: Group) -> Mask:
-        """Return which offers are of a market and type that ``group`` may run on."""
+        """Return which offers are of a market, type and place that ``group`` may run on."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
-        if not group.instance_types:
+        if not group.instance_types and group.constraints is None:
             return allowed
         return allowed & np.array([_named(group, offer) for offer in self.offers], dtype=np.bool_)
 
@@ -122,6 +135,7 @@ def open_counter(draft: Draft) -> Counter:
         backoffs=[_backoff(draft, offer) for offer in allowed],
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=forbidden,
+        sells_reserved=any(o.market is Market.RESERVED for o in allowed),
         hybrid=draft.strategy.hybrid,
         pools=_open_pools(draft),
     )
@@ -180,7 +194,8 @@ def rank_choices(
     """Return the offers ``among`` for a rank of ``first``, best first, with the other ``waiting`` groups in mind."""
     others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
     company = [(first, (first.pending + 1) * first.wanted)]
-    company += [(group, group.pending * group.wanted) for group in islice(others, LOOK_AHEAD_GROUPS)]
+    # Who can have what is paid for already is not what a rented machine is for.
+    company += [(each, _unpaid(counter, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
     worths = [counter.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
     choices = [_judge(counter, at, company, worths) for at in among]
@@ -192,6 +207,10 @@ def rank_choices(
         return (offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
 
     return sorted(choices, key=order)
+
+
+def _unpaid(counter: Counter, group: Group) -> int:
+    return max(0, group.pending * group.wanted - counter.paid_ranks(group))
 
 
 def _needs_one(group: Group, first: Group) -> bool:
@@ -215,7 +234,7 @@ def _judge(counter: Counter, at: int, company: list[tuple[Group, int]], worths: 
 def _times(left: Amounts, demand: Amounts) -> int:
     """Return how many times ``demand`` goes into ``left``."""
     asked = demand > 0
-    return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else 1_000_000
+    return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else _PLENTY
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits
@@ -226,7 +245,7 @@ def why_not_obtainable(draft: Draft, counter: Counter, group: Group) -> Reason:
         return _backed_off(draft, counter, fitting)
     if not draft.snapshot.offers:
         return Reason(code="no_offers", text="no provider has said yet what can be had")
-    if group.instance_types and (reason := _no_such_type(draft, group)) is not None:
+    if (reason := _no_such_machine(draft, group)) is not None:
         return reason
     sizes_fit = [pair for pair in counter.forbidden if _large_enough(group, pair[0])]
     spot = [o for o in counter.offers if _large_enough(group, o)]
@@ -240,9 +259,10 @@ def _large_enough(group: Group, offer: Offer) -> bool:
 
 
 def _named(group: Group, offer: Offer) -> bool:
-    """Whether ``group`` may run on the offer's type."""
-    name, patterns = offer.instance_type.name, group.instance_types
-    return not patterns or any(fnmatchcase(name, each) for each in patterns)
+    """Whether ``group`` may run on the offer's type, in its zone, and on machines with its labels."""
+    patterns = group.instance_types
+    typed = not patterns or matches(offer.instance_type.name, patterns)
+    return typed and admits(group.constraints, offer)
 
 
 def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
@@ -267,14 +287,33 @@ def _not_allowed(group: Group, forbidden: list[tuple[Offer, str]], spot: list[Of
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
-def _no_such_type(draft: Draft, group: Group) -> Reason | None:
-    """Return that none of the types it may run on is on offer, or None where one is."""
-    names = sorted({o.instance_type.name for o in draft.snapshot.offers})
-    if any(_named(group, offer) for offer in draft.snapshot.offers):
-        return None
-    asked, there = ", ".join(group.instance_types), ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    text = f"may run on {asked} only (instance_types); on offer are {there}"
-    return Reason(code="no_such_type", text=text, numbers={"asked": asked, "types": len(names)})
+def _no_such_machine(draft: Draft, group: Group) -> Reason | None:
+    """Return which of its demands (types, then zones, then labels) leaves nothing on offer, or None where none does."""
+    left, where, patterns = list(draft.snapshot.offers), group.constraints, group.instance_types
+    if patterns:
+        typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
+        if not typed:
+            names = sorted({offer.instance_type.name for offer in left})
+            return _nothing("no_such_type", "instance_types", ", ".join(patterns), names)
+        left = typed
+    if where is not None and where.zones:
+        zoned = [offer for offer in left if where.in_zone(offer.zone)]
+        if not zoned:
+            zones = sorted({offer.zone for offer in left})
+            return _nothing("no_such_zone", "placement.zones", where.words("zones"), zones)
+        left = zoned
+    if where is not None and not any(where.labelled(offer.labels) for offer in left):
+        wanted = {name for name, _ in where.labels}
+        there = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
+        names = sorted(there) or ["no machines with such labels"]
+        return _nothing("no_such_label", "placement.labels", where.words("labels"), names)
+    return None
+
+
+def _nothing(code: str, key: str, asked: str, there: Sequence[str]) -> Reason:
+    told = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+    text = f"may run on {asked} only ({key}); on offer are {told}"
+    return Reason(code=code, text=text, numbers={"asked": asked, "bound": key, "kinds": len(there)})
 
 
 def _too_small(draft: Draft, group: Group) -> Reason:

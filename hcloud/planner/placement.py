@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -84,6 +85,36 @@ def holding_out(draft: Draft, job: Job, group: Group, refusal: Reason | None) ->
     return Reason(code="holds_out", text=text, numbers=numbers)
 
 
+def kept_away(draft: Draft, group: Group, refusal: Reason | None) -> Reason | None:
+    """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
+    if refusal is None or not (bound := excluded(draft, group)):
+        return refusal
+    named = "; ".join(f"{key} keeps it from {', '.join(names[:3])}" for key, names in bound.items())
+    numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
+    text = f"{named}, where there is room; elsewhere: {refusal.text}"
+    code = refusal.code if refusal.code == "impossible" else "placement_demands"
+    return Reason(code=code, text=text, numbers=numbers)
+
+
+def excluded(draft: Draft, group: Group, but: Sequence[int] = ()) -> dict[str, list[str]]:
+    """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
+    fleet, where = draft.fleet, group.constraints
+    if where is None and group.company is None:
+        return {}
+    roomy = fleet.fitting_now(group.demand, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
+    roomy = roomy & fleet.of_types(group.instance_types) if group.instance_types else roomy
+    roomy[list(but)] = False
+    by_zone = replace(where, labels=()) if where is not None else None
+    by_label = replace(where, zones=()) if where is not None else None
+    allowed = {
+        "placement.zones": draft.whereabouts.admitted(by_zone) if by_zone is not None else roomy,
+        "placement.labels": draft.whereabouts.admitted(by_label) if by_label is not None else roomy,
+        "placement.apart_from": draft.whereabouts.apart(group.company) if group.company is not None else roomy,
+    }
+    found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
+    return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
+
+
 def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
     """Return the machines of ``mask`` that ``group`` may run on and, if it is exclusive, nobody else has part of."""
     allowed = suited(draft, group, mask)
@@ -93,17 +124,28 @@ def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
 def suited(draft: Draft, group: Group, mask: Mask) -> Mask:
     """Return the machines of ``mask`` that ``group`` may run on and that are good enough for it (hybrid mapping)."""
     allowed, hybrid = permitted(draft, group, mask), draft.strategy.hybrid
+    if group.company is not None:
+        allowed = allowed & draft.whereabouts.apart(group.company)
     return allowed & hybrid.suits(group.leaning, group.resources) if hybrid is not None else allowed
 
 
 def permitted(draft: Draft, group: Group, mask: Mask) -> Mask:
-    """Return the machines of ``mask`` whose market and type ``group`` may run on."""
+    """Return the machines of ``mask`` whose market, type, zone and labels ``group`` may run on."""
     allowed = mask if group.spot_ok else mask & draft.fleet.steady
     if draft.guarded is not None and not group.promise:
         allowed = allowed & ~draft.guarded
     if group.avoid:
         allowed = allowed & draft.fleet.others_than(group.avoid)
+    if group.constraints is not None:
+        allowed = allowed & draft.whereabouts.admitted(group.constraints)
     return allowed & draft.fleet.of_types(group.instance_types) if group.instance_types else allowed
+
+
+def beyond(draft: Draft, group: Group, allowed: Mask, taken: Sequence[int]) -> Mask:
+    """Return the machines of ``allowed`` for one more rank of a job of ``group`` that has ranks on ``taken``."""
+    if group.constraints is not None and taken:
+        allowed = allowed & draft.whereabouts.spread(group.constraints, taken)
+    return allowed & draft.whereabouts.apart(group.company) if group.company is not None else allowed
 
 
 # ----------------------------------------------------------------------------------------------------- awaited machines
@@ -153,9 +195,9 @@ def _hold(draft: Draft, job: Job, group: Group) -> bool:
     Returns False, and keeps nothing, where even all that is starting could not make up the rest.
     """
     fleet, held = draft.fleet, draft.holds.pop(job.id, [])
-    held += _claim_each(draft, group, [at for at in awaited_places(draft, job) if not fleet.coming[at]])
-    held += claim(draft, group, fleet.placeable, group.needed - len(held))
-    more = claim(draft, group, fleet.coming, group.needed - len(held))
+    held += _claim_each(draft, group, [at for at in awaited_places(draft, job) if not fleet.coming[at]], held)
+    held += claim(draft, group, fleet.placeable, group.needed - len(held), held)
+    more = claim(draft, group, fleet.coming, group.needed - len(held), held)
     unclaim(draft, group, more)
     if len(held) + len(more) < group.needed:
         unclaim(draft, group, held)
@@ -173,27 +215,33 @@ def hold_what_comes(draft: Draft) -> None:
         draft.holds[job.id] = _claim_each(draft, group, coming)
 
 
-def _claim_each(draft: Draft, group: Group, places: Sequence[int]) -> list[int]:
-    """Take room for one rank on each of ``places`` that has it; return which."""
+def _claim_each(draft: Draft, group: Group, places: Sequence[int], taken: Sequence[int] = ()) -> list[int]:
+    """Take room for one rank on each of ``places`` that has it; return which. ``taken``: where the job has others."""
     one, claimed = np.zeros(len(draft.fleet.instances), dtype=np.bool_), list[int]()
     for at in places:
         one[at] = True
-        claimed += claim(draft, group, one, 1)
+        claimed += claim(draft, group, one, 1, [*taken, *claimed])
         one[at] = False
     return claimed
 
 
-def claim(draft: Draft, group: Group, mask: Mask, count: int) -> list[int]:
-    """Take room for up to ``count`` ranks of ``group`` on machines of ``mask``, lowest numbers first; return where."""
-    allowed = usable(draft, group, mask)
-    claimed: list[int] = []
-    while len(claimed) < count and (at := draft.fleet.first(group.demand, _suited(draft, group, allowed))) >= 0:
+def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[int] = ()) -> list[int]:
+    """Take room for up to ``count`` ranks of ``group`` on machines of ``mask``, lowest numbers first; return where.
+
+    ``taken``: where the job has, or has claimed, others of its ranks.
+    """
+    allowed, claimed = usable(draft, group, mask), list[int]()
+    while len(claimed) < count:
+        at = draft.fleet.first(group.demand, _suited(draft, group, allowed, [*taken, *claimed]))
+        if at < 0:
+            break
         pledge(draft, group, at)
         claimed.append(at)
     return claimed
 
 
-def _suited(draft: Draft, group: Group, mask: Mask) -> Mask:
+def _suited(draft: Draft, group: Group, mask: Mask, taken: Sequence[int]) -> Mask:
+    mask = beyond(draft, group, mask, taken) if group.spreads else mask
     known = draft.suit is not None and group.application
     return draft.suit.suited(group.application, mask) if draft.suit is not None and known else mask
 
@@ -201,8 +249,7 @@ def _suited(draft: Draft, group: Group, mask: Mask) -> Mask:
 def pledge(draft: Draft, group: Group, at: int) -> None:
     """Take room for one rank of ``group`` on machine ``at``."""
     draft.fleet.room[:, at] -= draft.amount_on(group, at)
-    if draft.suit is not None:
-        draft.suit.arrive(at, group.application)
+    draft.arrive(at, group)
 
 
 def suits_company(draft: Draft, group: Group, company: Sequence[Job]) -> bool:
@@ -216,8 +263,7 @@ def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
     """Give back what :func:`claim` took."""
     for at in claimed:
         draft.fleet.room[:, at] += draft.amount_on(group, at)
-        if draft.suit is not None:
-            draft.suit.leave(at, group.application)
+        draft.leave(at, group)
 
 
 # -------------------------------------------------------------------------------------------------------------- placing
@@ -252,9 +298,10 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
         if draft.suit is not None:
             draft.suit.aim_at(job)
         # Where nothing suited the last member of the group, nothing suits this one.
-        places = _search(draft, group, wanted, held) if group.fits_well or held or needed < group.needed else []
+        hopeful, present = group.fits_well or held or needed < group.needed, _present(draft, job, group)
+        places = _search(draft, group, wanted, held, present) if hopeful else []
         if len(places) < needed and _goes_down(draft, job, group):
-            _search_down(draft, group, needed, places)
+            _search_down(draft, group, needed, places, present)
         if len(places) >= needed and _pay(draft, job, group, places):
             return places
         for at in places:
@@ -263,9 +310,15 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
             return []
 
 
-def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> list[int]:
+def _present(draft: Draft, job: Job, group: Group) -> list[int]:
+    """Return where ``job`` has units already, where that matters for the ranks it still lacks."""
+    held = job.attempt.allocations if job.attempt is not None and group.spreads else ()
+    return [draft.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in draft.fleet.index]
+
+
+def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int], present: Sequence[int]) -> list[int]:
     """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
-    in vain from jobs that had their turn before."""
+    in vain from jobs that had their turn before. ``present``: where other ranks run."""
     fleet, places = draft.fleet, list[int]()
     masks = list(_open_now(draft, group))
     if held:
@@ -276,22 +329,37 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int]) -> lis
         allowed = usable(draft, group, mask)
         if group.exclusive:
             allowed = allowed & fleet.unshared(fleet.free)
-        while len(places) < wanted and (at := _preferred(draft, group, allowed)) >= 0:
-            _use(draft, group, at)
-            places.append(at)
+        _fill(draft, group, allowed, wanted, places, present)
     return places
 
 
-def _search_down(draft: Draft, group: Group, needed: int, places: list[int]) -> None:
+def _search_down(draft: Draft, group: Group, needed: int, places: list[int], present: Sequence[int]) -> None:
     """Make ``places`` up to ``needed`` with machines where the least is disturbed; best effort disturbs itself only."""
     for mask in _open_now(draft, group):
         allowed = usable(draft, group, mask)
-        while len(places) < needed and (at := _preferred(draft, group, allowed, neighbours_too=group.promise)) >= 0:
-            _use(draft, group, at)
-            places.append(at)
+        _fill(draft, group, allowed, needed, places, present, neighbours_too=group.promise)
 
 
-def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None = None) -> int:
+def _fill(
+    draft: Draft,
+    group: Group,
+    allowed: Mask,
+    wanted: int,
+    places: list[int],
+    present: Sequence[int],
+    neighbours_too: bool | None = None,
+) -> None:
+    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``."""
+    while len(places) < wanted:
+        left = beyond(draft, group, allowed, [*present, *places]) if group.spreads else allowed
+        at = _preferred(draft, group, left, neighbours_too)
+        if at < 0:
+            break
+        _use(draft, group, at)
+        places.append(at)
+
+
+def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None) -> int:
     """Return the machine of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
     fleet, order = draft.fleet, draft.policy.placement.order
     if draft.suit is not None and group.application:
@@ -305,14 +373,12 @@ def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool |
 
 def _use(draft: Draft, group: Group, at: int) -> None:
     draft.fleet.use(at, draft.amount_on(group, at))
-    if draft.suit is not None:
-        draft.suit.arrive(at, group.application)
+    draft.arrive(at, group)
 
 
 def _unuse(draft: Draft, group: Group, at: int) -> None:
     draft.fleet.unuse(at, draft.amount_on(group, at))
-    if draft.suit is not None:
-        draft.suit.leave(at, group.application)
+    draft.leave(at, group)
 
 
 def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
@@ -383,6 +449,8 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
         "waited_s": round(waited_s, 3),
         **deadline_numbers(job, draft.now),
     }
+    if bound := excluded(draft, group, places):
+        numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
     code, why = _preference_words(draft, group)
     if draft.suit is not None and group.application:
         decided = draft.suit.numbers(group.application)
@@ -391,6 +459,7 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
             code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
     text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {amount(group.resources)}"
     text += f": {load:.0%} of its vCPUs in use then{more}"
+    text += f"; kept from other machines with room by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
+from hcloud.constraints import Constraints
 from hcloud.known import Application, Classification
 from hcloud.model import (
     PROFILE_TAG,
@@ -54,7 +55,7 @@ class _Desk:
     draft: Draft
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
     programs: set[str] = field(default_factory=set)
-    offers: dict[tuple[Resources, tuple[str, ...]], list[Offer]] = field(default_factory=dict)
+    offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
 
     @property
     def policy(self) -> Profiling:
@@ -305,7 +306,7 @@ def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
 
     Never spot, which may go in the middle.
     """
-    key = (job.spec.resources, job.spec.instance_types)
+    key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
     known = desk.offers.get(key)
     if known is None:
         known = desk.offers[key] = _search_offers(desk, job)
@@ -317,7 +318,7 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     patterns = replace(job.spec, instance_types=desk.policy.instance_types)
     for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         name = offer.instance_type.name
-        suits = job.spec.may_run_on(name) and patterns.may_run_on(name) and offer.market is not Market.SPOT
+        suits = job.spec.may_use(offer) and patterns.may_run_on(name) and offer.market is not Market.SPOT
         if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer):
             cheapest.setdefault((offer.provider, name), offer)
     found, needed = list(cheapest.values()), job.spec.resources.vcpus + NEIGHBOUR_VCPUS
@@ -387,6 +388,7 @@ def _run(
         exclusive=True,
         profiling="never",
         profile=request,
+        placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
     return run, nodes * offer.price_usd_per_h * held_s / 3600

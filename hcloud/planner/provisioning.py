@@ -8,7 +8,7 @@ the same need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from hcloud.planner.placement import (
     claim,
     closed,
     holding_out,
+    kept_away,
     permitted,
     place_now,
     pledge,
@@ -81,9 +82,10 @@ def open_desk(draft: Draft) -> Desk:
     desk = Desk(
         draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
     )
-    alike: dict[tuple[bool, tuple[str, ...], bool], list[Group]] = {}
+    alike: dict[tuple[object, ...], list[Group]] = {}
     for group in desk.groups:
-        alike.setdefault((group.spot_ok, group.instance_types, group.exclusive), []).append(group)
+        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints)
+        alike.setdefault(key, []).append(group)
     for groups in alike.values():
         _rule_out(desk, groups)
     return desk
@@ -118,7 +120,8 @@ def provision(desk: Desk) -> None:
             _give_reason(draft, job, capped)
             continue
         if group.stuck is None:
-            group.stuck = holding_out(draft, job, group, _closed(desk, group) or _serve(desk, job, group))
+            refusal = _closed(desk, group) or _serve(desk, job, group)
+            group.stuck = kept_away(draft, group, holding_out(draft, job, group, refusal))
         if group.stuck is not None:
             _give_reason(draft, job, group.stuck)
 
@@ -156,16 +159,16 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
     draft, needed = desk.draft, group.needed
     before, ledger = draft.mark(), draft.ledger
     running = claim(draft, group, _claimable(desk, group), needed)
-    coming = claim(draft, group, draft.fleet.coming, needed - len(running))
+    coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
     if len(running) + len(coming) < needed:
         unclaim(draft, group, coming)
-        if group.promise and _evict(desk, group, needed - len(running)):
+        if group.promise and _evict(desk, group, needed - len(running), running):
             stop_chosen(draft, desk.victims, job)
             coming = []
         else:
-            coming = claim(draft, group, draft.fleet.coming, needed - len(running))
+            coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
             served = len(running) + len(coming)
-            refusal = _buy(desk, job, group, served)
+            refusal = _buy(desk, job, group, [*running, *coming])
             if refusal is None:
                 draft.used.update(running)
                 return None
@@ -201,8 +204,9 @@ def _still_served(desk: Desk, job: Job, group: Group) -> bool:
     """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
     draft = desk.draft
     held = draft.holds.pop(job.id, [])
-    running = claim(draft, group, _claimable(desk, group), group.needed - len(held))
-    coming = claim(draft, group, draft.fleet.coming, group.needed - len(held) - len(running))
+    running = claim(draft, group, _claimable(desk, group), group.needed - len(held), held)
+    taken = [*held, *running]
+    coming = claim(draft, group, draft.fleet.coming, group.needed - len(taken), taken)
     if len(held) + len(running) + len(coming) < group.needed:
         unclaim(draft, group, [*held, *running, *coming])
         return False
@@ -210,18 +214,20 @@ def _still_served(desk: Desk, job: Job, group: Group) -> bool:
     return True
 
 
-def _evict(desk: Desk, group: Group, count: int) -> bool:
-    """Choose victims for ``count`` ranks and claim their room, or choose none."""
-    before = desk.draft.mark()
+def _evict(desk: Desk, group: Group, count: int, running: Sequence[int]) -> bool:
+    """Choose victims for ``count`` ranks beside those on ``running``, and claim their room, or choose none."""
+    before, taken = desk.draft.mark(), list(running)
     for _ in range(count):
-        if claim(desk.draft, group, _claimable(desk, group), 1):
-            continue
-        at = evict_for(desk.draft, desk.victims, group)
-        if at < 0:
-            desk.draft.back_to(before)
-            put_back(desk.draft, desk.victims)
-            return False
-        pledge(desk.draft, group, at)
+        claimed = claim(desk.draft, group, _claimable(desk, group), 1, taken)
+        if not claimed:
+            at = evict_for(desk.draft, desk.victims, group, taken)
+            if at < 0:
+                desk.draft.back_to(before)
+                put_back(desk.draft, desk.victims)
+                return False
+            pledge(desk.draft, group, at)
+            claimed = [at]
+        taken += claimed
     return True
 
 
@@ -242,14 +248,18 @@ def _booting(draft: Draft, job: Job, machine: Instance) -> Reason:
 
 
 # --------------------------------------------------------------------------------------------------------------- buying
-def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
-    """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not."""
+def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason | None:
+    """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not.
+
+    ``served_on``: machines that serve the others of its ranks.
+    """
     desk.draft.ledger = desk.draft.ledger.copy()
-    before, taken, refusal = len(desk.machines), list[NewMachine](), None
+    before, taken, refusal, served = len(desk.machines), list[NewMachine](), None, len(served_on)
     while served + len(taken) < group.wanted and refusal is None:
-        machine = _join(desk, job, group)
+        zones = _zones_taken(desk, group, served_on, taken)
+        machine = _join(desk, job, group, zones)
         if machine is None:
-            machine, refusal = _open_machine(desk, job, group)
+            machine, refusal = _open_machine(desk, job, group, zones)
         if machine is not None:
             machine.room -= group.taken_of(desk.counter.capacity[machine.at])
             machine.jobs.append(job)
@@ -268,14 +278,60 @@ def _buy(desk: Desk, job: Job, group: Group, served: int) -> Reason | None:
     return refusal
 
 
-def _join(desk: Desk, job: Job, group: Group) -> NewMachine | None:
-    """Return a machine this plan launches anyway with room for a rank of ``job`` (and its user the money)."""
+def _zones_taken(desk: Desk, group: Group, served_on: Sequence[int], taken: Sequence[NewMachine]) -> frozenset[str]:
+    """Return the zones in which no more ranks of a job may be, as others are there."""
+    if group.constraints is None or group.constraints.spread != "zone":
+        return frozenset()
+    instances = desk.draft.fleet.instances
+    return frozenset([instances[at].offer.zone for at in served_on] + [each.offer.zone for each in taken])
+
+
+def _may_meet(draft: Draft, job: Job, group: Group, company: Sequence[Job]) -> bool:
+    """Return whether a rank of ``job`` may share a machine with those of ``company`` (one entry per rank)."""
+    if group.constraints is not None and group.constraints.spread != "none" and job in company:
+        return False
+    others = [draft.whereabouts.company(other.spec) for other in company] if group.company is not None else []
+    return not any(other is not None and group.company.clashes(other) for other in others if group.company)
+
+
+def _join(desk: Desk, job: Job, group: Group, zones: Set[str]) -> NewMachine | None:
+    """Return a machine this plan launches anyway, in none of ``zones``, with room for a rank of ``job`` (and its user
+    the money). What is rented is not joined while something that is paid for could still be launched."""
+    paid = _paid_for(desk, job, group, zones) if desk.machines else False
     for machine in desk.machines:
+        if paid and machine.offer.market is not Market.RESERVED:
+            continue
         taken = group.taken_of(desk.counter.capacity[machine.at])
         fits = desk.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
+        fits = fits and machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
         if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):
             return machine
     return None
+
+
+def _paid_for(desk: Desk, job: Job, group: Group, zones: Set[str]) -> bool:
+    """Return whether a reserved machine that nobody uses could be launched for a rank of ``job``, in time."""
+    if not desk.counter.sells_reserved:
+        return False
+    offers, deadline_at = desk.counter.offers, job.deadline_at
+    for at in desk.counter.obtainable(group):
+        offer = offers[at]
+        ready_at = desk.draft.now + offer.instance_type.boot_delay_s
+        late = deadline_at is not None and desk.draft.now < deadline_at < ready_at
+        paid = offer.market is Market.RESERVED and offer.zone not in zones and not late
+        if paid and _limits_refuse(desk, job, offer) is None:
+            return True
+    return False
+
+
+def _limits_refuse(desk: Desk, job: Job, offer: Offer) -> Reason | None:
+    """Return why caps or budgets have no room for a machine of ``offer`` for ``job``.
+
+    Room that is being made is for the job it is made for: nobody behind it may launch into it.
+    """
+    shares = launch_shares([job], offer.instance_type.capacity)
+    refusal = desk.draft.ledger.refusal(offer, shares)
+    return desk.future.refusal(offer, shares) if refusal is None and desk.future is not None else refusal
 
 
 def _shares_cost(desk: Desk, machine: NewMachine, job: Job) -> bool:
@@ -286,17 +342,16 @@ def _shares_cost(desk: Desk, machine: NewMachine, job: Job) -> bool:
     return desk.draft.ledger.reshare(machine.offer, before, after)
 
 
-def _open_machine(desk: Desk, job: Job, group: Group) -> tuple[NewMachine | None, Reason | None]:
-    """Book the best offer that caps and budgets have room for; else return the refusal of the cheapest one."""
-    ledger, offers = desk.draft.ledger, desk.counter.offers
-    affordable: list[int] = []
+def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[NewMachine | None, Reason | None]:
+    """Book the best offer in none of ``zones`` that limits have room for; else return the refusal of the cheapest."""
+    offers, affordable = desk.counter.offers, list[int]()
     refused: tuple[float, Offer, Reason] | None = None
-    for at in desk.counter.obtainable(group):
-        shares = launch_shares([job], offers[at].instance_type.capacity)
-        # Room that is being made is for the job it is made for: nobody behind it may launch into it.
-        refusal = ledger.refusal(offers[at], shares)
-        if refusal is None and desk.future is not None:
-            refusal = desk.future.refusal(offers[at], shares)
+    obtainable = desk.counter.obtainable(group)
+    elsewhere = [at for at in obtainable if offers[at].zone not in zones]
+    if obtainable and not elsewhere:
+        return None, _no_more_zones(desk, group)
+    for at in elsewhere:
+        refusal = _limits_refuse(desk, job, offers[at])
         if refusal is None:
             affordable.append(at)
         elif refused is None or offers[at].price_usd_per_h < refused[0]:
@@ -306,11 +361,32 @@ def _open_machine(desk: Desk, job: Job, group: Group) -> tuple[NewMachine | None
         return None, _unobtainable(desk, group) if refused is None else _refused(refused[1], refused[2])
     choices = rank_choices(desk.draft, desk.counter, group, desk.groups, affordable)
     offer, at = offers[choices[0].at], choices[0].at
-    ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
+    desk.draft.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
     desk.counter.take(at)
     machine = NewMachine(offer=offer, at=at, room=vector(offer.instance_type.capacity), choices=choices)
     desk.machines.append(machine)
     return machine, None
+
+
+def _no_more_zones(desk: Desk, group: Group) -> Reason:
+    """Return that the nodes of a job of ``group`` find too few zones: for now, or ever."""
+    counter, fleet = desk.counter, desk.draft.fleet
+    there = permitted(desk.draft, group, np.ones(len(fleet.instances), dtype=np.bool_))
+    zones = {counter.offers[int(at)].zone for at in np.flatnonzero(counter.fitting(group))}
+    zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
+    asked, named = f"its {group.needed} nodes go to different zones (placement.spread)", ", ".join(sorted(zones))
+    numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
+    if len(zones) < group.needed and _all_told(desk):
+        text = f"can never run here: {asked}, and there are {len(zones)}: {named}"
+        return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
+    text = f"{asked}; nothing can be had now in enough of {named}"
+    return Reason(code="too_few_zones", text=text, numbers=numbers)
+
+
+def _all_told(desk: Desk) -> bool:
+    """Whether every provider has said what can be had."""
+    snapshot = desk.draft.snapshot
+    return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
 
 
 def _refused(offer: Offer, refusal: Reason) -> Reason:
@@ -322,15 +398,15 @@ def _unobtainable(desk: Desk, group: Group) -> Reason:
     """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
     if (waits := _waits_for_reserved(desk, group)) is not None:
         return waits
-    snapshot, reason = desk.draft.snapshot, why_not_obtainable(desk.draft, desk.counter, group)
-    if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type"):
+    reason = why_not_obtainable(desk.draft, desk.counter, group)
+    if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type", "no_such_zone", "no_such_label"):
         return reason
     fleet = desk.draft.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
     if permitted(desk.draft, group, large_enough).any():
         text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
-    if snapshot.providers and snapshot.providers <= snapshot.offers_known:
+    if _all_told(desk):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
         return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
     return reason

@@ -274,8 +274,13 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
     own, full_from = policy.provisioning, strategy.full_from
     kinds = [instance.offer for instance in fleet.instances]
     reserved = np.array([offer.market is Market.RESERVED for offer in kinds], dtype=np.bool_)
+    # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
+    # change how full the rest is, and with that whether it was needed.
+    counted = [
+        at for at in fleet.staying if kinds[at].available is not None or fleet.instances[at].ready_at is not None
+    ]
     staying = np.zeros(len(kinds), dtype=np.bool_)
-    staying[fleet.staying] = True
+    staying[counted] = True
     allowed = [o for o in snapshot.offers if policy.allow.refusal(o) is None and strategy.refusal(o) is None]
     rented = [o for o in allowed if o.market is not Market.RESERVED]
     unlaunched = [o for o in allowed if o.market is Market.RESERVED and o.available != 0]

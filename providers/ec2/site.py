@@ -124,7 +124,7 @@ def _type(told: Mapping[str, Any], settings: Ec2Settings, provider: str) -> Inst
             disk_gib=settings.disk_gib - settings.system_disk_gib,
         ),
         boot_delay_s=settings.boot_delay_s,
-        labels={key: value for key, value in labels.items() if value},
+        labels={**settings.tags, **{key: value for key, value in labels.items() if value}},
     )
 
 

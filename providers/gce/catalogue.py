@@ -131,7 +131,11 @@ class Catalogue:
             return
         capacity = Resources(vcpus=facts.vcpus, memory_mib=memory_mib, disk_gib=_disk_for_jobs(self._settings.disk_gib))
         made = InstanceType(
-            provider=provider, name=facts.name, capacity=capacity, boot_delay_s=self._settings.boot_delay_s
+            provider=provider,
+            name=facts.name,
+            capacity=capacity,
+            boot_delay_s=self._settings.boot_delay_s,
+            labels={**self._settings.labels, "family": facts.name.partition("-")[0]},
         )
         for market in self._settings.markets:
             price = self._prices.usd_per_h(region_of(zone), facts.name, market)

@@ -85,6 +85,7 @@ class LocalProvider:
                     vcpus=size.vcpus, memory_mib=size.memory_mib, disk_gib=min(size.disk_gib, self._host.disk_gib)
                 ),
                 boot_delay_s=self._settings.boot_delay_s,
+                labels={**self._settings.labels, **size.labels},
             ),
             market=market,
             price_usd_per_h=self._price(size, market),

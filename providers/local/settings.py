@@ -22,6 +22,7 @@ class LocalType:
     memory_mib: int
     disk_gib: float = 4.0
     price_usd_per_h: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nominal_usd_per_h(self) -> float:
@@ -50,6 +51,8 @@ class LocalSettings:
     """Memory shared out among all slices; default: 80 % of what is available at start."""
     types: Mapping[str, LocalType] = field(default_factory=lambda: DEFAULT_TYPES)
     """Sizes on offer, by name; those larger than the host are not offered."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of all slices, which job files may ask for (``placement.labels``); a type may have more of its own."""
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
     """Markets on offer, besides ``reserved``."""
     spot_price_fraction: float = 0.3
@@ -123,7 +126,14 @@ def _positive_type(content: Mapping[str, object], where: str) -> LocalType:
     for key in ("vcpus", "memory_mib"):
         if not isinstance(content.get(key), int | float) or content[key] <= 0:  # type: ignore[operator]
             raise ConfigError(f"{key} must be a number above 0", where=where)
-    return LocalType(**content)  # type: ignore[arg-type]
+    return LocalType(**{**content, "labels": _labels(content.get("labels", {}), where)})  # type: ignore[arg-type]
+
+
+def _labels(value: object, where: str) -> Mapping[str, str]:
+    texts = isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
+    if not texts or not isinstance(value, Mapping):
+        raise ConfigError(f"labels must map names to texts, for example {{disk: ssd}}, not {value!r}", where=where)
+    return dict(value)
 
 
 def _markets(value: object, where: str) -> tuple[Market, ...]:
@@ -141,7 +151,7 @@ def _words(value: object, where: str) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
-_READ = {"types": _types, "markets": _markets, "worker_command": _words}
+_READ = {"types": _types, "labels": _labels, "markets": _markets, "worker_command": _words}
 
 
 def _checked(settings: LocalSettings, where: str) -> LocalSettings:

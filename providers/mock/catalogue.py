@@ -24,6 +24,7 @@ class Catalogue:
                 name=name,
                 capacity=Resources(vcpus=each.vcpus, memory_mib=each.memory_mib, disk_gib=each.disk_gib),
                 boot_delay_s=settings.boot.p50_s,
+                labels={**settings.labels, **each.labels},
             )
             for name, each in sorted(settings.types.items())
         }

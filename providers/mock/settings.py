@@ -31,6 +31,7 @@ class TypeSettings(_Section):
     memory_mib: int = Field(gt=0)
     disk_gib: float = Field(50.0, gt=0)
     usd_per_h: float = Field(gt=0)
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class SpotSettings(_Section):
@@ -94,14 +95,16 @@ def _default_types() -> dict[str, TypeSettings]:
 class MockSettings(_Section):
     """All settings of the mock cloud.
 
-    ``zones`` maps a zone to its region and price factor by name: ``east-1a`` is in ``east-1``. ``reserved`` holds how
-    many machines of a type are reserved per zone (absent types: ``reserved_default``). ``list_lag_s`` is how long a new
-    machine may be missing from listings. ``chances`` gives a fault's probability per call, ``script`` faults at set
-    times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's state directory) the cloud outlives
-    this process and is shared with others.
+    ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and
+    price factor by name: ``east-1a`` is in ``east-1``. ``reserved`` holds how many machines of a type are reserved
+    per zone (absent types: ``reserved_default``). ``list_lag_s`` is how long a new machine may be missing from
+    listings. ``chances`` gives a fault's probability per call, ``script`` faults at set times. With ``state_file``
+    (or ``persist``: ``cloud.journal`` in the provider's state directory) the cloud outlives this process and is
+    shared with others.
     """
 
     seed: int = Field(0, ge=0)
+    labels: dict[str, str] = Field(default_factory=dict)
     types: dict[str, TypeSettings] = Field(default_factory=_default_types, min_length=1)
     zones: tuple[str, ...] = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
     region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})

@@ -11,8 +11,8 @@ from hcloud.policy import Policy
 from hcloud.sentences import json_schema
 
 SAVED = "policies/example-full.yaml"
-_HEAD = """Every key of a policy: what it means, what it may be, and its default, which is what stands here. Written from the
-schema. Copy what you want to change into a policy of your own; what is left out keeps its default.
+_HEAD = """Every key of a policy: what it means, what it may be, and its default, which is what stands here. Written
+from the schema. Copy what you want to change into a policy of your own; what is left out keeps its default.
 
 Durations may have a unit (30s, 10m, 1h30m); a bare number is seconds. Money is US dollars. null: no limit."""
 
@@ -24,7 +24,9 @@ def annotated() -> str:
     return "\n".join([*lines, *_section(schema, schema["$defs"], defaults, ""), ""])
 
 
-def _section(node: Mapping[str, Any], kinds: Mapping[str, Any], values: Mapping[str, Any], indent: str) -> Iterator[str]:
+def _section(
+    node: Mapping[str, Any], kinds: Mapping[str, Any], values: Mapping[str, Any], indent: str
+) -> Iterator[str]:
     for key, child in node["properties"].items():
         inner = kinds.get(child.get("$ref", "").rpartition("/")[2], {})
         meaning = " ".join((child.get("description") or inner["description"]).split())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hcloud.config import load_job
+from hcloud.constraints import Constraints
 from hcloud.errors import ConfigError
 from hcloud.jobfile import JobFile, parse_job
 from hcloud.model import BatchTarget, BestEffortTarget, FailureCause, JobSpec, Nodes, Retries, ServiceTarget
@@ -246,3 +247,14 @@ def test_types_solitude_and_profiling_are_read_and_a_profiling_run_is_never_a_us
     assert "profiling: " in refusal(profiling="sometimes")
     assert "profile: unknown key" in refusal(profile={"job_id": "job-1"})
     assert "instance_types" in refusal(instance_types="m5.large")
+
+
+def test_demands_on_machines_are_read_and_refused_in_one_sentence() -> None:
+    asked = spec(nodes=2, placement={"zones": ["a*"], "labels": {"disk": "ssd", "gpus": 2}, "spread": "zone"})
+    assert asked.placement == Constraints(zones=("a*",), labels=(("disk", "ssd"), ("gpus", "2")), spread="zone")
+    assert spec(placement={"apart_from": ["db", "cache-*"]}).placement == Constraints(apart_from=("db", "cache-*"))
+    assert spec(placement={}).placement is None
+    assert "placement: spread: host has no meaning for one node; state nodes" in refusal(placement={"spread": "host"})
+    assert "placement.zone: unknown key; did you mean 'zones'?" in refusal(placement={"zone": ["a"]})
+    assert "placement.spread: " in refusal(placement={"spread": "rack"}, nodes=2)
+    assert "placement.zones" in refusal(placement={"zones": "a"})

@@ -12,7 +12,18 @@ FUNCTION_LINES_MEDIAN = 10
 FUNCTION_LINES_P90 = 35
 FILE_LINES_CAP = 600
 
-PURE_ROOMS = ("planner", "classifier", "forecast", "pricing", "quality", "policy", "model", "known")
+PURE_ROOMS = (
+    "planner",
+    "classifier",
+    "forecast",
+    "pricing",
+    "quality",
+    "policy",
+    "model",
+    "known",
+    "constraints",
+    "hooks",
+)
 IMPURE_MODULES = {
     "time",
     "random",

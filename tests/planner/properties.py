@@ -6,6 +6,7 @@ The oracles here count for themselves: they do not use the planner's ledger or a
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import numpy as np
@@ -227,8 +228,22 @@ def _open_machines(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
 def _could_run(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) -> bool:
     spot, free = machine.offer.market is Market.SPOT, free_capacity(machine, snapshot.jobs)
     alone = not job.spec.exclusive or free == machine.capacity
-    typed = job.spec.may_run_on(machine.offer.instance_type.name)
-    return job.spec.resources.fits(free) and alone and typed and (not spot or _may_use_spot(job, policy))
+    wanted = job.spec.may_use(machine.offer) and not any(_apart(job, other) for other in _there(machine, snapshot))
+    return job.spec.resources.fits(free) and alone and wanted and (not spot or _may_use_spot(job, policy))
+
+
+def _there(machine: Instance, snapshot: Snapshot) -> Iterable[Job]:
+    for job in snapshot.jobs:
+        held = job.attempt.allocations if job.attempt is not None else ()
+        if any(each.instance_id == machine.id and not each.released for each in held):
+            yield job
+
+
+def _apart(one: Job, other: Job) -> bool:
+    """Whether one of two jobs of one user is to be kept apart from the other."""
+    pairs = ((one.spec.placement, other.spec.name), (other.spec.placement, one.spec.name))
+    asked = [fnmatchcase(name, each) for where, name in pairs if where is not None for each in where.apart_from]
+    return one.spec.user == other.spec.user and any(asked)
 
 
 def overlooks_a_machine(snapshot: Snapshot, policy: Policy) -> Plan:

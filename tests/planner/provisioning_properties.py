@@ -17,7 +17,7 @@ from tests.strategies_planner import free_capacity
 def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
     """No machine is rented for a job while a reserved one that could serve it has nothing to do, or is not launched.
 
-    A machine is rented for the first job it is for; those that share it then cost nothing more.
+    That goes for those that share it as well, as long as limits have room for one machine more.
     """
     if policy.provisioning.strategy in ("odf", "odm") or _users_are_limited(policy):
         return
@@ -31,6 +31,18 @@ def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: P
             assert not idle, f"{launch.offer.key} is rented for {job.id} beside idle {idle}"
             unlaunched = [o.key for o in _unlaunched(after, policy, launch.offer) if _fits(job, o)]
             assert not unlaunched, f"{launch.offer.key} is rented for {job.id}, {unlaunched} are paid for"
+        for job in (jobs[each] for each in launch.for_jobs[1:] if _has_room_for_more(after, policy)):
+            spare = [o.key for o in _unlaunched(after, policy, launch.offer) if _fits(job, o)]
+            late = job.deadline_at is not None and job.deadline_at < snapshot.now + 60.0
+            assert not spare or late or job.spec.nodes.count > 1, f"{job.id} joins {launch.offer.key} beside {spare}"
+
+
+def _has_room_for_more(snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether no limit could refuse one machine more."""
+    caps, budgets = policy.caps, policy.budgets
+    unlimited = caps.max_vcpus is None and budgets.per_hour_usd is None and budgets.per_day_usd is None
+    pooled = any(offer.pool for offer in snapshot.offers)
+    return unlimited and budgets.per_month_usd is None and len(snapshot.instances) < caps.max_instances and not pooled
 
 
 def _users_are_limited(policy: Policy) -> bool:
@@ -62,7 +74,7 @@ def _unlaunched(snapshot: Snapshot, policy: Policy, instead_of: Offer) -> Iterab
 
 
 def _fits(job: Job, offer: Offer) -> bool:
-    return job.spec.resources.fits(offer.instance_type.capacity) and job.spec.may_run_on(offer.instance_type.name)
+    return job.spec.resources.fits(offer.instance_type.capacity) and job.spec.may_use(offer)
 
 
 def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -71,6 +83,19 @@ def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
     seen = frozenset(name for name in snapshot.reachable if kinds[name] is not Market.RESERVED)
     offers = tuple(offer for offer in snapshot.offers if offer.market is not Market.RESERVED)
     return honest(replace(snapshot, reachable=seen, engine_reachable=False, offers=offers), policy)
+
+
+def joins_what_is_rented_anyway(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: a job for which a reserved machine is launched goes along on one that is rented for another."""
+    plan = honest(snapshot, policy)
+    launches = [action for action in plan.actions if isinstance(action, Launch)]
+    rented = next((each for each in launches if each.offer.market is not Market.RESERVED), None)
+    paid = next((each for each in launches if each.offer.market is Market.RESERVED), None)
+    if rented is None or paid is None:
+        return plan
+    shared = replace(rented, for_jobs=(*rented.for_jobs, *paid.for_jobs))
+    kept = [shared if action is rented else action for action in plan.actions if action is not paid]
+    return replace(plan, actions=tuple(kept))
 
 
 # ------------------------------------------------------------------------------------------------------- the strategies
@@ -155,6 +180,7 @@ def takes_each_offer_for_a_host_of_its_own(snapshot: Snapshot, policy: Policy) -
 
 CASES = (
     Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved),
+    Case(what_is_paid_for_is_not_idle, lambda: joins_what_is_rented_anyway),
     Case(each_strategy_rents_what_it_may, lambda: rents_anything),
     Case(shared_pools_are_not_oversold, lambda: takes_each_offer_for_a_host_of_its_own),
     Case(nobody_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),

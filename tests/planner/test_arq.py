@@ -68,7 +68,8 @@ def test_slack_of_many_is_that_of_each(given_jobs: list[tuple[Job, float | None,
     queued_at = [NOW - age for _, _, age in given_jobs]
     expected = np.array([expected for _, expected, _ in given_jobs], dtype=np.float64)
     each = [slack_s(j, at, e, PLAIN) for (j, e, _), at in zip(given_jobs, queued_at, strict=True)]
-    assert slacks_s(jobs, np.array(queued_at), expected, PLAIN) == pytest.approx(each)
+    submitted_at = np.array([j.submitted_at for j in jobs])
+    assert slacks_s(jobs, submitted_at, np.array(queued_at), expected, PLAIN) == pytest.approx(each)
 
 
 def test_job_waits_on_where_good_machines_come_free_soon_and_goes_down_at_once_where_they_do_not() -> None:

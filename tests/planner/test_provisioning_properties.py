@@ -8,9 +8,9 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 from tests.planner import properties
 from tests.planner.properties import Case, honest, nobody_waits_beside_free_room
-from tests.planner.provisioning_properties import CASES
+from tests.planner.provisioning_properties import CASES, joins_what_is_rented_anyway
 from tests.strategies_planner import policies, snapshots
-from tests.strategies_provisioning import looking_back, provisioned_policies, reserved_fleets
+from tests.strategies_provisioning import looking_back, paid_and_rented, provisioned_policies, reserved_fleets
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 PHASES = [Phase.generate]
@@ -36,20 +36,26 @@ def test_mappings_to_compare_with_make_sound_plans(snapshot: Snapshot, policy: P
 
 
 @settings(max_examples=100, phases=PHASES, suppress_health_check=SLOW)
-@given(st.one_of(snapshots(), reserved_fleets()), policies())
+@given(st.one_of(snapshots(), reserved_fleets(), paid_and_rented()), policies())
 def test_what_is_paid_for_is_not_idle_without_a_strategy_either(snapshot: Snapshot, policy: Policy) -> None:
     """The default strategy uses commitments first too."""
     for case in CASES:
         case.holds(honest, snapshot, policy)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.holds.__name__)
+def _where_it_shows(case: Case) -> tuple[st.SearchStrategy[Snapshot], st.SearchStrategy[Policy]]:
+    if case.broken_by() is joins_what_is_rented_anyway:
+        return paid_and_rented(), st.just(Policy())
+    return reserved_fleets(), provisioned_policies(strategies=("sr", "odf", "hf", "hm", "hm"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")
 def test_property_catches_its_seeded_fault(case: Case) -> None:
     """A planner with the fault breaks it on one of some hundred snapshots."""
     planner = case.broken_by()
 
     @settings(max_examples=2000, phases=PHASES, suppress_health_check=SLOW)
-    @given(reserved_fleets(), provisioned_policies(strategies=("sr", "odf", "hf", "hm", "hm")))
+    @given(*_where_it_shows(case))
     def holds(snapshot: Snapshot, policy: Policy) -> None:
         case.holds(planner, snapshot, policy)
 

@@ -1,0 +1,101 @@
+"""What users demand of machines: which one is taken, what a job that waits is told, what can never be."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.constraints import Constraints
+from hcloud.model import JobSpec, JobState, Nodes
+from hcloud.planner.plan import Drain, Finish, Launch, Place, Wait
+from hcloud.policy import Caps, Disruption, Policy
+from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
+
+A, B = offer(zone="a"), offer(zone="b")
+SSD = replace(A, instance_type=replace(A.instance_type, name="fast", labels={"disk": "ssd"}))
+FULL = Policy(caps=Caps(max_instances=2))
+
+
+def asks(count: int = 1, **demands: object) -> JobSpec:
+    """A job of so many nodes that demands this."""
+    return spec(placement=Constraints(**demands), nodes=Nodes(count=count, minimum=count))  # type: ignore[arg-type]
+
+
+def test_a_job_goes_where_its_zone_and_its_labels_are() -> None:
+    machines = (machine(1, A), machine(2, B), machine(3, SSD))
+    assert of(decide(scene(*machines, job(1, asks=asks(zones=("b*",))))), Place)[0].ranks[0].instance_id == "inst-2"
+    placed = of(decide(scene(*machines, job(1, asks=asks(labels=(("disk", "ss?"),))))), Place)[0]
+    assert placed.ranks[0].instance_id == "inst-3"
+    assert "placement.labels: not inst-1, inst-2" in str(placed.reason.numbers["bound"])
+    assert "kept from other machines with room by placement.labels" in placed.reason.text
+    priced = asks(labels=(("market", "spot"), ("type", "sm*")))
+    assert of(decide(scene(*machines, A, B, job(1, asks=priced))), Finish)[0].state is JobState.FAILED
+
+
+def test_a_job_that_waits_beside_room_is_told_which_demand_keeps_it_from_there() -> None:
+    there = running(1, machine(1), asks=spec(name="db"))
+    waits = job(2, asks=asks(apart_from=("d*",)))
+    tiny = machine(2, offer("tiny", 0.5))
+    busy = running(3, tiny, asks=spec(user="bob", resources=need(0.5)))
+    plan = decide(scene(machine(1), tiny, there, busy, waits, A), FULL)
+    [wait] = of(plan, Wait)
+    assert wait.reason.code == "placement_demands"
+    assert wait.reason.text.startswith("placement.apart_from keeps it from inst-1, where there is room; elsewhere: ")
+    assert wait.reason.numbers["bound"] == "placement.apart_from"
+    assert wait.reason.numbers["refused"] == "cap_instances"
+
+
+def test_whoever_came_first_is_kept_apart_and_others_are_not() -> None:
+    recluse = running(1, machine(1), asks=replace(asks(apart_from=("*",)), name="db"))
+    assert of(decide(scene(machine(1), recluse, job(2), A)), Launch)
+    other_user = replace(spec(), user="bob")
+    assert of(decide(scene(machine(1), recluse, job(2, asks=other_user))), Place)
+
+
+def test_nodes_spread_over_machines_and_zones_that_are_there_and_that_are_bought() -> None:
+    here = (machine(1, offer(vcpus=8.0)), machine(2, A), machine(3, B))
+    hosts = of(decide(scene(*here, job(1, asks=asks(3, spread="host")))), Place)[0]
+    assert {rank.instance_id for rank in hosts.ranks} == {"inst-1", "inst-2", "inst-3"}
+    zones = of(decide(scene(*here, job(1, asks=asks(2, spread="zone")))), Place)[0]
+    assert {rank.instance_id for rank in zones.ranks} in ({"inst-1", "inst-3"}, {"inst-2", "inst-3"})
+    bought = of(decide(scene(machine(1, A), A, B, job(1, asks=asks(2, spread="zone")))), Launch)
+    assert [launch.offer.zone for launch in bought] == ["b"]
+    assert len(of(decide(scene(offer(vcpus=8.0), job(1, asks=asks(3, apart_from=("job",))))), Launch)) == 3
+
+
+@pytest.mark.parametrize(
+    ("demand", "sentence"),
+    [
+        ({"zones": ("c",)}, "can never run here: may run on c only (placement.zones); on offer are a, b"),
+        ({"labels": (("disk", "nvme"),)}, "disk=nvme only (placement.labels); on offer are disk=ssd"),
+        ({"labels": (("gpu", "*"),)}, "gpu=* only (placement.labels); on offer are no machines with such labels"),
+    ],
+)
+def test_what_nothing_on_offer_can_meet_ends_the_job_with_one_sentence(
+    demand: dict[str, object], sentence: str
+) -> None:
+    [finish] = of(decide(scene(machine(1), A, B, SSD, job(1, asks=asks(**demand)))), Finish)  # type: ignore[arg-type]
+    assert finish.reason.code == "impossible"
+    assert sentence in finish.reason.text
+
+
+def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -> None:
+    [finish] = of(decide(scene(A, B, job(1, asks=asks(3, spread="zone")))), Finish)
+    assert "its 3 nodes go to different zones (placement.spread), and there are 2: a, b" in finish.reason.text
+    [wait] = of(decide(scene(A, replace(B, available=0), job(1, asks=asks(2, spread="zone")))), Wait)
+    assert wait.reason.code == "too_few_zones"
+
+
+def test_no_machine_is_emptied_into_a_zone_or_beside_a_job_that_is_not_wanted() -> None:
+    policy = Policy(disruption=Disruption(consolidate=True))
+    moved = replace(running(1, machine(1, A)), submitted_at=1.0)
+    rested = replace(moved, attempt=replace(moved.attempt, placed_at=moved.attempt.placed_at - 9000.0))  # type: ignore
+    target = running(2, machine(2, offer("large", 8.0, 0.11, zone="b")), asks=spec(name="db", resources=need(4.0)))
+    machines = (machine(1, A), machine(2, offer("large", 8.0, 0.11, zone="b")))
+
+    def drained(**demands: object) -> bool:
+        mine = replace(rested, spec=asks(**demands))  # type: ignore[arg-type]
+        return bool(of(decide(scene(*machines, mine, target), policy), Drain))
+
+    assert drained()
+    assert not drained(zones=("a",))
+    assert not drained(apart_from=("db",))
