@@ -88,13 +88,21 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
         due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
-        if held.resources != due and not _was_resized(job, held, due):
+        if held.resources != due and not _was_resized(job, held, due) and not _chosen(job, held):
             yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
+
+
+def _chosen(job: Job, held: Allocation) -> bool:
+    """Whether ``held`` is a size that the planner may choose for ``job``."""
+    within, asked = job.spec.vcpus_within, job.spec.resources
+    same = replace(held.resources, vcpus=asked.vcpus) == asked
+    return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
 
 
 def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
     """Whether a correction gave the rank more vCPUs than its job asked for."""
     resized = any(c.step == "resize" for c in job.corrections)
+    due = replace(due, vcpus=min(due.vcpus, *(job.spec.vcpus_within or (due.vcpus,))))
     return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
 
 

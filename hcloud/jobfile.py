@@ -206,10 +206,30 @@ class ResourcesPart(_Part):
 
     vcpus: Annotated[Number, Field(gt=0, le=4096)] = 1.0
     """Virtual CPUs; fractions are allowed."""
+    vcpus_min: Annotated[Number, Field(gt=0, le=4096)] | None = None
+    """With this or vcpus_max the number is chosen for the job: the least that meets its target, at least this many."""
+    vcpus_max: Annotated[Number, Field(gt=0, le=4096)] | None = None
+    """And at most this many. What a vCPU more is worth must be known of the job; until then it gets `vcpus`."""
     memory: PositiveMib = 512
     """Memory, for example 1.5GiB; a bare number is MiB."""
     disk: PositiveGib = 1.0
     """Disk, for example 20GiB; a bare number is GiB."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ResourcesPart:
+        low, high = self.vcpus_min or self.vcpus, self.vcpus_max or self.vcpus
+        if low > self.vcpus:
+            raise AtKey("vcpus_min", f"must not be more than vcpus ({self.vcpus:g}), but is {low:g}")
+        if high < self.vcpus:
+            raise AtKey("vcpus_max", f"must be at least vcpus ({self.vcpus:g}), but is {high:g}")
+        return self
+
+    @property
+    def vcpus_within(self) -> tuple[float, float] | None:
+        """Between what the number of vCPUs may be chosen, or None where it may not."""
+        if self.vcpus_min is None and self.vcpus_max is None:
+            return None
+        return self.vcpus_min or self.vcpus, self.vcpus_max or self.vcpus
 
 
 class NodesPart(_Part):
@@ -403,6 +423,8 @@ class JobFile(_Part):
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:
             raise AtKey("metrics", "has no meaning for a batch job, which serves nobody; use progress")
+        if self.exclusive and self.resources.vcpus_within is not None:
+            raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
         if self.placement.spread != "none" and self.nodes.count == 1:
             raise AtKey(
                 "placement",
@@ -466,6 +488,7 @@ class JobFile(_Part):
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),
             "placement": self.placement.to_constraints(),
+            "vcpus_within": need.vcpus_within,
         }
 
 

@@ -148,7 +148,8 @@ class JobSpec:
     ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody
     else on its machines while it runs, and all of each is its own. ``profiling``: ``never`` keeps it from being
     profiled. ``profile`` makes it a profiling run of another job, which only HCloud itself submits. ``placement``: what
-    else is demanded of its machines (None: nothing).
+    else is demanded of its machines (None: nothing). ``vcpus_within``: between what and what the planner may choose how
+    many vCPUs it gets, where it is known what they are worth (None: as many as ``resources`` says).
     """
 
     name: str
@@ -177,6 +178,7 @@ class JobSpec:
     profiling: Literal["auto", "never"] = "auto"
     profile: ProfileRequest | None = None
     placement: Constraints | None = None
+    vcpus_within: tuple[float, float] | None = None
 
     def held_of(self, capacity: Resources) -> Resources:
         """Return what one rank holds of a machine of ``capacity``: what it asks for or, if exclusive, all of it."""

@@ -299,7 +299,7 @@ class Placement:
         "interference_oblivious",
     ] = "least_loaded"
     """least_loaded: smallest share of vCPUs in use; first_fit: lowest number; random: any; paragon: no neighbour
-    disturbed, then best type, then tightest; quasar: the same with as few nodes as meet the target;
+    disturbed, then best type, then tightest; quasar: the same with the least vCPUs and nodes that meet the target;
     heterogeneity_oblivious: paragon without types; interference_oblivious: best type only."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
     """How probable it must be that a placement keeps a tolerance or meets a target (0.5..0.999)."""

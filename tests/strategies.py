@@ -110,6 +110,7 @@ specs = st.builds(
     profiling=st.sampled_from(["auto", "never"]),
     profile=st.none() | profile_requests,
     placement=st.none() | constraints,
+    vcpus_within=st.none() | st.tuples(amounts, amounts),
 )
 
 causes = st.sampled_from(FailureCause)

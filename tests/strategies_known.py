@@ -27,6 +27,15 @@ def estimates(draw: DrawFn, values: tuple[float, ...]) -> Estimate:
     return Estimate(value=value, low=value * (1 - wide), high=value * (1 + wide), observed=not wide)
 
 
+_RISES = ((1.0, 2.0, 4.0), (1.0, 1.6, 1.8), (1.0, 1.0, 1.0))
+steps = st.one_of(
+    st.just({}),
+    st.sampled_from(_RISES).map(
+        lambda rise: {f"{n} vCPU": Estimate(value=v, low=v, high=v) for n, v in zip((1, 2, 4), rise, strict=True)}
+    ),
+)
+
+
 @st.composite
 def classifications(draw: DrawFn) -> Classification:
     """What might be believed of a job: some resources are felt and pressed, some types are faster."""
@@ -34,6 +43,7 @@ def classifications(draw: DrawFn) -> Classification:
     rates = (0.001, 0.002, 0.004)
     return Classification(
         by_type={name: draw(estimates(rates)) for name in TYPES if draw(st.booleans())},
+        by_step=draw(steps),
         by_nodes={count: draw(estimates((count * 0.8, float(count)))) for count in (1, 2, 3, 4)},
         tolerated={name: draw(estimates((20.0, 50.0, 80.0, 100.0))) for name in SOURCES},
         caused={name: draw(estimates(pressures)) for name in SOURCES},
@@ -54,7 +64,9 @@ def known_snapshots(draw: DrawFn) -> Snapshot:
         # Before it is queued, a job is not known.
         state = JobState.QUEUED if given.state is JobState.SUBMITTED else given.state
         queued_at = max(given.submitted_at, NOW - draw(since))
-        jobs.append(replace(given, state=state, application=draw(names), queued_at=queued_at))
+        within = draw(st.sampled_from([None, None, (0.5, 4.0)])) if not given.spec.exclusive else None
+        asked = replace(given.spec, vcpus_within=within)
+        jobs.append(replace(given, spec=asked, state=state, application=draw(names), queued_at=queued_at))
     applications = {name: draw(classifications()) for name in _NAMES}
     busy_s = draw(st.sampled_from([(), (5.0, 20.0, 60.0), (3000.0,) * 8]))
     return replace(
@@ -73,7 +85,9 @@ def crowded(draw: DrawFn) -> Snapshot:
         jobs.append(running(number, on, asks=asks, application=draw(names)))
     for number in range(len(jobs) + 1, len(jobs) + draw(st.integers(1, 4)) + 1):
         queued_at = SCENE_NOW - draw(st.sampled_from([0.0, 20.0, 70.0, 5000.0]))
-        asks = spec(target=draw(_PLAIN_TARGETS), resources=need(draw(st.sampled_from([1.0, 4.0]))))
+        within = draw(st.sampled_from([None, None, (0.5, 4.0)]))
+        amount = need(draw(st.sampled_from([1.0, 4.0])))
+        asks = spec(target=draw(_PLAIN_TARGETS), resources=amount, vcpus_within=within)
         jobs.append(job(number, asks=asks, application=draw(names), queued_at=queued_at, submitted_at=queued_at))
     bought = [offer()] if draw(st.sampled_from([False, False, True])) else []
     applications = {name: draw(classifications()) for name in _NAMES}

@@ -114,7 +114,8 @@ def _compare(
 ) -> Application:  # fmt: skip
     """Write the PREDICTION event, and return the application with what the run adds to it."""
     offer, nodes = instance.offer, len(job.attempt.allocations) if job.attempt is not None else 1
-    column, vcpus = f"{offer.provider}/{offer.instance_type.name}", job.spec.held_of(instance.capacity).vcpus
+    held = job.attempt.allocations[0].resources if job.attempt is not None else job.spec.held_of(instance.capacity)
+    column, vcpus = f"{offer.provider}/{offer.instance_type.name}", held.vcpus
     asked = row.reference_vcpus or vcpus
     own = expected(believed, column, vcpus=vcpus, asked_vcpus=asked, nodes=nodes)
     base = expected(believed, column, vcpus=asked, asked_vcpus=asked)

@@ -15,6 +15,7 @@ import numpy as np
 from hcloud.model import Instance, Job, Offer
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, vector
+from hcloud.planner.offers import may_use
 from hcloud.planner.plan import Candidate
 from hcloud.planner.sizing import expected
 from hcloud.planner.wording import seconds, size_share
@@ -42,7 +43,8 @@ def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
     fleet, seen = draft.fleet, set[str]()
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
     may = large & fleet.placeable & fleet.of_types(group.instance_types)
-    room = fleet.fitting_now(group.demand, may)
+    may = may & draft.whereabouts.admitted(group.constraints) if group.constraints is not None else may
+    room = fleet.fitting_now(group.asks, may)
     known = draft.suit is not None and group.application
     suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
     for number, column in enumerate(fleet.type_columns):
@@ -61,7 +63,7 @@ def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
 
 def _could_be_had(draft: Draft, group: Group, offer: Offer) -> bool:
     fits = bool((vector(offer.instance_type.capacity) >= group.demand - SLACK).all())
-    named = not group.instance_types or offer.instance_type.name in group.instance_types
+    named = may_use(group, offer)
     return fits and named and offer.available != 0 and draft.policy.allow.refusal(offer) is None
 
 

@@ -113,7 +113,7 @@ def _find_targets(draft: Draft, at: int, jobs: Sequence[Job]) -> list[int]:
     stays = _stays(draft, at)
     for job in jobs:
         group = draft.group_of(job)
-        to = fleet.least_loaded(group.demand, usable(draft, group, stays))
+        to = fleet.least_loaded(group.asks, usable(draft, group, stays))
         if to < 0:
             break
         fleet.use(to, draft.amount_on(group, to))

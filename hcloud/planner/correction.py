@@ -334,7 +334,7 @@ def _nodes(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     if attempt is None or job.spec.nodes.gang or len(attempt.allocations) >= job.spec.nodes.count:
         return
     group = draft.group_of(job)
-    if not draft.fleet.fitting_now(group.demand, usable(draft, group, draft.fleet.placeable)).any():
+    if not draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable)).any():
         return
     now, count = len(attempt.allocations), job.spec.nodes.count
     more, less = look.would(nodes=count), look.would(nodes=now)
@@ -412,7 +412,7 @@ def destination(draft: Draft, job: Job) -> int:
     here = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
     among: Mask = usable(draft, group, fleet.placeable) & fleet.others_than(here)
     if draft.suit is not None and group.application:
-        fits = fleet.fitting_now(group.demand, draft.suit.suited(group.application, among))
+        fits = fleet.fitting_now(group.asks, draft.suit.suited(group.application, among))
         preference = draft.suit.preference(group.application)
         candidates = np.flatnonzero(fits)
         if preference is not None and candidates.size:
@@ -422,7 +422,7 @@ def destination(draft: Draft, job: Job) -> int:
     as_large = fleet.capacity[0] >= max(
         (fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0
     )
-    return fleet.least_loaded(group.demand, among & empty & as_large)
+    return fleet.least_loaded(group.asks, among & empty & as_large)
 
 
 def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:

@@ -23,6 +23,7 @@ from hcloud.model import (
 from hcloud.planner.fleet import Amounts, Fleet, Mask, vector
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.sizing import Aim
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
@@ -45,7 +46,8 @@ class Group:
     where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less,
     ``candidates``: the types at hand for them (None: not worked out yet). ``place``: the number of groups there were
     before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not meet
-    there (None: nobody).
+    there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
+    ``here`` (shape ``(3, N)``) what a rank gets on each machine; ``demand`` is then the least it may get.
     """
 
     place: int
@@ -71,17 +73,24 @@ class Group:
     candidates: tuple[Candidate, ...] | None = None
     constraints: Constraints | None = None
     company: Company | None = None
+    aim: Aim | None = None
+    here: Amounts | None = None
 
     @property
     def spreads(self) -> bool:
         """Whether where one of its ranks is decides where others may be."""
         return self.company is not None or (self.constraints is not None and self.constraints.spread != "none")
 
-    def taken_of(self, capacity: Amounts) -> Amounts:
-        """Return what one rank takes of a machine of ``capacity`` (shape ``(3,)`` or ``(3, N)``): if exclusive, all."""
+    @property
+    def asks(self) -> Amounts:
+        """What a rank gets: the same everywhere (shape ``(3,)``), or by machine (``(3, N)``)."""
+        return self.demand if self.here is None else self.here
+
+    def taken_everywhere(self, capacity: Amounts) -> Amounts:
+        """Return what one rank takes of each machine of ``capacity`` (shape ``(3, N)``): if exclusive, all."""
         if self.exclusive:
             return capacity
-        return self.demand if capacity.ndim == 1 else self.demand[:, None]
+        return self.demand[:, None] if self.here is None else self.here
 
 
 MOVED, RELAUNCHED = "move", "relaunch"
@@ -190,7 +199,15 @@ class Draft:
 
     def amount_on(self, group: Group, at: int) -> Amounts:
         """Return what one rank of ``group`` takes of machine ``at``."""
-        return group.taken_of(self.fleet.capacity[:, at])
+        if group.exclusive:
+            return self.fleet.capacity[:, at]
+        return group.demand if group.here is None else group.here[:, at]
+
+    def granted(self, group: Group, at: int) -> Resources:
+        """Return :meth:`amount_on` as what an allocation holds."""
+        if group.exclusive:
+            return self.fleet.instances[at].capacity
+        return group.resources if group.here is None else replace(group.resources, vcpus=float(group.here[0, at]))
 
     def terminate(self, at: int, reason: Reason) -> bool:
         """End machine ``at``, if the plan may end one more; return whether it does."""
@@ -250,6 +267,7 @@ class Draft:
         leaning = PLAIN if hybrid is None else hybrid.leaning(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now) if job.corrections else ()
+        aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         # One flat display: this is the most frequent thing done to a long queue.
         key = (
             need.vcpus,
@@ -268,19 +286,24 @@ class Draft:
             avoid,
             spec.placement,
             self.whereabouts.company(spec),
+            aim,
         )
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._new_group(spec, leaning, application)
+            group = self.groups[key] = self._new_group(spec, leaning, application, aim)
             group.avoid = avoid
         return group
 
-    def _new_group(self, spec: JobSpec, leaning: Leaning, application: str) -> Group:
-        nodes, spot = spec.nodes, self.policy.spot
+    def _new_group(self, spec: JobSpec, leaning: Leaning, application: str, aim: Aim | None) -> Group:
+        nodes, spot, demand, here = spec.nodes, self.policy.spot, vector(spec.resources), None
+        if aim is not None and self.suit is not None:
+            here = np.repeat(demand[:, None], len(self.fleet.instances), axis=1)
+            here[0] = self.suit.granted_here(application, aim)
+            demand[0] = aim.low
         return Group(
             place=len(self.groups),
             resources=spec.resources,
-            demand=vector(spec.resources),
+            demand=demand,
             needed=nodes.count if nodes.gang else min(nodes.minimum, nodes.count),
             wanted=nodes.count,
             spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
@@ -291,6 +314,8 @@ class Draft:
             application=application,
             constraints=spec.placement,
             company=self.whereabouts.company(spec),
+            aim=aim,
+            here=here,
         )
 
 

@@ -70,7 +70,7 @@ def evict_for(draft: Draft, victims: Victims, group: Group, taken_by: Sequence[i
     """
     fleet = draft.fleet
     allowed = beyond(draft, group, suited(draft, group, fleet.placeable), taken_by)
-    taken = group.taken_of(fleet.capacity)
+    taken = group.taken_everywhere(fleet.capacity)
     enough = ((fleet.room + victims.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(axis=0) & allowed
     options = [(_needed(draft, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
     feasible = [(len(jobs), at, jobs) for jobs, at in options if jobs]

@@ -19,12 +19,15 @@ from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.strategies import Hybrid, Leaning
+from hcloud.planner.suitability import Suitability, column_of
 from hcloud.planner.whereabouts import admits
 from hcloud.planner.wording import amount, offer_words, seconds
 
 LOOK_AHEAD_GROUPS = 16
 """So many kinds of waiting jobs are considered when judging how full a new machine would become."""
 _PLENTY = 1_000_000
+LOOK_AHEAD_UNITS = 16
+"""So many units are looked at when judging who can be together on a new machine."""
 FREE_USD_PER_H = 1e-6
 """What a machine without a price is compared with."""
 
@@ -46,8 +49,10 @@ class Counter:
     forbidden: list[tuple[Offer, str]]
     sells_reserved: bool
     hybrid: Hybrid | None = None
+    suit: Suitability | None = None
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     fits: dict[int, Mask] = field(default_factory=dict)
+    sized: dict[int, Amounts] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
 
@@ -56,7 +61,7 @@ class Counter:
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
-                each = _times(self.capacity[at].copy(), group.taken_of(self.capacity[at]))
+                each = _times(self.capacity[at], self.taken(group, at))
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
@@ -65,16 +70,40 @@ class Counter:
         known = self.fits.get(id(group))
         if known is not None:
             return known
-        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= group.demand, axis=1) & self.permitted(group)
+        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
+        fits = fits & self.permitted(group)
         self.fits[id(group)] = fits
         return fits
+
+    def demands(self, group: Group) -> Amounts:
+        """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
+        known = self.sized.get(group.place)
+        if known is None:
+            known = self.sized[group.place] = np.repeat(group.demand[None, :], len(self.offers), axis=0)
+            if group.aim is not None and self.suit is not None:
+                kinds = [(column_of(o), o.instance_type.capacity.vcpus) for o in self.offers]
+                alone = np.zeros(len(kinds))
+                known[:, 0] = self.suit.granted(group.application, group.aim, kinds, alone)
+        return known
+
+    def taken(self, group: Group, at: int) -> Amounts:
+        """Return what a rank of ``group`` takes of a new machine of offer ``at``: if exclusive, all."""
+        return self.capacity[at] if group.exclusive else self.demands(group)[at]
+
+    def misses(self, group: Group, at: int) -> bool:
+        """Return whether a machine of offer ``at`` would not do for the target of ``group``, as far as is known."""
+        if self.suit is None or group.aim is None:
+            return False
+        offer = self.offers[at]
+        size = offer.instance_type.capacity.vcpus
+        return not self.suit.meets(group.application, group.aim, column_of(offer), size)
 
     def permitted(self, group: Group) -> Mask:
         """Return which offers are of a market, type and place that ``group`` may run on."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
         if not group.instance_types and group.constraints is None:
             return allowed
-        return allowed & np.array([_named(group, offer) for offer in self.offers], dtype=np.bool_)
+        return allowed & np.array([may_use(group, offer) for offer in self.offers], dtype=np.bool_)
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
@@ -137,6 +166,7 @@ def open_counter(draft: Draft) -> Counter:
         forbidden=forbidden,
         sells_reserved=any(o.market is Market.RESERVED for o in allowed),
         hybrid=draft.strategy.hybrid,
+        suit=draft.suit,
         pools=_open_pools(draft),
     )
 
@@ -198,13 +228,14 @@ def rank_choices(
     company += [(each, _unpaid(counter, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
     worths = [counter.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
-    choices = [_judge(counter, at, company, worths) for at in among]
+    choices = [_judge(draft, counter, at, company, worths) for at in among]
 
-    def order(choice: Choice) -> tuple[bool, float, float, tuple[str, str, str, str]]:
+    def order(choice: Choice) -> tuple[bool, bool, float, float, tuple[str, str, str, str]]:
         offer = counter.offers[choice.at]
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
-        return (offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
+        short = counter.misses(first, choice.at)
+        return (short, offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
 
     return sorted(choices, key=order)
 
@@ -218,17 +249,34 @@ def _needs_one(group: Group, first: Group) -> bool:
     return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
-def _judge(counter: Counter, at: int, company: list[tuple[Group, int]], worths: list[float]) -> Choice:
-    left, worth, ranks = counter.capacity[at].copy(), 0.0, 0
+def _judge(draft: Draft, counter: Counter, at: int, company: list[tuple[Group, int]], worths: list[float]) -> Choice:
+    left, worth, ranks, there = counter.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
         if counter.serves(group, at):
-            amount_each = group.taken_of(counter.capacity[at])
-            taken = min(count, _times(left, amount_each))
+            amount_each = counter.taken(group, at)
+            taken = _beside(draft, group, min(count, _times(left, amount_each)), there)
             left -= amount_each * taken
             worth += each * taken
             ranks += taken
     score = float(counter.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
+
+
+def _beside(draft: Draft, group: Group, most: int, there: list[str]) -> int:
+    """Return how many ranks of ``group``, up to ``most``, can be together with the units of ``there`` without anybody
+    being disturbed; they are added to ``there``. Beyond ``LOOK_AHEAD_UNITS`` the first ones tell."""
+    suit = draft.suit
+    if suit is None or suit.pressure is None:
+        return most
+    count = 0
+    while count < most:
+        if len(there) >= LOOK_AHEAD_UNITS:
+            return most
+        if there and not (suit.together(group.application, there) if group.application else True):
+            break
+        there.append(group.application)
+        count += 1
+    return count
 
 
 def _times(left: Amounts, demand: Amounts) -> int:
@@ -255,10 +303,10 @@ def why_not_obtainable(draft: Draft, counter: Counter, group: Group) -> Reason:
 
 
 def _large_enough(group: Group, offer: Offer) -> bool:
-    return group.resources.fits(offer.instance_type.capacity) and _named(group, offer)
+    return group.resources.fits(offer.instance_type.capacity) and may_use(group, offer)
 
 
-def _named(group: Group, offer: Offer) -> bool:
+def may_use(group: Group, offer: Offer) -> bool:
     """Whether ``group`` may run on the offer's type, in its zone, and on machines with its labels."""
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
@@ -322,7 +370,7 @@ def _too_small(draft: Draft, group: Group) -> Reason:
     def shortfall(offer: Offer) -> float:
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
-    named = [offer for offer in draft.snapshot.offers if _named(group, offer)]
+    named = [offer for offer in draft.snapshot.offers if may_use(group, offer)]
     nearest = min(named, key=lambda offer: (shortfall(offer), offer.key))
     have = nearest.instance_type.capacity
     pairs = (

@@ -101,7 +101,7 @@ def excluded(draft: Draft, group: Group, but: Sequence[int] = ()) -> dict[str, l
     fleet, where = draft.fleet, group.constraints
     if where is None and group.company is None:
         return {}
-    roomy = fleet.fitting_now(group.demand, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
+    roomy = fleet.fitting_now(group.asks, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
     roomy = roomy & fleet.of_types(group.instance_types) if group.instance_types else roomy
     roomy[list(but)] = False
     by_zone = replace(where, labels=()) if where is not None else None
@@ -232,7 +232,7 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[in
     """
     allowed, claimed = usable(draft, group, mask), list[int]()
     while len(claimed) < count:
-        at = draft.fleet.first(group.demand, _suited(draft, group, allowed, [*taken, *claimed]))
+        at = draft.fleet.first(group.asks, _suited(draft, group, allowed, [*taken, *claimed]))
         if at < 0:
             break
         pledge(draft, group, at)
@@ -363,12 +363,12 @@ def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool |
     """Return the machine of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
     fleet, order = draft.fleet, draft.policy.placement.order
     if draft.suit is not None and group.application:
-        fits = fleet.fitting_now(group.demand, allowed)
+        fits = fleet.fitting_now(group.asks, allowed)
         return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
     if order in ("first_fit", "random"):
-        places = np.flatnonzero(fleet.fitting_now(group.demand, allowed))
+        places = np.flatnonzero(fleet.fitting_now(group.asks, allowed))
         return -1 if not places.size else int(places[0] if order == "first_fit" else draft.rng.choice(places))
-    return fleet.least_loaded(group.demand, allowed)
+    return fleet.least_loaded(group.asks, allowed)
 
 
 def _use(draft: Draft, group: Group, at: int) -> None:
@@ -414,7 +414,7 @@ def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
             return False
         trial.book_renewal(draft.fleet.instances[at], draft.renewed_until_at, {})
     for at in places:
-        held = job.spec.held_of(draft.fleet.instances[at].capacity)
+        held = draft.granted(group, at)
         group.stuck = trial.placement_refusal(user, draft.fleet.instances[at], held)
         if group.stuck is not None:
             return False
@@ -429,7 +429,7 @@ def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
 def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], places: Sequence[int]) -> None:
     instances = draft.fleet.instances
     placements = tuple(
-        RankPlacement(rank=rank, instance_id=instances[at].id, resources=job.spec.held_of(instances[at].capacity))
+        RankPlacement(rank=rank, instance_id=instances[at].id, resources=draft.granted(group, at))
         for rank, at in zip(ranks, places, strict=True)
     )
     draft.used.update(places)
@@ -449,6 +449,8 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
         "waited_s": round(waited_s, 3),
         **deadline_numbers(job, draft.now),
     }
+    chosen = _chosen_size(draft, group, places[0])
+    numbers |= chosen
     if bound := excluded(draft, group, places):
         numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
     code, why = _preference_words(draft, group)
@@ -457,10 +459,21 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
         numbers |= decided
         if "relaxed" in decided:
             code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
-    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {amount(group.resources)}"
+    room = amount(draft.granted(group, places[0]))
+    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {room}"
     text += f": {load:.0%} of its vCPUs in use then{more}"
+    if "probability" in chosen:
+        text += f"; {chosen['vcpus']:g} vCPU of {chosen['vcpus_within']}, which meets its target with"
+        text += f" {float(chosen['probability'] or 0):.0%} probability"
     text += f"; kept from other machines with room by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
+
+
+def _chosen_size(draft: Draft, group: Group, at: int) -> dict[str, Number]:
+    """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
+    if group.here is None or group.aim is None or draft.suit is None:
+        return {}
+    return draft.suit.sized(group.application, group.aim, at, float(group.here[0, at]))
 
 
 def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:

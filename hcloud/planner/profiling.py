@@ -388,6 +388,7 @@ def _run(
         exclusive=True,
         profiling="never",
         profile=request,
+        vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)

@@ -187,7 +187,7 @@ def _claimable(desk: Desk, group: Group) -> Mask:
     draft, running = desk.draft, desk.running
     if draft.strategy.hybrid is None:
         return running
-    free: Mask = np.logical_and.reduce(draft.fleet.free >= group.demand[:, None] - SLACK, axis=0)
+    free: Mask = np.logical_and.reduce(draft.fleet.free >= group.taken_everywhere(draft.fleet.capacity) - SLACK, axis=0)
     return running & ~(closed(draft, group) & free)
 
 
@@ -261,7 +261,7 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
         if machine is None:
             machine, refusal = _open_machine(desk, job, group, zones)
         if machine is not None:
-            machine.room -= group.taken_of(desk.counter.capacity[machine.at])
+            machine.room -= desk.counter.taken(group, machine.at)
             machine.jobs.append(job)
             taken.append(machine)
     if served + len(taken) >= group.needed:
@@ -270,7 +270,7 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
             _foresee(desk, machine)
         return None
     for machine in taken:
-        machine.room += group.taken_of(desk.counter.capacity[machine.at])
+        machine.room += desk.counter.taken(group, machine.at)
         machine.jobs.pop()
     for machine in desk.machines[before:]:
         desk.counter.take(machine.at, -1)
@@ -301,7 +301,7 @@ def _join(desk: Desk, job: Job, group: Group, zones: Set[str]) -> NewMachine | N
     for machine in desk.machines:
         if paid and machine.offer.market is not Market.RESERVED:
             continue
-        taken = group.taken_of(desk.counter.capacity[machine.at])
+        taken = desk.counter.taken(group, machine.at)
         fits = desk.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
         fits = fits and machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
         if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):

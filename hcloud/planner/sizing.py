@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import Job, ServiceTarget
 from hcloud.planner.pressure import Floats, Sensitivity
@@ -24,6 +26,7 @@ LOSS_AT_TOLERATED = 0.05
 """What is lost at the pressure an application is said to tolerate (Paragon §2.3)."""
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
+_DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,13 @@ def loss_beside(who: Sensitivity, caused: Floats) -> float:
     return min(0.95, max(hurts, default=0.0))
 
 
+def losses_beside(who: Sensitivity, caused: Floats) -> Floats:
+    """Return :func:`loss_beside` on many machines at once; ``caused`` has shape ``(K, N)``."""
+    hurts = LOSS_AT_TOLERATED * caused / np.maximum(who.tolerated, 1.0)[:, None]
+    lost: Floats = np.clip(hurts.max(axis=0, initial=0.0), 0.0, 0.95)
+    return lost
+
+
 def wanted_performance(job: Job, known: Classification, now: float, tolerance: float) -> float | None:
     """Return the performance that meets the job's target, in the unit of its classification; None: nothing is known.
 
@@ -211,6 +221,58 @@ def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
         return (not enough, doubt, round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
     return sorted(found, key=order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is asked of a job's sizes: so much performance, on ``nodes`` nodes, each with ``low`` to ``high`` vCPUs.
+
+    ``asked_vcpus``: at which it was measured on types, and what it gets where nothing better is known.
+    """
+
+    target: float
+    asked_vcpus: float
+    low: float
+    high: float
+    nodes: int
+
+    def steps(self, known: Classification) -> list[float]:
+        """Return the vCPUs to choose from: the ends, what is asked for, and what is known between; least first."""
+        inside = [vcpus for vcpus in _steps(known.by_step) if self.low < vcpus < self.high]
+        return sorted({self.low, self.high, self.asked_vcpus, *inside})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The steps of one type, least first: vCPUs, and the loss (0..1) beside neighbours with which each still meets the
+    target with the confidence wanted; below 0: it does not even alone."""
+
+    vcpus: tuple[float, ...]
+    bearable: tuple[float, ...]
+
+    def least(self, losses: Floats) -> Floats:
+        """Return the least vCPUs that meet the target at each of ``losses`` (any shape); where none do, the best."""
+        margins = np.array(self.bearable)
+        enough = margins[:, None] >= losses[None, :] - _DUST
+        best = int(np.flatnonzero(margins >= margins.max() - _DUST)[0])
+        places = np.where(enough.any(axis=0), enough.argmax(axis=0), best)
+        found: Floats = np.array(self.vcpus)[places]
+        return found
+
+
+def ladder(known: Classification, column: str, aim: Aim, *, most_vcpus: float, confidence: float) -> Ladder | None:
+    """Return the steps of a type whose machines have ``most_vcpus``, or None where nothing is known of them.
+
+    A performance whose logarithm is normal meets the target at a loss ``l`` with the confidence of quantile ``z`` where
+    ``mean + log(1 - l) - z deviation >= log target``.
+    """
+    vcpus, bearable, quantile = list[float](), list[float](), _UNIT.inv_cdf(confidence)
+    for step in (each for each in aim.steps(known) if each <= most_vcpus + _DUST):
+        would = expected(known, column, vcpus=step, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)
+        if would is not None:
+            vcpus.append(step)
+            bearable.append(1.0 - math.exp(math.log(aim.target) - would.mean + quantile * would.deviation))
+    return Ladder(vcpus=tuple(vcpus), bearable=tuple(bearable)) if vcpus else None
 
 
 def least(found: Iterable[Size], confidence: float) -> Size | None:

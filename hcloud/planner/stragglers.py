@@ -52,7 +52,7 @@ def _relaunch(draft: Draft, job: Job, attempt: Attempt) -> bool:
     others_s = max((1.0 - part) / mean if mean > 0 else inf for mean, part in others)
     elsewhere = draft.fleet.others_than([slowest.instance_id])
     group = draft.group_of(job)
-    room = draft.fleet.fitting_now(group.demand, usable(draft, group, draft.fleet.placeable) & elsewhere)
+    room = draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable) & elsewhere)
     if left_s < policy.correction.gain * again_s or others_s < job.spec.stop_grace_s + MARGIN_S or not room.any():
         return False
     numbers: dict[str, Number] = {

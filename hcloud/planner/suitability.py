@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hcloud import quality
 from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification
-from hcloud.model import Job, JobId, Number
+from hcloud.model import Job, JobId, Number, Offer
 from hcloud.planner.arq import run_s, slack_s, switch_point
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
 from hcloud.planner.paragon import Selection, select, select_relaxed
 from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
-from hcloud.planner.sizing import Platform, expected, loss_beside, ranked, sizes, wanted_performance
+from hcloud.planner.sizing import (
+    Aim,
+    Ladder,
+    Platform,
+    expected,
+    ladder,
+    least,
+    loss_beside,
+    losses_beside,
+    ranked,
+    sizes,
+    wanted_performance,
+)
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
@@ -33,8 +45,7 @@ NAMED = 8
 @dataclass(slots=True, eq=False)
 class Suitability:
     """The state and its answers for one plan. ``chosen``: what the search under way has selected;
-    ``loss``: what the job is expected to lose there beside its neighbours; ``aim``: the performance wanted of it, at so
-    many vCPUs on so many nodes."""
+    ``loss``: what the job is expected to lose there beside its neighbours; ``aim``: what is asked of its sizes."""
 
     snapshot: Snapshot
     policy: Policy
@@ -45,8 +56,11 @@ class Suitability:
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
     preferences: dict[str, Amounts] = field(default_factory=dict)
-    aim: tuple[float, float, int] | None = None
-    aims: dict[tuple[str, float, float, int], Amounts] = field(default_factory=dict)
+    aim: Aim | None = None
+    aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
+    ladders: dict[tuple[str, Aim, str, float], Ladder | None] = field(default_factory=dict)
+    losses: dict[str, Amounts] = field(default_factory=dict)
+    node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
@@ -148,27 +162,101 @@ class Suitability:
     def aim_at(self, job: Job) -> None:
         """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar)."""
         self.chosen.clear()
-        self.loss, self.aim, known = 0.0, None, self.known(job.application)
-        if self.policy.placement.order == "quasar" and known is not None:
-            target = wanted_performance(job, known, self.snapshot.now, self.policy.placement.tolerance)
-            if target is not None:
-                self.aim = (float(f"{target:.3g}"), job.spec.resources.vcpus, job.spec.nodes.count)
+        self.loss, self.aim = 0.0, self.aim_of(job)
 
-    def _least_type(self, application: str, known: Classification, aim: tuple[float, float, int]) -> Amounts:
+    def aim_of(self, job: Job) -> Aim | None:
+        """Return what is asked of the sizes of ``job`` (Quasar), or None where nothing is known of it.
+
+        Where it may have fewer nodes than it asks for, as many as belong to its least size.
+        """
+        known = self.known(job.application)
+        if self.policy.placement.order != "quasar" or known is None:
+            return None
+        target = wanted_performance(job, known, self.snapshot.now, self.policy.placement.tolerance)
+        if target is None:
+            return None
+        asked, nodes = job.spec.resources.vcpus, job.spec.nodes
+        low, high = job.spec.vcpus_within if known.by_step and job.spec.vcpus_within is not None else (asked, asked)
+        aim = Aim(target=float(f"{target:.3g}"), asked_vcpus=asked, low=low, high=high, nodes=nodes.count)
+        if job.spec.vcpus_within is None or nodes.gang or nodes.minimum >= nodes.count:
+            return aim
+        return replace(aim, nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
+
+    def _least_nodes(self, application: str, known: Classification, aim: Aim, minimum: int) -> int:
+        """Return the node count of the least size, machines being what they are now."""
+        key = (application, aim, minimum)
+        if key not in self.node_counts:
+            counts, platforms = list(range(minimum, aim.nodes + 1)), self._platforms(aim.nodes)
+            options = sizes(
+                known, platforms, aim.target, asked_vcpus=aim.asked_vcpus, steps=aim.steps(known), nodes=counts
+            )
+            chosen = least(options, self.policy.placement.confidence)
+            self.node_counts[key] = chosen.nodes if chosen is not None else aim.nodes
+        return self.node_counts[key]
+
+    def granted(self, application: str, aim: Aim, columns: Sequence[tuple[str, float]], losses: Amounts) -> Amounts:
+        """Return the vCPUs a rank gets on each of some machines: the least that meet the target there.
+
+        ``columns``: each machine's type and vCPUs; ``losses`` (same length): what is lost there beside neighbours. On
+        types of which nothing is known: as many as asked for.
+        """
+        known, found = self.known(application), np.full(len(columns), aim.asked_vcpus)
+        places: dict[tuple[str, float], list[int]] = {}
+        for at, column in enumerate(columns):
+            places.setdefault(column, []).append(at)
+        for (column, most), ats in places.items() if known is not None else ():
+            rungs = self._ladder(application, aim, column, most)
+            if rungs is not None:
+                found[ats] = rungs.least(losses[ats])
+        return found
+
+    def granted_here(self, application: str, aim: Aim) -> Amounts:
+        """Return :meth:`granted` on the machines of the fleet beside who is there now, shape ``(N,)``."""
+        fleet, who, pressure = self.fleet, self.who(application), self.pressure
+        columns = [(fleet.type_columns[int(t)], float(fleet.capacity[0, at])) for at, t in enumerate(fleet.type_at)]
+        losses = self.losses[application] = np.zeros(len(columns))
+        if who is not None and pressure is not None and len(columns):
+            losses = self.losses[application] = losses_beside(who, pressure.caused)
+        return self.granted(application, aim, columns, losses)
+
+    def sized(self, application: str, aim: Aim, at: int, vcpus: float) -> dict[str, Number]:
+        """Return the numbers behind so many ``vcpus`` on machine ``at``: what was wanted, and how sure that is met."""
+        numbers: dict[str, Number] = {"vcpus": vcpus, "vcpus_within": f"{aim.low:g}..{aim.high:g}", "nodes": aim.nodes}
+        known, column = self.known(application), self.fleet.type_columns[int(self.fleet.type_at[at])]
+        loss = float(self.losses[application][at])
+        would = known and expected(known, column, vcpus=vcpus, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes, loss=loss)
+        if would:
+            numbers["probability"] = round(would.reaches(aim.target), 4)
+            numbers |= {"expected": would.value, "expected_beside": round(loss, 4)}
+        return {**numbers, "wanted": aim.target}
+
+    def _ladder(self, application: str, aim: Aim, column: str, most_vcpus: float) -> Ladder | None:
+        key = (application, aim, column, most_vcpus)
+        if key not in self.ladders:
+            known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
+            self.ladders[key] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
+        return self.ladders[key]
+
+    def meets(self, application: str, aim: Aim, column: str, most_vcpus: float) -> bool:
+        """Return whether a machine of a type, empty, meets the target; of a type nothing is known of: yes."""
+        rungs = self._ladder(application, aim, column, most_vcpus)
+        return rungs is None or max(rungs.bearable) >= -SLACK
+
+    def _least_type(self, application: str, known: Classification, aim: Aim) -> Amounts:
         """Return by machine the rank of its type: the least resources that meet the target, then the rest.
 
         Types of which nothing is known come after those that meet it and before those that do not.
         """
-        found = self.aims.get((application, *aim))
+        found = self.aims.get((application, aim))
         if found is None:
-            target, vcpus, nodes = aim
-            options = sizes(known, self._platforms(nodes), target, asked_vcpus=vcpus, steps=[vcpus], nodes=[nodes])
+            platforms, steps, asked = self._platforms(aim.nodes), aim.steps(known), aim.asked_vcpus
+            options = sizes(known, platforms, aim.target, asked_vcpus=asked, steps=steps, nodes=[aim.nodes])
             order = ranked(options, self.policy.placement.confidence)
             enough = sum(size.probability >= self.policy.placement.confidence for size in order)
-            ranks = {size.platform.column: float(rank) for rank, size in enumerate(order)}
+            ranks = {size.platform.column: float(rank) for rank, size in reversed(list(enumerate(order)))}
             of_types = np.array([ranks.get(column, enough - 0.5) for column in self.fleet.type_columns])
             found = of_types[self.fleet.type_at] if of_types.size else np.zeros(0)
-            self.aims[(application, *aim)] = found
+            self.aims[(application, aim)] = found
         return found
 
     def _platforms(self, nodes: int) -> list[Platform]:
@@ -259,6 +347,8 @@ class Suitability:
         known = self.known(job.application)
         if self.policy.placement.order != "quasar" or known is None or needed >= wanted:
             return wanted
+        if job.spec.vcpus_within is not None and (aim := self.aim_of(job)) is not None:
+            return max(needed, min(wanted, aim.nodes))
         tolerance, confidence = self.policy.placement.tolerance, self.policy.placement.confidence
         target = wanted_performance(job, known, self.snapshot.now, tolerance)
         column = max(known.by_type, key=lambda each: (known.by_type[each].value, each), default="")
@@ -289,7 +379,20 @@ class Suitability:
         }
         if self.loss > 0.0:
             numbers["expected_loss"] = round(self.loss, 4)
+        numbers |= self._quality_met(who, chosen[0].at)
         return {**numbers, **_relaxed(chosen)}
+
+    def _quality_met(self, who: Sensitivity, at: int) -> dict[str, Number]:
+        """Return what quality (0..1) machine ``at`` offers beside those who run there, and how well that suits."""
+        there = [(held.resources.vcpus, job) for job, held in self.fleet.holdings[at]]
+        if not there or self.pressure is None:
+            return {}
+        known, capacity = self.known(who.name), float(self.fleet.capacity[0, at])
+        beside = [(vcpus, self.pressure.of(job.application).caused.tolist()) for vcpus, job in there]
+        own = max(0.0, capacity - sum(vcpus for vcpus, _ in beside))
+        offered = quality.offer_beside(beside, vcpus=capacity, own_vcpus=own)
+        needed = min(1.0, max(0.0, known.quality_target.value)) if known is not None else 0.0
+        return {"quality_offered": round(offered, 4), "quality_match": round(quality.match(offered, needed), 4)}
 
 
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
@@ -315,6 +418,11 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
         return None
     sources = sources_of(snapshot.applications)
     return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
+
+
+def column_of(offer: Offer) -> str:
+    """Return the type of an offer's machines as classifications name it."""
+    return f"{offer.provider}/{offer.instance_type.name}"
 
 
 def _placed_at(job: Job) -> float:

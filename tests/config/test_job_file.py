@@ -258,3 +258,14 @@ def test_demands_on_machines_are_read_and_refused_in_one_sentence() -> None:
     assert "placement.zone: unknown key; did you mean 'zones'?" in refusal(placement={"zone": ["a"]})
     assert "placement.spread: " in refusal(placement={"spread": "rack"}, nodes=2)
     assert "placement.zones" in refusal(placement={"zones": "a"})
+
+
+def test_a_choice_of_vcpus_is_read_and_must_include_what_is_asked_for() -> None:
+    assert spec().vcpus_within is None
+    assert spec(resources={"vcpus": 2, "vcpus_max": 8}).vcpus_within == (2.0, 8.0)
+    assert spec(resources={"vcpus": 2, "vcpus_min": 0.5}).vcpus_within == (0.5, 2.0)
+    assert "resources.vcpus_max: must be at least vcpus (2), but is 1" in refusal(
+        resources={"vcpus": 2, "vcpus_max": 1}
+    )
+    assert "resources.vcpus_min: must not be more than vcpus (1), but is 3" in refusal(resources={"vcpus_min": 3})
+    assert "leave out vcpus_min and vcpus_max" in refusal(resources={"vcpus_max": 3}, exclusive=True)

@@ -6,8 +6,8 @@ The oracles count for themselves: what presses on what is summed up unit by unit
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hcloud.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState
-from hcloud.planner.plan import Place, Plan
+from hcloud.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
+from hcloud.planner.plan import Action, Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Admission, Placement, Policy
 from tests.planner.apply_model import apply_ideally
@@ -145,6 +145,27 @@ def _impatient(job: Job, snapshot: Snapshot, policy: Policy) -> bool:
     return promise and snapshot.now - job.queued_at > policy.admission.patience_cap_s
 
 
+def nobody_starves(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """With queues by quality, nobody who has just come is started where one out of patience is left waiting for it."""
+    if policy.admission.queues != "by_quality" or policy.caps.max_jobs_per_user is not None:
+        return
+    plan = planner(snapshot, policy)
+    jobs, after = {job.id: job for job in snapshot.jobs}, apply_ideally(snapshot, plan)
+    late = [job for job in after.jobs if _waits(job, after) and _impatient(job, after, policy)]
+    machines = {machine.id: machine for machine in snapshot.instances}
+    for action in _of(plan, Place):
+        job, rank = jobs[action.job_id], action.ranks[0]
+        if job.state is JobState.QUEUED and job.queued_at == snapshot.now and job.spec.nodes.count == 1:
+            passed = [each.id for each in late if _takes(each, rank.resources, machines[rank.instance_id])]
+            assert not passed, f"{passed} have lost patience, and {job.id} is started on {rank.instance_id}"
+
+
+def _takes(job: Job, amount: Resources, machine: Instance) -> bool:
+    """Whether ``job`` could have started on ``machine`` in place of something that got ``amount`` there."""
+    demands = job.spec.nodes.count > 1 or job.spec.exclusive or job.spec.vcpus_within or job.spec.placement
+    return not demands and job.spec.may_use(machine.offer) and job.spec.resources.fits(amount)
+
+
 def unsuited_machines_wait_their_turn(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
     """A job goes where it is disturbed, or disturbs, only if nobody is left with room where it would not."""
     plan = planner(snapshot, policy)
@@ -165,7 +186,44 @@ def unsuited_machines_wait_their_turn(planner: Planner, snapshot: Snapshot, poli
             assert not better, f"{job.id} went to {action.ranks[0].instance_id}, though {better} suits it"
 
 
+def sizes_are_the_least_that_do(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Where the planner chooses how many vCPUs a rank gets, they are within bounds, and one whole step less would miss
+    the target wherever more than that was given; where it may not choose, they are what was asked for."""
+    jobs, machines = {job.id: job for job in snapshot.jobs}, {m.id: m for m in snapshot.instances}
+    for action in _of(planner(snapshot, policy), Place):
+        spec, asked = jobs[action.job_id].spec, jobs[action.job_id].spec.resources.vcpus
+        for rank in action.ranks:
+            got, offer = rank.resources.vcpus, machines[rank.instance_id].offer
+            known = snapshot.applications.get(jobs[action.job_id].application)
+            column = f"{offer.provider}/{offer.instance_type.name}"
+            blind = known is None or not known.by_step or policy.placement.order != "quasar"
+            if spec.vcpus_within is None or blind or column not in known.by_type:  # type: ignore[union-attr]
+                assert got == asked or spec.exclusive, f"{action.job_id} gets {got} of {asked}"
+                continue
+            low, high = spec.vcpus_within
+            assert low <= got <= high, f"{action.job_id} gets {got} of {low}..{high}"
+            assert known is not None
+            below = [step for step in (low, asked, 1.0, 2.0) if low <= step < got]
+            rise = {float(name.split()[0]): each.value for name, each in known.by_step.items()}
+            flat = [step for step in below if step in rise and got in rise and rise[step] == rise[got]]
+            assert not flat, f"{action.job_id} gets {got}, and {flat} would be as good"
+
+
 # ---------------------------------------------------------------------------------------------------- the seeded faults
+def gives_the_most(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: takes the most that is allowed for what is needed."""
+    plan, within = honest(snapshot, policy), {job.id: job.spec.vcpus_within for job in snapshot.jobs}
+
+    def most(action: Action) -> Action:
+        bounds = within.get(action.job_id) if isinstance(action, Place) else None
+        if bounds is None or not isinstance(action, Place):
+            return action
+        ranks = [replace(rank, resources=replace(rank.resources, vcpus=bounds[1])) for rank in action.ranks]
+        return replace(action, ranks=tuple(ranks))
+
+    return replace(plan, actions=tuple(most(action) for action in plan.actions))
+
+
 def knows_nothing_of_neighbours(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: places by type alone."""
     return honest(snapshot, replace(policy, placement=Placement(order="interference_oblivious")))
@@ -194,6 +252,18 @@ def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
     return honest(replace(snapshot, applications=calm, jobs=jobs), replace(policy, admission=endless))
 
 
+def serves_the_newest_first(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: who came last is served first."""
+    now = snapshot.now
+    jobs = tuple(
+        replace(job, submitted_at=-job.submitted_at, queued_at=2 * now - (job.queued_at or now))
+        if job.state is JobState.QUEUED
+        else job
+        for job in snapshot.jobs
+    )
+    return honest(replace(snapshot, jobs=jobs), policy)
+
+
 def is_content_with_the_first(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: says it relaxed something wherever it goes, and goes to the first machine with room."""
     plan = honest(snapshot, replace(policy, placement=Placement(order="first_fit")))
@@ -211,6 +281,8 @@ CASES = (
     Case(nobody_waits_beside_a_machine_that_suits, lambda: blocks_easy_behind_demanding),
     Case(nobody_waits_beside_a_machine_that_suits, lambda: has_endless_patience),
     Case(unsuited_machines_wait_their_turn, lambda: is_content_with_the_first),
+    Case(nobody_starves, lambda: serves_the_newest_first),
+    Case(sizes_are_the_least_that_do, lambda: gives_the_most),
     Case(a_plan_settles, lambda: forgets_what_it_awaits),
     Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),
     Case(same_again, moody),
@@ -221,5 +293,5 @@ CASES = (
     Case(disruption_stays_within_limits, lambda: ends_without_limit),
     Case(reasons_are_complete, lambda: speechless),
 )
-OWN_CASES = CASES[:5]
+OWN_CASES = CASES[:7]
 """Those whose fault is seeded in this file; the others are shown to catch theirs beside the rest of the planner."""

@@ -229,7 +229,14 @@ def _could_run(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) 
     spot, free = machine.offer.market is Market.SPOT, free_capacity(machine, snapshot.jobs)
     alone = not job.spec.exclusive or free == machine.capacity
     wanted = job.spec.may_use(machine.offer) and not any(_apart(job, other) for other in _there(machine, snapshot))
-    return job.spec.resources.fits(free) and alone and wanted and (not spot or _may_use_spot(job, policy))
+    most = job.spec.vcpus_within[1] if job.spec.vcpus_within is not None else 0.0
+    return (
+        job.spec.resources.fits(free)
+        and most <= free.vcpus
+        and alone
+        and wanted
+        and (not spot or _may_use_spot(job, policy))
+    )
 
 
 def _there(machine: Instance, snapshot: Snapshot) -> Iterable[Job]:
@@ -300,7 +307,7 @@ def moody() -> Planner:
 
 
 def names_and_order_do_not_matter(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Other numbers in the same order, listed in another order, give the same plan under those names."""
+    """Other names in the same order, listed in another order, give the same plan and scores under those names."""
     renamed = _renamed(snapshot)
     shuffled = replace(
         renamed,
@@ -342,7 +349,8 @@ def _nameless(action: Action, snapshot: Snapshot) -> tuple[object, ...]:
     ranks = tuple((r.rank, order[r.instance_id]) for r in getattr(action, "ranks", ()))
     jobs = tuple(order[j] for j in getattr(action, "for_jobs", ()))
     offer = action.offer.key if isinstance(action, Launch) else ()
-    return (type(action).__name__, subject, ranks, jobs, offer, action.reason.code)
+    scores = sorted((k, v) for k, v in action.reason.numbers.items() if isinstance(v, int | float))
+    return (type(action).__name__, subject, ranks, jobs, offer, action.reason.code, scores)
 
 
 def _sort_key(name: str) -> tuple[str, int]:
