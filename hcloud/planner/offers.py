@@ -88,7 +88,8 @@ class Counter:
 
     def taken(self, group: Group, at: int) -> Amounts:
         """Return what a rank of ``group`` takes of a new machine of offer ``at``: if exclusive, all."""
-        return self.capacity[at] if group.exclusive else self.demands(group)[at]
+        taken: Amounts = self.capacity[at] if group.exclusive else self.demands(group)[at]
+        return taken
 
     def misses(self, group: Group, at: int) -> bool:
         """Return whether a machine of offer ``at`` would not do for the target of ``group``, as far as is known."""

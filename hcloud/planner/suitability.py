@@ -115,6 +115,11 @@ class Suitability:
         if self.pressure is not None:
             self.pressure.remove(at, self.pressure.of(application))
 
+    def unsettle(self, at: int) -> None:
+        """Note that a unit on machine ``at`` was asked to end: until it is gone, who suits the place is not known."""
+        if self.pressure is not None:
+            self.pressure.quiet[at] = False
+
     @property
     def moment(self) -> int:
         """Now, for :meth:`back_to`."""
@@ -204,8 +209,8 @@ class Suitability:
         places: dict[tuple[str, float], list[int]] = {}
         for at, column in enumerate(columns):
             places.setdefault(column, []).append(at)
-        for (column, most), ats in places.items() if known is not None else ():
-            rungs = self._ladder(application, aim, column, most)
+        for (name, most), ats in places.items() if known is not None else ():
+            rungs = self._ladder(application, aim, name, most)
             if rungs is not None:
                 found[ats] = rungs.least(losses[ats])
         return found
