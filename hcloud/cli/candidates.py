@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from hcloud.cli.output import span, usd, write_rows
+from hcloud.constraints import Constraints
 from hcloud.errors import BadInput
 from hcloud.model import JobSpec, Market, Resources
 from hcloud.pricing import billed_s, cost_usd
@@ -36,6 +37,7 @@ class Asked:
     types: tuple[str, ...] = ()
     spot: bool = True
     max_runtime_s: float | None = None
+    placement: Constraints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def _of_job(spec: JobSpec) -> Asked:
         types=spec.instance_types,
         spot=spec.interruptible,
         max_runtime_s=spec.max_runtime_s,
+        placement=spec.placement,
     )
 
 
@@ -95,7 +98,9 @@ def live(offers: Sequence[Mapping[str, Any]], asked: Asked) -> Iterator[Found]:
         kind = each["instance_type"]
         named = not asked.types or any(fnmatchcase(kind["name"], pattern) for pattern in asked.types)
         allowed = asked.spot or each["market"] != Market.SPOT.value
-        if not (named and allowed and asked.need.fits(Resources(**kind["capacity"]))):
+        if not (
+            named and allowed and _in_place(asked.placement, each) and asked.need.fits(Resources(**kind["capacity"]))
+        ):
             continue
         left = each["available"]
         note = f"only {left} to be had" if left is not None and left < asked.nodes else ""
@@ -106,6 +111,13 @@ def live(offers: Sequence[Mapping[str, Any]], asked: Asked) -> Iterator[Found]:
             price=(each["price_usd_per_h"], each["billing_minimum_s"], each["priced_at"]),
             note=note,
         )
+
+
+def _in_place(placement: Constraints | None, offer: Mapping[str, Any]) -> bool:
+    """Return whether an offer's zone and labels are what a job demands."""
+    kind, own = offer["instance_type"], {key: offer[key] for key in ("provider", "region", "market")}
+    labels = {**kind.get("labels", {}), **own, "type": kind["name"]}
+    return placement is None or (placement.in_zone(offer["zone"]) and placement.labelled(labels))
 
 
 def offline(asked: Asked) -> Iterator[Found]:
