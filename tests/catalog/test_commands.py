@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.cli.candidates import Asked, chosen, live
+from hcloud.constraints import Constraints
 from hcloud.model import Resources
 from tests.catalog.documents import row
 from tests.catalog.server import PriceLists
@@ -149,3 +150,21 @@ def test_secrets_are_named_never_written(hcloud: Hcloud, tmp_path: Path) -> None
     said = complaint(hcloud("catalog", "refresh"))
     assert "env:NAME or file:/PATH" in said
     assert "AIzaSecret" not in said
+
+
+def test_live_offers_are_judged_by_zone_and_labels_that_the_job_demands() -> None:
+    capacity = {"vcpus": 2.0, "memory_mib": 8192, "disk_gib": 20.0}
+    fast = {"name": "fast", "capacity": capacity, "labels": {"disk": "ssd"}}
+    offers = [
+        offer("slow", "spot", 0.1),
+        offer("far", "spot", 0.1, zone="y"),
+        offer("", "spot", 0.1, instance_type=fast),
+    ]
+    need = Resources(vcpus=1.0, memory_mib=512, disk_gib=0.0)
+
+    def found(**demands: object) -> list[str]:
+        asked = Asked(need=need, placement=Constraints(**demands))  # type: ignore[arg-type]
+        return [each.type for each in live(offers, asked)]
+
+    assert found(zones=("y*",)) == ["far"]
+    assert found(labels=(("disk", "ssd"), ("market", "spot"))) == ["fast"]
