@@ -148,6 +148,7 @@ def stop_chosen(draft: Draft, victims: Victims, job: Job) -> None:
         numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
         text = f"makes room for {job.id}, which has a promise and needs {amount(job.spec.resources)}"
         draft.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_promise", text=text, numbers=numbers))
-        for at in _machines(draft, victim) if draft.suit is not None else ():
-            draft.suit.unsettle(at)
+        if draft.suit is not None:
+            for at in _machines(draft, victim):
+                draft.suit.unsettle(at)
     victims.chosen.clear()

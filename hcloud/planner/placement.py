@@ -53,7 +53,8 @@ def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
         among = usable(draft, group, draft.fleet.placeable)
         fresh_s = _fresh_s(draft, group)
         group.down_within_s = draft.suit.down_within_s(group.application, group.demand, among, fresh_s)
-    return draft.slack_left_s(job) <= group.down_within_s
+    # While units that were asked to end make room for it, it has something better to wait for, as long as it may.
+    return draft.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
 
 
 def _fresh_s(draft: Draft, group: Group) -> float:
