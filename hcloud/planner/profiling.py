@@ -332,9 +332,9 @@ def _can_be_had(draft: Draft, offer: Offer) -> bool:
     dear = caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h
     none_allowed = caps.max_instances_per_type.get(offer.instance_type.name) == 0
     backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
-    return (
-        not (dear or none_allowed or backed_off or offer.available == 0) and draft.policy.allow.refusal(offer) is None
-    )
+    # Of reserved machines that are all up, those that stand idle can still be used.
+    gone = offer.available == 0 and not _idle_machine(draft, offer)
+    return not (dear or none_allowed or backed_off or gone) and draft.policy.allow.refusal(offer) is None
 
 
 def _runs(desk: _Desk, job: Job, offers: Sequence[Offer], *, look: bool) -> list[tuple[JobSpec, float]]:
