@@ -16,6 +16,7 @@ from hcloud.pricing import (
     Use,
     bill_hour,
     committed_usd_per_h,
+    sustained_use_tiers,
     sustained_use_usd,
 )
 
@@ -138,3 +139,8 @@ def test_sustained_use_never_costs_more_than_list_and_more_use_never_less(used_s
     cost, list_usd = sustained_use_usd(1.0, used_s, MONTH), used_s / 3600
     assert 0.7 * list_usd - 1e-6 <= cost <= list_usd + 1e-6
     assert sustained_use_usd(1.0, used_s + more_s, MONTH) >= cost - 1e-6
+
+
+@pytest.mark.parametrize(("series", "part"), [("n1", 0.7), ("n2", 0.8), ("custom", 0.7), ("e2", 1.0), ("t2d", 1.0)])
+def test_sustained_use_depends_on_the_series(series: str, part: float) -> None:
+    assert sustained_use_usd(1.0, MONTH, MONTH, sustained_use_tiers(series)) == pytest.approx(part * 730, rel=1e-3)

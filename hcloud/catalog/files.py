@@ -144,16 +144,17 @@ def price_file(directory: Path, cloud: str) -> Path:
 
 
 def provider_prices(catalogue: Catalogue, cloud: str) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ``{region: {type: {"on_demand": USD/h, "spot": USD/h, "at": Unix seconds}}}``.
+    """Return ``{region: {type: {"on_demand": USD/h, "spot": USD/h, ..., "at": Unix seconds}}}``, by plan.
 
-    A price that is not known is absent. ``at`` is the age of the older of the two.
+    A price that is not known is absent. ``at`` is the age of the older of on demand and spot.
     """
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for key, quote in sorted(catalogue.quotes.items()):
-        if key.cloud == cloud and key.plan in (Plan.ON_DEMAND, Plan.SPOT):
+        if key.cloud == cloud:
             cell = found[key.region][key.type]
             cell[key.plan.value] = quote.usd_per_h
-            cell["at"] = min(quote.at, cell.get("at", quote.at))
+            if key.plan in (Plan.ON_DEMAND, Plan.SPOT):
+                cell["at"] = min(quote.at, cell.get("at", quote.at))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import cast
 from hcloud.clock import Clock
 from hcloud.errors import ConfigError
 from hcloud.provider import Provider
-from providers.ec2.settings import parse_settings
+from providers.ec2.settings import parse_regions
 
 __all__ = ["factory"]
 
@@ -23,12 +23,17 @@ class Ec2Factory:
         """Build the provider. Raises ConfigError: wrong settings, or the AWS library is not installed."""
         self.check_settings(name, settings)
         from providers.ec2.provider import Ec2Provider
+        from providers.ec2.regions import Ec2Regions
 
-        return Ec2Provider(name, parse_settings(name, settings), cast(Clock, clock), owner, state_dir)
+        parsed = parse_regions(name, settings)
+        if "regions" in settings:
+            return Ec2Regions(name, parsed, cast(Clock, clock), owner, state_dir)
+        (only,) = parsed.values()
+        return Ec2Provider(name, only, cast(Clock, clock), owner, state_dir)
 
     def check_settings(self, name: str, settings: Mapping[str, object]) -> None:
         """Say what is wrong, without asking Amazon or writing anything. Raises ConfigError."""
-        parse_settings(name, settings)
+        parse_regions(name, settings)
         if not _installed("boto3"):
             raise ConfigError(
                 "type ec2 needs the AWS library boto3, which is not installed here: pip install 'hcloud-daemon[aws]'",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hcloud.clock import Clock
-from hcloud.errors import ProviderUnavailable, Throttled
+from hcloud.errors import ProviderUnavailable
 from hcloud.model import InstanceType, Market, Offer
 from providers.ec2.clients import Clients
+from providers.ec2.inventory import Inventory
 from providers.ec2.prices import Price, PriceList, read_spot_prices
-from providers.ec2.reservations import CapacityReservation, Reservations, read_reservations
+from providers.ec2.reservations import CapacityReservation
+from providers.ec2.savings import SavingsPlan
 from providers.ec2.settings import Ec2Settings
-from providers.ec2.site import Site, read_quotas, read_site
+from providers.ec2.site import Site, read_site
 
 BILLING_MINIMUM_S = 60.0
 
@@ -26,10 +27,8 @@ class _Picture:
     site: Site | None = None
     site_read_at: float = float("-inf")
     spot: Mapping[tuple[str, str], Price] = field(default_factory=dict)
-    reservations: Reservations = field(default_factory=Reservations)
     market_read_at: float = float("-inf")
-    launched_since: Counter[tuple[str, str]] = field(default_factory=Counter)
-    quotas: Mapping[str, float] = field(default_factory=dict)
+    recount: bool = False
 
 
 class Catalogue:
@@ -40,7 +39,7 @@ class Catalogue:
         self._lock = threading.RLock()
         self._prices = PriceList(provider, settings, clock.now())
         self._picture = _Picture()
-        self.troubles: dict[str, str] = {}
+        self._inventory = Inventory()
 
     def site(self) -> Site:
         """Return the region as it is. Raises ProviderUnavailable, Throttled."""
@@ -49,7 +48,8 @@ class Catalogue:
             if self._picture.site is None or now >= self._picture.site_read_at + self._settings.types_every_s:
                 self._picture.site = read_site(self._clients, self._settings, self._provider)
                 self._picture.site_read_at = now
-                self._read_quotas()
+                self._inventory.types = self._picture.site.types
+                self._inventory.read_quotas(self._clients)
             return self._picture.site
 
     def offers(self) -> tuple[Offer, ...]:
@@ -66,28 +66,42 @@ class Catalogue:
             return tuple(sorted(found, key=lambda each: each.key))
 
     def price_usd_per_h(self, zone: str, type_name: str, market: Market) -> float | None:
-        """Return the present price as last read, or None where none is known."""
+        """Return the present price as last read; None where none is known, or where it is what it was at the launch."""
         with self._lock:
+            if market is Market.RESERVED:  # which of them covers a machine is Amazon's to say
+                return None
             try:
                 price = self._price(zone, type_name, market, self._prices.on_demand())
             except ProviderUnavailable:  # what a machine cost at its launch is on its tag
                 return None
             return price.usd_per_h if price is not None else None
 
-    def reserved_left(self, zone: str, type_name: str) -> int:
-        """Return how many more machines reservations cover, counting those launched since they were read."""
+    def take(self, token: str, offer: Offer) -> str:
+        """Count a launch until what runs is read again; return what it lacks: "reserved", "quota" or "" (nothing)."""
         with self._lock:
-            return max(0, self._picture.reservations.left(zone, type_name) - self._launched(zone, type_name))
+            zone, name, inventory = offer.zone, offer.instance_type.name, self._inventory
+            if inventory.taken(token):
+                return ""
+            paid, left = inventory.paid(zone, name), inventory.quota_left(name, offer.market)
+            inventory.take(token, zone, name, offer.market)
+            if offer.market is Market.RESERVED and (paid is None or paid.count <= 0):
+                return "reserved"
+            return "quota" if left is not None and left <= 0 else ""
 
-    def note_reserved_launch(self, zone: str, type_name: str) -> None:
-        """Count a machine against the reservations until they are read again."""
+    def give_back(self, token: str) -> None:
+        """Count it no more: it was not launched."""
         with self._lock:
-            self._picture.launched_since[zone, type_name] += 1
+            self._inventory.give_back(token)
+
+    def count_again(self) -> None:
+        """Read at the next look what runs: some of it was just ended."""
+        with self._lock:
+            self._picture.recount = True
 
     def reserved_room(self, zone: str, type_name: str) -> CapacityReservation | None:
         """Return the capacity reservation that a machine is to be put into, if there is one."""
         with self._lock:
-            return self._picture.reservations.room(zone, type_name)
+            return self._inventory.room(zone, type_name)
 
     def read_all(self) -> None:
         """Read what was never read, so that a launch can be judged right after a start. Raises like ``offers``."""
@@ -100,44 +114,42 @@ class Catalogue:
         return tuple(sorted(site.subnets)) if site is not None else self._settings.zones or (self._settings.region,)
 
     @property
-    def quotas(self) -> Mapping[str, float]:
-        """vCPU quotas by market, as far as they could be read."""
-        return self._picture.quotas
+    def quotas(self) -> Mapping[tuple[str, str], float]:
+        """vCPU quotas by market and class of types, as far as they could be read."""
+        return self._inventory.quotas
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What could not be read, by part."""
+        return self._inventory.troubles
+
+    @property
+    def plans(self) -> tuple[SavingsPlan, ...]:
+        """The savings plans that cover machines here."""
+        return self._inventory.plans
 
     # --------------------------------------------------------------------------------------------------------- reading
-    def _read_quotas(self) -> None:
-        try:
-            self._picture.quotas = read_quotas(self._clients)
-            self.troubles.pop("quotas", None)
-        except (ProviderUnavailable, Throttled) as trouble:  # only told: a launch beyond a quota is refused anyway
-            self.troubles["quotas"] = str(trouble)
-
     def _read_markets(self, site: Site, on_demand: Mapping[str, Price], *, only_if_never: bool = False) -> None:
         now, read_at = self._clock.now(), self._picture.market_read_at
         if now < read_at + self._settings.spot_prices_every_s or (only_if_never and read_at > 0):
+            if self._picture.recount and not only_if_never:
+                self._inventory.read_running(self._clients)
+                self._picture.recount = False
             return
         if Market.SPOT in self._settings.markets:
             names = sorted(name for name in site.types if name in on_demand)
             zones = sorted(site.subnets)
             self._picture.spot = read_spot_prices(self._clients, names, zones, on_demand, now) if names else {}
-        if Market.RESERVED in self._settings.markets:
-            self._read_reservations()
-        self._picture.market_read_at = now
-
-    def _read_reservations(self) -> None:
-        try:
-            self._picture.reservations = read_reservations(self._clients)
-            self._picture.launched_since.clear()
-            self.troubles.pop("reservations", None)
-        except (ProviderUnavailable, Throttled) as trouble:  # what was known stays; told in facts
-            self.troubles["reservations"] = str(trouble)
+        self._inventory.on_demand = on_demand
+        self._inventory.read(self._clients, self._settings.region, reserved=Market.RESERVED in self._settings.markets)
+        self._picture.market_read_at, self._picture.recount = now, False
 
     # ---------------------------------------------------------------------------------------------------------- offers
     def _offer(self, zone: str, kind: InstanceType, market: Market, on_demand: Mapping[str, Price]) -> Iterator[Offer]:
         price = self._price(zone, kind.name, market, on_demand)
         if price is None or (market is Market.SPOT and kind.labels.get("spot") == "no"):
             return
-        if market is not Market.RESERVED and kind.capacity.vcpus > self.quotas.get(market.value, float("inf")):
+        if self._inventory.too_large(kind.name, market):
             return
         yield Offer(
             provider=self._provider,
@@ -148,8 +160,16 @@ class Catalogue:
             price_usd_per_h=price.usd_per_h,
             priced_at=price.priced_at,
             billing_minimum_s=BILLING_MINIMUM_S,
-            available=self.reserved_left(zone, kind.name) if market is Market.RESERVED else None,
+            available=self._available(zone, kind.name, market),
         )
+
+    def _available(self, zone: str, type_name: str, market: Market) -> int | None:
+        allowed = self._inventory.quota_left(type_name, market)
+        if market is not Market.RESERVED:
+            return allowed
+        paid = self._inventory.paid(zone, type_name)
+        count = paid.count if paid is not None else 0
+        return count if allowed is None else min(count, allowed)
 
     def _price(self, zone: str, type_name: str, market: Market, on_demand: Mapping[str, Price]) -> Price | None:
         match market:
@@ -158,20 +178,6 @@ class Catalogue:
             case Market.SPOT:
                 return self._picture.spot.get((zone, type_name)) or self._prices.spot().get(type_name)
             case Market.RESERVED:
-                return self._reserved_price(zone, type_name, on_demand)
-
-    def _reserved_price(self, zone: str, type_name: str, on_demand: Mapping[str, Price]) -> Price | None:
-        reservations = self._picture.reservations
-        usd = reservations.usd_per_h(zone, type_name)
-        if usd is not None and usd > 0:
-            return Price(usd_per_h=usd, priced_at=max(1.0, self._picture.market_read_at))
-        if any((each.zone, each.type_name) == (zone, type_name) for each in reservations.rooms):
-            return on_demand.get(type_name)  # room alone is paid at the full price
-        return None
-
-    def _launched(self, zone: str, type_name: str) -> int:
-        """Launches count in every zone where they may have used up a reservation of the whole region."""
-        since = self._picture.launched_since
-        if any(r.zone is None and r.type_name == type_name for r in self._picture.reservations.reserved):
-            return sum(count for (_, name), count in since.items() if name == type_name)
-        return since[zone, type_name]
+                paid = self._inventory.paid(zone, type_name)
+                read_at = max(1.0, self._picture.market_read_at)
+                return Price(usd_per_h=paid.usd_per_h, priced_at=read_at) if paid is not None else None

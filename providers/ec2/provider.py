@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Ec2Provider:
         """Raises ConfigError: a named profile or the state directory is not usable."""
         self.name = name
         self.settings = settings
+        self.launches_at_once = settings.launches_at_once
         self._clock, self._owner = clock, owner
         directory = Path(state_dir)
         try:
@@ -85,14 +87,35 @@ class Ec2Provider:
             known = self._find(request)
             if known is not None:
                 return known
-        self._judge(request, repeated=repeated)
-        order = self._order(request)
-        self._sent.add(request.token)
+        self._judge(request)
+        with self._counted(request, repeated=repeated):
+            order = self._order(request)
+            self._sent.add(request.token)
+            try:
+                return self._run(request, order)
+            except (InsufficientCapacity, QuotaExceeded, LaunchRejected):
+                if not repeated:  # certainly nothing was launched; of an earlier try that is not known
+                    self._sent.forget(request.token)
+                raise
+
+    @contextmanager
+    def _counted(self, request: LaunchRequest, *, repeated: bool) -> Iterator[None]:
+        """Count the machine against quotas and what is reserved before it is asked for: others are launched meanwhile.
+
+        Raises InsufficientCapacity, QuotaExceeded where nothing is left. A repeated launch may have used up the last
+        one itself, so that is not held against it.
+        """
         try:
-            return self._run(request, order)
-        except (InsufficientCapacity, QuotaExceeded, LaunchRejected):
-            if not repeated:  # certainly nothing was launched; of an earlier try that is not known
-                self._sent.forget(request.token)
+            lacks = self._catalogue.take(request.token, request.offer)
+            if lacks == "reserved" and not repeated:
+                raise InsufficientCapacity(f"{self.name}: every reserved {_named(request.offer)} is in use")
+            if lacks == "quota" and not repeated:
+                raise QuotaExceeded(f"{self.name}: the account's vCPU quota has no room for {_named(request.offer)}")
+            yield
+        except OutcomeUnknown:
+            raise
+        except ProviderError:
+            self._catalogue.give_back(request.token)
             raise
 
     def _run(self, request: LaunchRequest, order: Mapping[str, Any]) -> CloudInstance:
@@ -108,15 +131,10 @@ class Ec2Provider:
             raise translated(error, Call.WRITE, what) from error
         if not answer.get("Instances"):
             raise OutcomeUnknown(f"{what}: the answer names no machine")
-        if request.offer.market is Market.RESERVED:
-            self._catalogue.note_reserved_launch(request.offer.zone, request.offer.instance_type.name)
         return self._checked(request, self._told(answer["Instances"][0], {}))
 
-    def _judge(self, request: LaunchRequest, *, repeated: bool) -> None:
-        """Refuse what cannot be launched, before anything is sent.
-
-        A repeated launch may have used up the last reserved machine itself, so that is not held against it.
-        """
+    def _judge(self, request: LaunchRequest) -> None:
+        """Refuse what cannot be launched, before anything is sent."""
         offer, type_name = request.offer, request.offer.instance_type.name
         if not (request.owner and request.instance_id and request.token):
             raise LaunchRejected(f"{self.name}: a machine needs an owner, an instance id and a token")
@@ -125,10 +143,8 @@ class Ec2Provider:
         site = self._catalogue.site()
         if (offer.zone, type_name) not in site.offered or type_name not in site.types or offer.zone not in site.subnets:
             raise LaunchRejected(f"{self.name} has no {_named(offer)}; see its offers")
-        if offer.market is Market.RESERVED and not repeated:
+        if offer.market is Market.RESERVED:
             self._catalogue.read_all()
-            if self._catalogue.reserved_left(offer.zone, type_name) <= 0:
-                raise InsufficientCapacity(f"{self.name}: every reserved {_named(offer)} is in use")
 
     def _order(self, request: LaunchRequest) -> dict[str, Any]:
         """Return the arguments of RunInstances."""
@@ -205,6 +221,7 @@ class Ec2Provider:
                 credential_command=command,
                 credential=in_plain,
                 notice="ec2" if request.offer.market is Market.SPOT else "none",
+                heed_rebalance=settings.rebalance == "leave",
                 boot_timeout_s=settings.boot_timeout_s,
             )
         )
@@ -281,6 +298,7 @@ class Ec2Provider:
             for first in range(0, len(ids), TERMINATE_BATCH)
             for trouble in self._terminate(ids[first : first + TERMINATE_BATCH])
         ]
+        self._catalogue.count_again()
         if troubles:
             raise troubles[0]
 
@@ -315,8 +333,10 @@ class Ec2Provider:
             "interruptions": "queue and metadata" if settings.interruption_queue else "metadata only",
         }
         told_facts["zones"] = ", ".join(self._catalogue.known_zones())
-        for market, vcpus in self._catalogue.quotas.items():
-            told_facts[f"quota {market}"] = f"{vcpus:g} vCPU"
+        for (market, kind), vcpus in sorted(self._catalogue.quotas.items()):
+            told_facts[f"quota {market} {kind}"] = f"{vcpus:g} vCPU"
+        for plan in self._catalogue.plans:
+            told_facts[f"savings plan {plan.id}"] = f"{plan.usd_per_h:g} USD/h, used before on-demand machines"
         for part, trouble_text in self._catalogue.troubles.items():
             told_facts[f"unread {part}"] = trouble_text
         if self._notices.trouble:

@@ -1,10 +1,15 @@
-"""What the account has reserved: Reserved Instances (a discount) and capacity reservations (room)."""
+"""What the account has reserved: Reserved Instances (a discount) and capacity reservations (room).
+
+A zonal Reserved Instance covers its own type in its zone. A regional one covers its whole family in every zone, by
+size: a large counts two, an xlarge four ("normalization factors"), smallest machines first, as Amazon applies them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hcloud.pricing import amortised_usd_per_h
@@ -12,7 +17,9 @@ from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 
 LINUX = frozenset({"Linux/UNIX", "Linux/UNIX (Amazon VPC)"})
-_PLAIN = {"Name": "tenancy", "Values": ["default"]}
+_FACTORS = {"nano": 0.25, "micro": 0.5, "small": 1.0, "medium": 2.0, "large": 4.0, "xlarge": 8.0}
+_INFLEXIBLE = re.compile(r"(g4ad|g4dn|g5|g5g|g6|g6e|gr6|hpc\w*|inf\d|p[45]\w*|u\w*|trn\w*|dl\w*|vt\w*)")
+"""Families whose Reserved Instances cover their own size only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,53 +44,87 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservations:
-    """As last read. ``running`` counts the account's machines by zone and type that use up Reserved Instances."""
+    """As last read."""
 
     reserved: tuple[Reserved, ...] = ()
     rooms: tuple[CapacityReservation, ...] = ()
-    running: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-    def left(self, zone: str, type_name: str) -> int:
-        """Return how many more machines would be covered in a zone."""
-        return max(0, self._discounted_left(zone, type_name)) + sum(each.left for each in self._rooms(zone, type_name))
 
     def room(self, zone: str, type_name: str) -> CapacityReservation | None:
         """Return a capacity reservation with room."""
         return next((each for each in self._rooms(zone, type_name) if each.left > 0), None)
 
+    def has_room(self, zone: str, type_name: str) -> bool:
+        """Whether there is a capacity reservation at all, full or not."""
+        return bool(self._rooms(zone, type_name))
+
+    def room_left(self, zone: str, type_name: str) -> int:
+        """Return how many machines fit into capacity reservations."""
+        return sum(each.left for each in self._rooms(zone, type_name))
+
     def usd_per_h(self, zone: str, type_name: str) -> float | None:
         """Return the amortised price of Reserved Instances that count in a zone (the dearest: none is promised)."""
-        return max((each.usd_per_h for each in self._scoped(zone, type_name)), default=None)
-
-    def _discounted_left(self, zone: str, type_name: str) -> int:
-        in_zone = sum(each.count for each in self.reserved if (each.zone, each.type_name) == (zone, type_name))
-        regional = sum(each.count for each in self.reserved if each.zone is None and each.type_name == type_name)
-        left_here = max(0, in_zone - self.running.get((zone, type_name), 0))
-        return left_here + max(0, regional - self._beyond_zonal(type_name))
-
-    def _beyond_zonal(self, type_name: str) -> int:
-        """Machines of a type that zonal reservations do not cover, over all zones: they use up the regional ones."""
-        zonal = Counter[str]()
-        for each in self.reserved:
-            if each.zone is not None and each.type_name == type_name:
-                zonal[each.zone] += each.count
-        running = {zone: count for (zone, name), count in self.running.items() if name == type_name}
-        return sum(max(0, count - zonal[zone]) for zone, count in running.items())
-
-    def _scoped(self, zone: str, type_name: str) -> list[Reserved]:
-        return [each for each in self.reserved if each.type_name == type_name and each.zone in (None, zone)]
+        pool, factor = pool_of(type_name)
+        found = [each.usd_per_h for each in self.reserved if (each.zone, each.type_name) == (zone, type_name)]
+        for each in (each for each in self.reserved if each.zone is None):
+            its_pool, its_factor = pool_of(each.type_name)
+            if its_pool == pool:
+                found.append(each.usd_per_h * factor / its_factor)
+        return max(found, default=None)
 
     def _rooms(self, zone: str, type_name: str) -> list[CapacityReservation]:
         return [each for each in self.rooms if (each.zone, each.type_name) == (zone, type_name)]
 
 
+class Coverage:
+    """Reserved Instances spread over what runs. ``uncovered``: machines by type that none of them covers."""
+
+    def __init__(self, reservations: Reservations, running: Mapping[tuple[str, str], int]) -> None:
+        """``running``: machines by zone and type that may use Reserved Instances."""
+        self._zonal: Counter[tuple[str, str]] = Counter()
+        self._pools: dict[str, float] = {}
+        for each in reservations.reserved:
+            if each.zone is not None:
+                self._zonal[each.zone, each.type_name] += each.count
+            else:
+                pool, factor = pool_of(each.type_name)
+                self._pools[pool] = self._pools.get(pool, 0.0) + each.count * factor
+        self.uncovered: dict[str, float] = {}
+        for (zone, name), count in sorted(running.items(), key=lambda one: (pool_of(one[0][1])[1], one[0])):
+            self._cover(zone, name, count)
+
+    def left(self, zone: str, type_name: str) -> int:
+        """Return how many more machines would be covered in a zone."""
+        pool, factor = pool_of(type_name)
+        return self._zonal[zone, type_name] + int((self._pools.get(pool, 0.0) + 1e-9) / factor)
+
+    def _cover(self, zone: str, name: str, count: int) -> None:
+        here = min(count, self._zonal[zone, name])
+        self._zonal[zone, name] -= here
+        pool, factor = pool_of(name)
+        regional = min(float(count - here), self._pools.get(pool, 0.0) / factor)
+        if regional:
+            self._pools[pool] -= regional * factor
+        if count - here - regional > 0:
+            self.uncovered[name] = self.uncovered.get(name, 0.0) + count - here - regional
+
+
+def pool_of(type_name: str) -> tuple[str, float]:
+    """Return what regional Reserved Instances of a type are shared with, and how much of it one machine takes.
+
+    That is its family by size; a family or size without that rule is shared with nothing but the type itself.
+    """
+    family, _, size = type_name.partition(".")
+    several = re.fullmatch(r"(\d+)xlarge", size)
+    factor = 8.0 * int(several[1]) if several else _FACTORS.get(size)
+    if factor is None or _INFLEXIBLE.fullmatch(family):
+        return type_name, 1.0
+    return family, factor
+
+
 def read_reservations(clients: Clients) -> Reservations:
     """Ask for all of it. Raises ProviderUnavailable (also: not allowed to), Throttled."""
     with calling(Call.READ, "reading reservations"):
-        reserved = tuple(_reserved_instances(clients))
-        rooms = tuple(_capacity_reservations(clients))
-        names = sorted({each.type_name for each in reserved})
-        return Reservations(reserved=reserved, rooms=rooms, running=_running(clients, names) if names else {})
+        return Reservations(reserved=tuple(_reserved_instances(clients)), rooms=tuple(_capacity_reservations(clients)))
 
 
 def _reserved_instances(clients: Clients) -> list[Reserved]:
@@ -129,21 +170,3 @@ def _capacity_reservations(clients: Clients) -> list[CapacityReservation]:
         for each in rows
         if each.get("InstancePlatform", "Linux/UNIX") in LINUX and each.get("Tenancy", "default") == "default"
     ]
-
-
-def _running(clients: Clients, type_names: list[str]) -> Counter[tuple[str, str]]:
-    """Count the account's machines, whoever launched them: a Reserved Instance discounts any of them.
-
-    Spot machines and those in capacity reservations of ours (counted there) use up none.
-    """
-    filters = [
-        {"Name": "instance-type", "Values": type_names},
-        {"Name": "instance-state-name", "Values": ["pending", "running"]},
-    ]
-    pages = clients.reading().get_paginator("describe_instances").paginate(Filters=filters)
-    rows = (each for page in pages for group in page["Reservations"] for each in group["Instances"])
-    return Counter(
-        (str(each["Placement"]["AvailabilityZone"]), str(each["InstanceType"]))
-        for each in rows
-        if each.get("InstanceLifecycle") != "spot" and not each.get("CapacityReservationId")
-    )

@@ -65,7 +65,7 @@ class Ec2Settings(_Section):
     """Every setting under ``providers: [{type: ec2, settings: ...}]``."""
 
     region: Region
-    """One region; for a second one, add a second provider."""
+    """One region. For several, `regions` instead: a list, or settings that differ by region."""
     prices_file: Path | None = None
     """Prices written by `hcloud catalog refresh`: {region: {type: {"on_demand": usd, "spot": usd}}}."""
     prices: dict[str, PriceSettings] = Field(default_factory=dict)
@@ -116,6 +116,8 @@ class Ec2Settings(_Section):
     """Where the encrypted parameter lies: PATH/OWNER/worker."""
     interruption_queue: Url | None = None
     """SQS queue fed with spot interruption warnings; without it only the machine itself hears of them."""
+    rebalance: Literal["ignore", "leave"] = "ignore"
+    """What a mere recommendation to leave a spot machine counts for: nothing, or a machine taken back in 10 minutes."""
     tags: dict[str, Tag] = Field(default_factory=dict)
     """More tags for machines and volumes."""
     profile: str | None = None
@@ -126,6 +128,8 @@ class Ec2Settings(_Section):
     """How long one call may take."""
     read_attempts: Annotated[int, Field(ge=1, le=10)] = 4
     """How often a read is tried. Launches and ends are repeated by the daemon, with their token."""
+    launches_at_once: Annotated[int, Field(ge=1, le=32)] = 4
+    """How many launches are under way at the same time; Amazon allows some in a burst, then two a second."""
     list_lag_s: Annotated[float, Field(ge=0, le=3600)] = 60.0
     """How long a new machine may be missing from listings."""
     spot_prices_every_s: Annotated[float, Field(ge=0)] = 300.0
@@ -180,6 +184,55 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> Ec2Settings
         raise _in_one_sentence(provider, error) from error
 
 
+def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec2Settings]:
+    """Check the settings of one or several regions; return them by region.
+
+    ``region`` names one; ``regions`` is a list, or a mapping of region to settings that differ there.
+
+    Raises:
+        ConfigError: names the key and, for an unknown one, the nearest right one.
+    """
+    plain = {key: value for key, value in settings.items() if key != "regions"}
+    if "regions" not in settings:
+        return {(one := parse_settings(provider, plain)).region: one}
+    where, given = f"providers.{provider}.settings.regions", settings["regions"]
+    if "region" in plain:
+        raise ConfigError("give either region or regions, not both", where=where)
+    differing = dict.fromkeys(given) if isinstance(given, list | tuple) else given
+    if not isinstance(differing, Mapping) or not differing:
+        raise ConfigError("must be a list such as [us-east-1, eu-west-1], or settings by region", where=where)
+    found = {}
+    for region, more in differing.items():
+        if not isinstance(more, Mapping | None):
+            raise ConfigError(f"must be settings that differ in {region}, not {more!r}", where=f"{where}.{region}")
+        found[str(region)] = _of_one(provider, str(region), plain, more or {})
+    zones = plain.get("zones")
+    stray = (
+        [each for each in zones if not str(each).startswith(tuple(found))] if isinstance(zones, list | tuple) else []
+    )
+    if stray:
+        raise ConfigError(f"{stray[0]} is in none of the regions", where=f"providers.{provider}.settings.zones")
+    return found
+
+
+def _of_one(provider: str, region: str, plain: Mapping[str, object], more: Mapping[str, object]) -> Ec2Settings:
+    merged = {**plain, **more, "region": region}
+    zones = merged.get("zones")
+    if isinstance(zones, list | tuple) and "zones" not in more:
+        merged["zones"] = [each for each in zones if str(each).startswith(region)]
+    try:
+        return parse_settings(provider, merged)
+    except ConfigError as error:
+        prefix = f"providers.{provider}.settings"
+        key = error.where.removeprefix(f"{prefix}.")
+        if key == "region" or key.partition(".")[0] in more:
+            told = str(error).removeprefix(f"{error.where}: ")
+            raise ConfigError(
+                told, where=".".join([prefix, "regions", region, *([key] if key in more else [])])
+            ) from error
+        raise
+
+
 def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
@@ -193,7 +246,7 @@ def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
             message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
         )
         return ConfigError(told, where=where)
-    key, known = str(first["loc"][-1]), list(Ec2Settings.model_fields)
+    key, known = str(first["loc"][-1]), [*Ec2Settings.model_fields, "regions"]
     if len(first["loc"]) > 1:
         known = list(PriceSettings.model_fields)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)

@@ -144,20 +144,3 @@ def _offered(clients: Clients, settings: Ec2Settings, subnets: Mapping[str, str]
         for each in page["InstanceTypeOfferings"]:
             if each["Location"] in subnets:
                 yield str(each["Location"]), str(each["InstanceType"])
-
-
-def read_quotas(clients: Clients) -> dict[str, float]:
-    """Return the account's vCPU quotas by market. Raises ProviderUnavailable where they cannot be read."""
-    found = {}
-    with calling(Call.READ, "reading quotas"):
-        for market, code in QUOTAS.items():
-            answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
-            value = answer.get("Quota", {}).get("Value")
-            if value is None:
-                raise ProviderUnavailable(f"quota {code} has no value")
-            found[market] = float(value)
-    return found
-
-
-QUOTAS = {"on_demand": "L-1216C47A", "spot": "L-34B43A08"}
-"""Service Quotas codes: running on-demand standard instances, and standard spot requests, both in vCPUs."""

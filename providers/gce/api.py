@@ -114,6 +114,13 @@ class Api:
         )
         return self._aggregated(compute.InstancesClient, request, "instances")
 
+    def running(self) -> Found:
+        """List all machines of the project that run, whoever made them."""
+        request = compute.AggregatedListInstancesRequest(
+            project=self._settings.project, filter='status = "RUNNING"', max_results=PAGE
+        )
+        return self._aggregated(compute.InstancesClient, request, "instances")
+
     def reservations(self) -> Found:
         """List all reservations."""
         request = compute.AggregatedListReservationsRequest(project=self._settings.project, max_results=PAGE)

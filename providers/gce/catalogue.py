@@ -13,11 +13,13 @@ from hcloud.clock import Clock
 from hcloud.errors import ProviderError, ProviderUnavailable
 from hcloud.model import InstanceType, Market, Offer, Resources
 from providers.gce.api import Api, Found
+from providers.gce.commitments import Committed, Use, needs_of
 from providers.gce.names import last_part
 from providers.gce.prices import PriceBook
 from providers.gce.settings import GceSettings, region_of
 
 TYPES_FRESH_S = 6 * 3600.0
+COMMITTED_FRESH_S = 300.0
 BILLING_MINIMUM_S = 60.0
 SHARED_CORE_VCPUS: Mapping[str, float] = {
     "e2-micro": 0.25,
@@ -56,6 +58,9 @@ class Catalogue:
         self._api, self._settings, self._prices, self._clock = api, settings, prices, clock
         self._types: dict[str, tuple[float, tuple[TypeFacts, ...]]] = {}
         self._reserved: dict[tuple[str, str], Reserved] = {}
+        self._committed = Committed((), ())
+        self._committed_read_at = -math.inf
+        self._launched: dict[str, Use] = {}
         self.commitments: tuple[str, ...] = ()
         self.troubles: dict[str, str] = {}
 
@@ -72,6 +77,8 @@ class Catalogue:
         if Market.RESERVED in self._settings.markets:
             self.refresh_reserved()
         zones = {zone: self._types_of(zone) for zone in self._settings.zones}
+        if Market.RESERVED in self._settings.markets:
+            self._refresh_committed()
         if all(types is None for types in zones.values()):
             raise ProviderUnavailable(f"{provider}: no zone told its machine types: {self.troubles}")
         offers = (
@@ -90,13 +97,56 @@ class Catalogue:
         return found.names if found else ()
 
     def refresh_reserved(self) -> None:
-        """Read reservations and commitments. Raises ProviderUnavailable, Throttled."""
+        """Read reservations. Raises ProviderUnavailable, Throttled."""
         self._reserved = _reserved(self._api.reservations())
-        self.commitments = tuple(_described(each) for _, each in self._api.commitments().items if _active(each))
+
+    def note_launch(self, token: str, zone: str, type_name: str) -> None:
+        """Count a machine against commitments until what runs is read again; the same token counts once."""
+        needs = needs_of(type_name, self._needs())
+        if needs is not None and token not in self._launched:
+            self._launched[token] = use = Use(zone, type_name, *needs)
+            self._committed.use(use)
 
     def price(self, zone: str, type_name: str, market: Market) -> float:
         """Return the price per hour as of now, 0 where there is none."""
+        if market is Market.RESERVED:
+            return self._reserved_price(zone, type_name) or 0.0
         return self._prices.usd_per_h(region_of(zone), type_name, market) or 0.0
+
+    # ------------------------------------------------------------------------------------------------------ commitments
+    def _refresh_committed(self) -> None:
+        """Read commitments and what uses them, now and then. Raises ProviderUnavailable, Throttled."""
+        now = self._clock.now()
+        if now < self._committed_read_at + COMMITTED_FRESH_S:
+            return
+        active = [each for _, each in self._api.commitments().items if _active(each)]
+        self.commitments = tuple(_described(each) for each in active)
+        self._launched.clear()
+        self._committed = Committed(active, self._uses() if active else ())
+        self._committed_read_at = now
+
+    def _uses(self) -> list[Use]:
+        """Everything that uses commitments: machines that run, without spot, and what reservations hold free."""
+        known, found = self._needs(), []
+        for zone, each in self._api.running().items:
+            type_name = last_part(each.machine_type)
+            needs = needs_of(type_name, known)
+            if needs is not None and each.scheduling.provisioning_model != "SPOT":
+                found.append(Use(zone, type_name, *needs))
+        for (zone, type_name), held in self._reserved.items():
+            if (needs := needs_of(type_name, known)) is not None:
+                found.append(Use(zone, type_name, *needs, count=held.free))
+        return found
+
+    def _needs(self) -> dict[str, tuple[float, float]]:
+        types = (each for _, known in self._types.values() for each in known)
+        return {each.name: (float(each.guest_cpus), float(each.memory_mib)) for each in types}
+
+    def _reserved_price(self, zone: str, type_name: str) -> float | None:
+        """What commitments cover costs their price; a reservation alone costs what it costs on demand."""
+        plan = self._committed.plan(zone, type_name)
+        committed = self._prices.committed_usd_per_h(region_of(zone), type_name, plan) if plan else None
+        return committed or self._prices.usd_per_h(region_of(zone), type_name, Market.RESERVED)
 
     # ------------------------------------------------------------------------------------------------------------ types
     def _types_of(self, zone: str) -> tuple[TypeFacts, ...] | None:
@@ -138,7 +188,7 @@ class Catalogue:
             labels={**self._settings.labels, "family": facts.name.partition("-")[0]},
         )
         for market in self._settings.markets:
-            price = self._prices.usd_per_h(region_of(zone), facts.name, market)
+            price = self.price(zone, facts.name, market) or None
             available = self._available(zone, facts, market, quotas)
             if price is not None and (market is not Market.RESERVED or available):
                 yield Offer(
@@ -156,7 +206,8 @@ class Catalogue:
     def _available(self, zone: str, facts: TypeFacts, market: Market, quotas: Mapping[str, float]) -> int | None:
         if market is Market.RESERVED:
             found = self._reserved.get((zone, facts.name))
-            return found.free if found else 0
+            covered = self._committed.left(zone, facts.name, facts.guest_cpus, facts.memory_mib)
+            return (found.free if found else 0) + covered
         left = [quotas["INSTANCES"]] if "INSTANCES" in quotas else []
         metric = _cpu_metric(facts.name, market, quotas)
         if metric in quotas:

@@ -7,6 +7,7 @@ before anything is inserted. So a killed daemon loses nothing, and a token is no
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ class Launcher:
         self._api, self._settings, self._clock = api, settings, clock
         self._catalogue, self._price_of = catalogue, price_of
         self._failed: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
         self.undecided: set[str] = set()
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -48,6 +50,8 @@ class Launcher:
         operation = self._finished(request, zone, name, operation)
         self._raise_failure(request, [operation], told=set())
         self._failed.pop(request.token, None)
+        if request.offer.market is not Market.SPOT:
+            self._catalogue.note_launch(request.token, zone, request.offer.instance_type.name)
         return self._launched(request, zone, name, operation)
 
     def _underway(self, request: LaunchRequest, known: Sequence[compute.Operation]) -> compute.Operation | None:
@@ -65,10 +69,11 @@ class Launcher:
     def _raise_failure(self, request: LaunchRequest, operations: Sequence[compute.Operation], told: Set[str]) -> None:
         """Raise what the last of these failed with that has not been told before."""
         untold = [each for each in operations if each.name not in told and failure_of(each) is not None]
-        if untold:
-            self._failed.setdefault(request.token, set()).update(each.name for each in untold)
-        if len(self._failed) > MOST_FAILED:
-            del self._failed[next(iter(self._failed))]
+        with self._lock:
+            if untold:
+                self._failed.setdefault(request.token, set()).update(each.name for each in untold)
+            if len(self._failed) > MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
         failure = failure_of(untold[-1]) if untold else None
         if failure is not None:
             offer = request.offer

@@ -1,6 +1,7 @@
 """What machines cost, from the file the catalogue writes.
 
-Its form is ``{region: {type: {"on_demand": usd, "spot": usd, "at": time}}}``; without ``at`` the file's date counts.
+Its form is ``{region: {type: {"on_demand": usd, "spot": usd, "commit_1y": usd, "at": time}}}``, ``commit_3y`` too;
+without ``at`` the file's date counts.
 
 A price that is missing, zero, negative or not a number is no price: such a machine is never offered, and never free.
 """
@@ -45,6 +46,10 @@ class PriceBook:
     def usd_per_h(self, region: str, type_name: str, market: Market) -> float | None:
         """Return the price of a type; a reserved machine costs what it costs on demand. None: not known."""
         return _positive(self._cell(region, type_name).get("spot" if market is Market.SPOT else "on_demand"))
+
+    def committed_usd_per_h(self, region: str, type_name: str, plan: str) -> float | None:
+        """Return the price of a type under committed use (``commit_1y``, ``commit_3y``); None: not known."""
+        return _positive(self._cell(region, type_name).get(plan))
 
     def priced_at(self, region: str, type_name: str) -> float:
         """Return since when the prices of a type are known."""

@@ -17,7 +17,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
@@ -34,8 +35,11 @@ from moto.ssm import ssm_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from hcloud.clock import Clock
+from providers.ec2.machines import INSTANCE, TOKEN
+from tests.providers.ec2.fake_savings import savings_reply
 
 REGION = "us-east-1"
+REGIONS = (REGION, "eu-west-1")
 ACCOUNT = "123456789012"
 QUEUE = "hcloud-contract-interruptions"
 INSTANCE_PROFILE = "hcloud-worker"
@@ -143,6 +147,8 @@ class FakeEc2:
             self.spot_shares: dict[str, float] = {}
             self.reserved: list[dict[str, Any]] = []
             self.rooms: list[dict[str, Any]] = []
+            self.savings_plans: list[dict[str, Any]] = []
+            self.savings_rates: dict[str, dict[str, float]] = {}
             self.quota_vcpus = 640.0
             self._released.clear()
             iam_backends[ACCOUNT]["aws"].create_instance_profile(INSTANCE_PROFILE, "/", [])
@@ -195,6 +201,20 @@ class FakeEc2:
             name = queue_url.rpartition("/")[2]
             sqs_backends[ACCOUNT][REGION].send_message(queue_name=name, message_body=json.dumps(event))
 
+    def make_like(self, count: int) -> None:
+        """Make ``count`` more machines like the only one, as if launched one by one: inst-1, token-1 and so on."""
+        with self._lock:
+            backend = ec2_backends[ACCOUNT][REGION]
+            (group,) = backend.reservations.values()
+            (first,) = group.instances
+            tags = {each["key"]: each["value"] for each in first.get_tags()}
+            for number in range(1, count + 1):
+                machine, own = copy(first), copy(group)
+                machine.id, own.id, own.instances = f"i-{number:017x}", f"r-{number:017x}", [machine]
+                backend.reservations[own.id] = own
+                machine.add_tags({**tags, TOKEN: f"token-{number}", INSTANCE: f"inst-{number}"})
+                self.bodies[machine.id] = replace(self.bodies[first.id])
+
     def make_queue(self) -> str:
         """Make a queue and return its URL."""
         with self._lock:
@@ -205,7 +225,7 @@ class FakeEc2:
         """Return the truth: moto's own objects, ended ones too."""
         with self._lock:
             self._live_on()
-            return [each for group in ec2_backends[ACCOUNT][REGION].reservations.values() for each in group.instances]
+            return list(self._all())
 
     def count(self, action: str) -> int:
         """Return how many calls of an action arrived, each try counted."""
@@ -222,6 +242,7 @@ class FakeEc2:
         content = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         query = {key: value[0] for key, value in parse_qs(content.decode("utf-8", "replace")).items()}
         action = query.get("Action") or str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
+        action = action or environ["PATH_INFO"].strip("/")  # a service of the kind that names its calls by path
         if environ["PATH_INFO"] == TRUTH_PATH:
             return _send(start, self._truth(content))
         with self._lock:
@@ -268,6 +289,8 @@ class FakeEc2:
         }.get(action)
         if own is not None:
             return own(query)
+        if action.startswith("DescribeSavingsPlan"):
+            return savings_reply(action, content, self.savings_plans, self.savings_rates)
         if action == "GetServiceQuota":
             quota = {"Quota": {"QuotaCode": json.loads(content)["QuotaCode"], "Value": self.quota_vcpus}}
             return _json(quota)
@@ -343,7 +366,7 @@ class FakeEc2:
                 self._end(key, body.preempt_at, "Server.SpotInstanceTermination", "Spot instance termination")
             elif body.ended_at is None and body.expires_at is not None and now >= body.expires_at:
                 self._end(key, body.expires_at, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
-        for group in ec2_backends[ACCOUNT][REGION].reservations.values():
+        for group in _groups():
             group.instances[:] = [each for each in group.instances if not self._forgotten(each.id, now)]
 
     def _forgotten(self, key: str, now: float) -> bool:
@@ -361,7 +384,7 @@ class FakeEc2:
         machine.state_reason = moto_instances.StateReason(message, code)
 
     def _all(self) -> Iterable[Any]:
-        return (each for group in ec2_backends[ACCOUNT][REGION].reservations.values() for each in group.instances)
+        return (each for group in _groups() for each in group.instances)
 
     def shown_state(self, machine: Any) -> Any:
         """Return the state EC2 tells of a machine: booting and ending take time."""
@@ -414,14 +437,16 @@ class FakeEc2:
     def _spot_prices(self, query: Mapping[str, str]) -> Reply:
         rows = [
             {
-                "availabilityZone": f"{REGION}{letter}",
+                "availabilityZone": zone,
                 "instanceType": name,
                 "productDescription": "Linux/UNIX",
                 "spotPrice": f"{USD_PER_H[name] * self.spot_shares.get(name, 0.3 + 0.01 * number):.6f}",
                 "timestamp": datetime.fromtimestamp(self.now, UTC) - timedelta(hours=1),
             }
             for name in TYPES
-            for number, letter in enumerate("abc")
+            for number, zone in enumerate(
+                sorted(value for key, value in query.items() if key.startswith("Filter.1.Value."))
+            )
             if name in query.values()
         ]
         return _xml("DescribeSpotPriceHistory", {"spotPriceHistorySet": rows})
@@ -431,6 +456,11 @@ class FakeEc2:
 
     def _capacity_reservations(self, query: Mapping[str, str]) -> Reply:
         return _xml("DescribeCapacityReservations", {"capacityReservationSet": self.rooms})
+
+
+def _groups() -> Iterable[Any]:
+    """Moto's reservations, in every region."""
+    return [group for region in REGIONS for group in ec2_backends[ACCOUNT][region].reservations.values()]
 
 
 class _Silent(WSGIRequestHandler):

@@ -137,3 +137,65 @@ def test_types_are_read_once_in_a_while_and_quotas_each_time(bench: GceBench) ->
     bench.let_pass(7 * 3600)
     bench.provider.offers()
     assert "machineTypes.list" in {seen.method for seen in bench.compute.seen}
+
+
+def commit(bench: GceBench, vcpus: int, memory_mb: int, kind: str = "GENERAL_PURPOSE_E2", **more: object) -> None:
+    """Buy committed use for a year."""
+    bench.compute.commitments.append(
+        {
+            "name": "one-year",
+            "region": "https://www.googleapis.com/compute/v1/projects/p/regions/us-central1",
+            "status": "ACTIVE",
+            "plan": "TWELVE_MONTH",
+            "type": kind,
+            "endTimestamp": "2029-01-01T00:00:00.000-08:00",
+            "resources": [{"type": "VCPU", "amount": str(vcpus)}, {"type": "MEMORY", "amount": str(memory_mb)}],
+            **more,
+        }
+    )
+
+
+def committed(bench: GceBench) -> dict[tuple[str, str], Offer]:
+    """Offers of what is committed, by zone and type, on a file that knows the price of a year's commitment."""
+    prices = json.loads(bench.prices_file.read_text())
+    prices["us-central1"]["e2-standard-2"]["commit_1y"] = 0.042
+    bench.prices_file.write_text(json.dumps(prices))
+    bench.provider = bench.plain(markets=["on_demand", "reserved", "spot"], types=["e2-standard-*"])
+    return {(o.zone, o.instance_type.name): o for o in bench.provider.offers() if o.market is Market.RESERVED}
+
+
+def test_committed_use_is_offered_at_its_price_until_it_is_used_up(bench: GceBench) -> None:
+    commit(bench, 4, 16384)
+    found = committed(bench)
+    offer = found["us-central1-a", "e2-standard-2"]
+    assert (offer.price_usd_per_h, offer.available) == (0.042, 2)
+    assert found["us-central1-b", "e2-standard-4"].available == 1
+    assert not [zone for zone, _ in found if zone.startswith("europe")]
+    machine = bench.provider.launch(bench.request(offer=offer))
+    assert machine.price_usd_per_h == 0.042
+    left = {o.instance_type.name: o.available for o in bench.provider.offers() if o.market is Market.RESERVED}
+    assert left == {"e2-standard-2": 1}
+
+
+def test_memory_of_a_commitment_counts_too_and_other_series_do_not(bench: GceBench) -> None:
+    commit(bench, 100, 8192)
+    commit(bench, 100, 819200, kind="GENERAL_PURPOSE_N2")
+    commit(bench, 100, 819200, status="EXPIRED")
+    found = committed(bench)
+    assert {(zone[-1], name): each.available for (zone, name), each in found.items()} == {
+        ("a", "e2-standard-2"): 1,
+        ("b", "e2-standard-2"): 1,
+    }
+
+
+def test_machines_of_others_and_reservations_use_commitments_up_and_spot_machines_do_not(bench: GceBench) -> None:
+    commit(bench, 8, 32768)
+    somebody = bench.for_owner("somebody-else")
+    for market in (Market.ON_DEMAND, Market.SPOT):
+        offer = next(o for o in somebody.offers() if o.key[1:] == ("us-central1-b", "e2-standard-2", market.value))
+        somebody.launch(bench.request(owner="somebody-else", offer=offer))
+    bench.let_pass(10)
+    bench.compute.reserve("held", "us-central1-a", "e2-standard-2", 2, in_use=1)
+    found = committed(bench)
+    assert found["us-central1-b", "e2-standard-2"].available == 2
+    assert found["us-central1-a", "e2-standard-2"].available == 3

@@ -1,0 +1,202 @@
+"""Clouds with very many machines: how long listing and reconciling 10,000 take, and how many API calls a cycle makes.
+
+The fakes run in a process of their own, as clouds do; what is timed is ours and their answers over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.rows import Row
+from hcloud.clock import ManualClock, SystemClock
+from hcloud.controller import OfferBook
+from hcloud.engine.fake import FakeRunner
+from hcloud.engine.tls import make_ca
+from hcloud.logs import LogArchive
+from hcloud.model import Instance, InstanceState, Market
+from hcloud.observe import Observer
+from hcloud.provider import LaunchRequest, Provider, WorkerBootstrap
+from hcloud.store import Store
+from tests.providers.ec2.ec2_bench import ENVIRONMENT, settings_for
+from tests.providers.ec2.fake_ec2 import FakeEc2
+from tests.providers.gce.bench import PRICES
+from tests.providers.gce.compute import PROJECT, FakeCompute
+from tests.providers.gce.server import Server
+
+OWNER = "hcloud-bench"
+FEW, MANY = (10, 100, 1_000), 10_000
+CYCLES = 300
+POLL_S = 10.0
+GCE_ZONES = ("us-central1-a", "us-central1-b", "europe-west1-d")
+
+
+def run() -> list[Row]:
+    """List and reconcile on both clouds; count calls."""
+    os.environ.update(ENVIRONMENT)
+    rows: list[Row] = []
+    for name, serve, make in (("GCE", _serve_gce, _gce), ("EC2", _serve_ec2, _ec2)):
+        for machines in (*FEW, MANY):
+            with tempfile.TemporaryDirectory() as made, Fake(serve) as fake:
+                rows += _measured(name, fake, make(fake.endpoint, Path(made)), Path(made), machines)
+    return rows
+
+
+def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: int) -> list[Row]:
+    """Launch one machine through the provider, let the fake make thousands of its like, then observe."""
+    make_ca(home / "tls")
+    clock = ManualClock(SystemClock().now())
+    orders = WorkerBootstrap(scheduler_address="10.0.0.1:8786", tls_dir=str(home / "tls"))
+    offer = next(each for each in provider.offers() if each.market is Market.ON_DEMAND)
+    request = LaunchRequest(
+        token="token-0",
+        instance_id="inst-0",
+        owner=OWNER,
+        offer=offer,
+        expires_at=clock.now() + 86400,
+        bootstrap=orders,
+    )
+    provider.launch(request)
+    fake.ask(machines - 1)
+    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
+    with store.transaction(clock.now()) as txn:
+        for number in range(machines):
+            txn.new_instance(lambda key, n=number: _row(key, request, n, clock.now()))  # type: ignore[misc]
+    observer = Observer(
+        store=store,
+        providers={name: provider},
+        runner=FakeRunner([], clock),
+        clock=clock,
+        owner=OWNER,
+        logs=LogArchive(folder=home),
+        poll_s={name: POLL_S},
+    )
+    wall, cpu = time.monotonic(), time.process_time()
+    observer.observe(5.0)
+    spent, used = time.monotonic() - wall, time.process_time() - cpu
+    adopted = sum(each.provider_id is not None for each in store.live().instances)
+    assert adopted == machines, f"{adopted} machines were reconciled"
+    rows = []
+    if machines == MANY:
+        note = f"{used:.1f} s of them our own CPU time"
+        rows.append(
+            Row(name=f"{name}: {MANY:,} machines listed and reconciled", value=spent, unit="s", target=10.0, note=note)
+        )
+    else:
+        calls = _calls_per_cycle(fake, provider, observer, clock)
+        rows.append(
+            Row(name=f"{name}: API calls per cycle, {machines:,} machines", value=calls, unit="calls", target=2.0)
+        )
+    store.close()
+    return rows
+
+
+def _calls_per_cycle(fake: Fake, provider: Provider, observer: Observer, clock: ManualClock) -> float:
+    """Five minutes of cycles a second apart while machines boot, so that they are listed as often as ever."""
+    book = OfferBook(providers={provider.name: provider}, clock=clock)
+    before = fake.ask("calls")
+    for _ in range(CYCLES):
+        assert not book.refresh()
+        observer.observe(5.0)
+        clock.advance(1.0)
+    return (fake.ask("calls") - before) / CYCLES
+
+
+def _row(key: str, request: LaunchRequest, number: int, now: float) -> Instance:
+    return Instance(
+        id=key,
+        offer=request.offer,
+        state=InstanceState.REQUESTED,
+        token=f"token-{number}",
+        requested_at=now,
+        expires_at=request.expires_at,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the fakes' own process
+_fork = multiprocessing.get_context("fork")
+
+
+class Fake:
+    """A fake in a child process."""
+
+    def __init__(self, serve: Callable[[Any, Any], None]) -> None:
+        self._orders, self._answers = _fork.Queue(), _fork.Queue()
+        self._child = _fork.Process(target=serve, args=(self._orders, self._answers), daemon=True)
+
+    def __enter__(self) -> Fake:
+        self._child.start()
+        self.endpoint: str = self._answers.get(timeout=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.join()
+
+    def ask(self, order: int | str) -> int:
+        """Make so many more machines like the first; or tell how many calls there were ("calls")."""
+        self._orders.put(order)
+        answer: int = self._answers.get(timeout=600)
+        return answer
+
+
+def _serve_gce(orders: Any, answers: Any) -> None:
+    compute = FakeCompute(SystemClock(), operation_s=0.0, quota_cpus=1e6, checked=False)
+    answers.put(Server(compute).endpoint)
+    for order in iter(orders.get, None):
+        if order != "calls":
+            _make_like(compute, order)
+        answers.put(len(compute.seen))
+
+
+def _make_like(compute: FakeCompute, count: int) -> None:
+    ((_, first),) = compute.machines.items()
+    plain = json.dumps(first)
+    for number in range(1, count + 1):
+        machine = json.loads(plain.replace("token-0", f"token-{number}").replace("inst-0", f"inst-{number}"))
+        zone = GCE_ZONES[number % len(GCE_ZONES)]
+        machine["zone"] = f"{machine['zone'].rpartition('/')[0]}/{zone}"
+        machine["name"] = f"{OWNER}-inst-{number}-{number:010x}"
+        compute.machines[zone, machine["name"]] = machine
+
+
+def _serve_ec2(orders: Any, answers: Any) -> None:
+    fake = FakeEc2()
+    fake.reset(SystemClock())
+    fake.quota_vcpus = 1e6
+    answers.put(fake.url)
+    for order in iter(orders.get, None):
+        if order != "calls":
+            fake.make_like(order)
+        answers.put(len(fake.calls))
+
+
+def _gce(endpoint: str, home: Path) -> Provider:
+    from providers.gce import GceProvider
+
+    (home / "prices.json").write_text(json.dumps(PRICES))
+    settings = {
+        "project": PROJECT,
+        "zones": list(GCE_ZONES),
+        "types": ["e2-standard-2"],
+        "prices_file": str(home / "prices.json"),
+        "endpoint": endpoint,
+        "credentials": "anonymous",
+        "operation_poll_s": 0.05,
+    }
+    return GceProvider("GCE", settings, SystemClock(), OWNER, str(home))
+
+
+def _ec2(endpoint: str, home: Path) -> Provider:
+    from providers.ec2 import factory
+
+    class Here:
+        url = endpoint
+
+    return factory("EC2", settings_for(Here(), timeout_s=300), SystemClock(), OWNER, str(home))  # type: ignore[arg-type]

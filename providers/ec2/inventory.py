@@ -1,0 +1,142 @@
+"""What the account has paid for or is allowed, less what runs and what was launched since that was counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hcloud.errors import ProviderUnavailable, Throttled
+from hcloud.model import InstanceType, Market
+from providers.ec2.clients import Clients
+from providers.ec2.prices import Price
+from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations
+from providers.ec2.running import Running, quota_class, quota_market, read_quotas, read_running, vcpus_used
+from providers.ec2.savings import SavingsLeft, SavingsPlan, read_savings_plans
+
+TROUBLES = (ProviderUnavailable, Throttled)
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What is paid already for machines of a type in a zone: how many more, and what one costs an hour."""
+
+    count: int
+    usd_per_h: float
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Not safe for several threads: the catalogue holds its lock. ``troubles``: what could not be read, by part."""
+
+    types: Mapping[str, InstanceType] = field(default_factory=dict)
+    on_demand: Mapping[str, Price] = field(default_factory=dict)
+    reservations: Reservations = field(default_factory=Reservations)
+    plans: tuple[SavingsPlan, ...] = ()
+    running: tuple[Running, ...] = ()
+    quotas: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    _launched: dict[str, tuple[str, str, Market]] = field(default_factory=dict)
+    _spread: tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]] | None = None
+
+    # --------------------------------------------------------------------------------------------------------- reading
+    def read_quotas(self, clients: Clients) -> None:
+        """Read what the account may rent; a launch beyond that is refused by Amazon anyway."""
+        self._try("quotas", lambda: setattr(self, "quotas", read_quotas(clients, self.types)))
+
+    def read_running(self, clients: Clients) -> None:
+        """Count what runs."""
+        self._try("running machines", lambda: self._set_running(read_running(clients)))
+
+    def read(self, clients: Clients, region: str, *, reserved: bool) -> None:
+        """Read what runs and, where reserved machines are wanted, what is paid. What cannot be read stays as known."""
+        self.read_running(clients)
+        if reserved:
+            self._try("reservations", lambda: setattr(self, "reservations", read_reservations(clients)))
+            self._try("savings plans", lambda: setattr(self, "plans", read_savings_plans(clients, region)))
+        self._spread = None
+
+    def _set_running(self, running: tuple[Running, ...]) -> None:
+        self.running, self._spread = running, None
+        self._launched.clear()
+
+    def _try(self, part: str, read: Callable[[], None]) -> None:
+        try:
+            read()
+            self.troubles.pop(part, None)
+        except TROUBLES as trouble:
+            self.troubles[part] = str(trouble)
+
+    # -------------------------------------------------------------------------------------------------------- launches
+    def take(self, token: str, zone: str, type_name: str, market: Market) -> None:
+        """Count a launch until everything is read again; the same token counts once."""
+        self._launched[token] = (zone, type_name, market)
+        self._spread = None
+
+    def give_back(self, token: str) -> None:
+        """Count it no more: it was not launched."""
+        self._launched.pop(token, None)
+        self._spread = None
+
+    def taken(self, token: str) -> bool:
+        """Whether a launch is counted."""
+        return token in self._launched
+
+    # ------------------------------------------------------------------------------------------------------------ what
+    def paid(self, zone: str, type_name: str) -> Paid | None:
+        """Return what is paid already for a type: Reserved Instances, else room, else a savings plan; None: nothing."""
+        coverage, savings, in_rooms = self._spread_out()
+        rooms = max(0, self.reservations.room_left(zone, type_name) - in_rooms[zone, type_name])
+        discounted = coverage.left(zone, type_name)
+        usd = self.reservations.usd_per_h(zone, type_name)
+        if usd and discounted:
+            return Paid(discounted + rooms, usd)
+        price = self.on_demand.get(type_name)
+        if rooms and price is not None:
+            return Paid(rooms, price.usd_per_h)  # room alone is paid at the full price
+        covered = savings.covers(type_name)
+        if covered is not None:
+            return Paid(covered.count, covered.usd_per_h)
+        if usd:
+            return Paid(0, usd)
+        return Paid(0, price.usd_per_h) if price is not None and self.reservations.has_room(zone, type_name) else None
+
+    def room(self, zone: str, type_name: str) -> CapacityReservation | None:
+        """Return the capacity reservation a machine is to be put into, if there is one."""
+        return self.reservations.room(zone, type_name)
+
+    def quota_left(self, type_name: str, market: Market) -> int | None:
+        """Return how many machines of a type the account's quota still allows; None: no such quota is known."""
+        key = (quota_market(market), quota_class(type_name))
+        limit, vcpus = self.quotas.get(key), self._vcpus().get(type_name)
+        if limit is None or not vcpus:
+            return None
+        used = vcpus_used(self.running, self._vcpus())[key]
+        for _, name, launched in self._launched.values():
+            if (quota_market(launched), quota_class(name)) == key:
+                used += self._vcpus().get(name, 0.0)  # type: ignore[assignment]
+        return max(0, int((limit - used) // vcpus))
+
+    def too_large(self, type_name: str, market: Market) -> bool:
+        """Whether the whole quota would not do for one machine."""
+        limit = self.quotas.get((quota_market(market), quota_class(type_name)))
+        return limit is not None and self._vcpus().get(type_name, 0.0) > limit
+
+    def _vcpus(self) -> dict[str, float]:
+        return {name: each.capacity.vcpus for name, each in self.types.items()}
+
+    def _spread_out(self) -> tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]]:
+        """Spread reservations and plans over what runs and was launched since; room is taken before discounts."""
+        if self._spread is None:
+            in_rooms: Counter[tuple[str, str]] = Counter()
+            plain = Counter((each.zone, each.type_name) for each in self.running if not (each.spot or each.in_room))
+            for zone, name, market in self._launched.values():
+                reserved = market is Market.RESERVED
+                if reserved and in_rooms[zone, name] < self.reservations.room_left(zone, name):
+                    in_rooms[zone, name] += 1
+                elif market is not Market.SPOT:
+                    plain[zone, name] += 1
+            coverage = Coverage(self.reservations, plain)
+            prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
+            self._spread = (coverage, SavingsLeft(self.plans, coverage.uncovered, prices), in_rooms)
+        return self._spread

@@ -1,0 +1,111 @@
+"""What runs in the account and region, whoever launched it: it uses up reservations, savings plans and quotas."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hcloud.model import Market
+from providers.ec2.clients import Clients
+from providers.ec2.failures import Call, calling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One machine. ``in_room``: it stands in a capacity reservation, whose own count already knows it."""
+
+    zone: str
+    type_name: str
+    vcpus: float
+    spot: bool
+    in_room: bool = False
+
+
+def read_running(clients: Clients) -> tuple[Running, ...]:
+    """List the machines that are pending or running. Raises ProviderUnavailable, Throttled."""
+    filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    with calling(Call.READ, "counting the account's machines"):
+        pages = clients.reading().get_paginator("describe_instances").paginate(Filters=filters)
+        return tuple(_one(each) for page in pages for group in page["Reservations"] for each in group["Instances"])
+
+
+def _one(told: Mapping[str, Any]) -> Running:
+    cpu = told.get("CpuOptions", {})
+    return Running(
+        zone=str(told["Placement"]["AvailabilityZone"]),
+        type_name=str(told["InstanceType"]),
+        vcpus=float(cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)),
+        spot=told.get("InstanceLifecycle") == "spot",
+        in_room=bool(told.get("CapacityReservationId")),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- quotas
+QUOTAS: Mapping[str, Mapping[str, str]] = {
+    "on_demand": {
+        "standard": "L-1216C47A",
+        "f": "L-74FC7D96",
+        "g": "L-DB2E81BA",
+        "p": "L-417A185B",
+        "x": "L-7295265B",
+        "inf": "L-1945791B",
+        "trn": "L-2C3B7624",
+        "dl": "L-6E869C2A",
+        "hpc": "L-F7808C92",
+        "u": "L-43DA4232",
+    },
+    "spot": {
+        "standard": "L-34B43A08",
+        "f": "L-88CF9481",
+        "g": "L-3819A6DF",
+        "p": "L-7212CCBC",
+        "x": "L-E3A00192",
+        "inf": "L-B5D1601B",
+        "trn": "L-6B0D517C",
+        "dl": "L-85EED4F7",
+    },
+}
+"""Service Quotas codes by market and class of types; all count vCPUs of the region."""
+_OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf": "inf", "trn": "trn", "dl": "dl",
+              "hpc": "hpc", "u": "u"}  # fmt: skip
+
+
+def quota_class(type_name: str) -> str:
+    """Return the class of types whose vCPUs one quota counts: ``standard`` (A, C, D, H, I, M, R, T, Z) or its own."""
+    found = re.match(r"[a-z]+", type_name)
+    letters = found[0] if found else ""
+    return _OWN_CLASS.get(letters, "standard")
+
+
+def quota_market(market: Market) -> str:
+    """Return the market whose quota a machine counts against: reserved ones are on-demand machines."""
+    return "spot" if market is Market.SPOT else "on_demand"
+
+
+def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, str], float]:
+    """Return the account's vCPU quotas by market and class, for the classes of these types.
+
+    Raises ProviderUnavailable, Throttled where they cannot be read.
+    """
+    found = {}
+    classes = sorted({quota_class(each) for each in type_names})
+    with calling(Call.READ, "reading quotas"):
+        for market, codes in QUOTAS.items():
+            for name in (each for each in classes if each in codes):
+                answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=codes[name])
+                value = answer.get("Quota", {}).get("Value")
+                if value is not None:
+                    found[market, name] = float(value)
+    return found
+
+
+def vcpus_used(running: Iterable[Running], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
+    """Return vCPUs in use by market and class; where EC2 does not tell a machine's, its type's count."""
+    used: Counter[tuple[str, str]] = Counter()
+    for each in running:
+        vcpus = each.vcpus or vcpus_of.get(each.type_name, 0.0)
+        used["spot" if each.spot else "on_demand", quota_class(each.type_name)] += vcpus  # type: ignore[assignment]
+    return used

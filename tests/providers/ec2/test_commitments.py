@@ -1,0 +1,228 @@
+"""Reserved Instances by size and Savings Plans: used first, shared with everybody, and never counted twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hcloud.errors import InsufficientCapacity, QuotaExceeded
+from hcloud.model import Market
+from providers.ec2.reservations import Coverage, Reservations, Reserved, pool_of
+from providers.ec2.savings import SavingsLeft, SavingsPlan
+from tests.providers.ec2.ec2_bench import Ec2Bench
+from tests.providers.ec2.fake_ec2 import REGION
+from tests.providers.ec2.test_offers import offered, reserved
+
+
+def plan(kind: str = "Compute", usd_per_h: float = 0.13, **more: object) -> dict[str, object]:
+    """A savings plan as Amazon tells it."""
+    return {
+        "savingsPlanId": "sp-1",
+        "savingsPlanType": kind,
+        "state": "active",
+        "commitment": f"{usd_per_h}",
+        "currency": "USD",
+        "paymentOption": "No Upfront",
+        "productTypes": ["EC2"],
+        **more,
+    }
+
+
+# ------------------------------------------------------------------------------------------------- Reserved Instances
+@pytest.mark.parametrize(
+    ("type_name", "pool", "factor"),
+    [
+        ("m5.large", "m5", 4.0),
+        ("m5.xlarge", "m5", 8.0),
+        ("m5.4xlarge", "m5", 32.0),
+        ("t3.nano", "t3", 0.25),
+        ("g5.xlarge", "g5.xlarge", 1.0),
+        ("p4d.24xlarge", "p4d.24xlarge", 1.0),
+        ("m5.metal", "m5.metal", 1.0),
+    ],
+)
+def test_sizes_of_a_family_share_by_amazons_factors(type_name: str, pool: str, factor: float) -> None:
+    assert pool_of(type_name) == (pool, factor)
+
+
+def test_regional_reserved_instance_covers_other_sizes_of_its_family(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(3)]  # three large: one xlarge and one large
+    found = offered(bench, spot_prices_every_s=300)
+    large, xlarge = found["a", "m5.large", "reserved"], found["b", "m5.xlarge", "reserved"]
+    assert (large.available, xlarge.available) == (3, 1)
+    assert large.price_usd_per_h == pytest.approx(0.06)
+    assert xlarge.price_usd_per_h == pytest.approx(0.12)
+    assert ("a", "c5.large", "reserved") not in found
+    bench.provider.launch(bench.order(xlarge))
+    with pytest.raises(InsufficientCapacity):
+        bench.provider.launch(bench.order(xlarge))
+    bench.provider.launch(bench.order(large))
+
+
+def test_zonal_reserved_instance_covers_its_own_size_in_its_zone_only(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2, zone=f"{REGION}a")]
+    assert {key[:2] for key in offered(bench) if key[2] == "reserved"} == {("a", "m5.large")}
+
+
+TYPES = ("m5.large", "m5.xlarge", "c5.large", "g5.xlarge")
+RUNNING = st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from(TYPES)), st.integers(1, 4), max_size=4)
+HELD = st.lists(
+    st.builds(
+        Reserved,
+        zone=st.sampled_from(["a", None]),
+        type_name=st.sampled_from(TYPES),
+        count=st.integers(1, 4),
+        usd_per_h=st.just(0.05),
+    ),
+    max_size=3,
+)
+
+
+class ForgetsSizes(Coverage):
+    """Seeded fault: every machine takes one of its pool, whatever its size."""
+
+    def _cover(self, zone: str, name: str, count: int) -> None:
+        pool, _ = pool_of(name)
+        self._pools[pool] = self._pools.get(pool, 0.0) - count
+
+
+def never_covers_more_than_is_reserved(
+    kind: type[Coverage], held: Sequence[Reserved], running: Mapping[tuple[str, str], int]
+) -> None:
+    """In units of size: what is covered and what is left make up what is reserved, pool by pool."""
+    coverage = kind(Reservations(reserved=tuple(held)), running)
+    for pool in {pool_of(name)[0] for name in TYPES}:
+        names = [name for name in TYPES if pool_of(name)[0] == pool]
+        bought = sum(each.count * pool_of(each.type_name)[1] for each in held if each.type_name in names)
+        used = sum((count_of(running, name) - coverage.uncovered.get(name, 0.0)) * pool_of(name)[1] for name in names)
+        spare = coverage._pools.get(pool, 0.0) + sum(
+            count * pool_of(name)[1] for (_, name), count in coverage._zonal.items() if name in names
+        )
+        assert used + spare == pytest.approx(bought)
+        assert spare >= -1e-9
+
+
+def count_of(running: Mapping[tuple[str, str], int], name: str) -> int:
+    return sum(count for (_, each), count in running.items() if each == name)
+
+
+@settings(max_examples=60)
+@given(HELD, RUNNING)
+def test_what_is_covered_and_what_is_left_make_up_what_is_reserved(
+    held: list[Reserved], running: dict[tuple[str, str], int]
+) -> None:
+    never_covers_more_than_is_reserved(Coverage, held, running)
+
+
+def test_that_property_catches_who_forgets_sizes() -> None:
+    @settings(max_examples=60)
+    @given(HELD, RUNNING)
+    def holds(held: list[Reserved], running: dict[tuple[str, str], int]) -> None:
+        never_covers_more_than_is_reserved(ForgetsSizes, held, running)
+
+    with pytest.raises(AssertionError):
+        holds()
+
+
+# ------------------------------------------------------------------------------------------------------ Savings Plans
+def test_savings_plan_is_offered_at_its_rate_until_it_is_used_up(bench: Ec2Bench) -> None:
+    bench.fake.savings_plans = [plan()]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06, "m5.xlarge": 0.12, "c5.large": 0.05}}
+    found = offered(bench)
+    offer = found["a", "m5.large", "reserved"]
+    assert (offer.price_usd_per_h, offer.available) == (0.06, 2)
+    assert found["c", "m5.xlarge", "reserved"].available == 1
+    machine = bench.provider.launch(bench.order(offer))
+    assert machine.price_usd_per_h == 0.06
+    left = {each.key[2]: each.available for each in bench.provider.offers() if each.market is Market.RESERVED}
+    assert left == {"m5.large": 1, "c5.large": 1}
+    bench.provider.launch(bench.order(offer))
+    with pytest.raises(InsufficientCapacity, match="in use"):
+        bench.provider.launch(bench.order(offer))
+
+
+def test_machines_of_others_use_savings_plans_too(bench: Ec2Bench) -> None:
+    somebody = bench.for_owner("somebody-else")
+    plain = {each.key: each for each in somebody.offers()}["ec2", f"{REGION}c", "m5.large", "on_demand"]
+    somebody.launch(bench.order(plain, owner="somebody-else"))
+    bench.fake.savings_plans = [plan()]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    assert offered(bench)["a", "m5.large", "reserved"].available == 1
+
+
+def test_reserved_instances_go_before_savings_plans(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(1)]
+    bench.fake.savings_plans = [plan(usd_per_h=0.2)]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.08}}
+    first = offered(bench)["a", "m5.large", "reserved"]
+    assert (first.price_usd_per_h, first.available) == (pytest.approx(0.06), 1)
+    bench.provider.launch(bench.order(first))
+    then = {each.key: each for each in bench.provider.offers()}[first.key]
+    assert (then.price_usd_per_h, then.available) == (0.08, 2)
+
+
+def test_plans_of_elsewhere_and_of_other_things_do_not_count(bench: Ec2Bench) -> None:
+    elsewhere = plan("EC2Instance", region="eu-west-1", ec2InstanceFamily="m5")
+    bench.fake.savings_plans = [elsewhere, plan("SageMaker"), plan(state="retired"), plan(currency="CNY")]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    assert not [key for key in offered(bench) if key[2] == "reserved"]
+
+
+def test_every_page_of_plans_and_rates_is_read(bench: Ec2Bench) -> None:
+    bench.fake.savings_plans = [plan(savingsPlanId=f"sp-{n}", usd_per_h=0.06) for n in range(3)]
+    bench.fake.savings_rates = {f"sp-{n}": {"c5.large": 0.05, "m5.xlarge": 0.12, "m5.large": 0.06} for n in range(3)}
+    offered(bench)
+    assert sorted(each for each in bench.provider.facts() if each.startswith("savings plan")) == [
+        "savings plan sp-0",
+        "savings plan sp-1",
+        "savings plan sp-2",
+    ]
+    assert bench.fake.count("DescribeSavingsPlans") == 2
+    assert bench.fake.count("DescribeSavingsPlanRates") == 6
+
+
+def test_plans_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:
+    bench.fake.arm("DescribeSavingsPlans", "forbidden")
+    assert ("a", "m5.large", "on_demand") in offered(bench)
+    assert "savings plans" in bench.provider.facts()["unread savings plans"]
+
+
+def test_narrow_plans_are_charged_before_wide_ones_and_where_they_save_most() -> None:
+    narrow = SavingsPlan(id="n", usd_per_h=0.06, narrow=True, rates={"m5.large": 0.06})
+    wide = SavingsPlan(id="w", usd_per_h=0.10, narrow=False, rates={"m5.large": 0.07, "c5.large": 0.04})
+    running = Counter({"m5.large": 1, "c5.large": 1})
+    left = SavingsLeft([wide, narrow], running, {"m5.large": 0.1, "c5.large": 0.1})
+    assert left.left == pytest.approx({"n": 0.0, "w": 0.06})
+    covered = left.covers("c5.large")
+    assert covered is not None and (covered.usd_per_h, covered.count) == (0.04, 1)
+    assert left.covers("m5.large") is None
+
+
+# ------------------------------------------------------------------------------------------------------------- quotas
+def test_what_the_quota_still_allows_is_counted_with_machines_of_others_and_by_market(bench: Ec2Bench) -> None:
+    bench.fake.quota_vcpus = 6
+    found = offered(bench, spot_prices_every_s=300)
+    large = found["a", "m5.large", "on_demand"]
+    assert (large.available, found["a", "m5.xlarge", "on_demand"].available) == (3, 1)
+    somebody = bench.for_owner("somebody-else")
+    somebody.launch(bench.order(large, owner="somebody-else"))
+    found = offered(bench, spot_prices_every_s=300)
+    assert (found["a", "m5.large", "on_demand"].available, found["a", "m5.large", "spot"].available) == (2, 3)
+
+
+def test_launch_beyond_the_quota_is_refused_before_anything_is_sent_until_something_has_ended(bench: Ec2Bench) -> None:
+    bench.fake.quota_vcpus = 2
+    offer = offered(bench, spot_prices_every_s=300)["a", "m5.large", "on_demand"]
+    machine = bench.provider.launch(bench.order(offer))
+    with pytest.raises(QuotaExceeded, match="quota"):
+        bench.provider.launch(bench.order(offer))
+    assert bench.fake.count("RunInstances") == 1
+    bench.let_lists_settle()
+    bench.provider.terminate([machine.provider_id])
+    bench.let_pass(10)
+    assert {each.key: each.available for each in bench.provider.offers()}[offer.key] == 1
+    bench.provider.launch(bench.order(offer))
