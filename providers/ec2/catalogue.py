@@ -10,7 +10,7 @@ from hcloud.clock import Clock
 from hcloud.errors import ProviderUnavailable
 from hcloud.model import InstanceType, Market, Offer
 from providers.ec2.clients import Clients
-from providers.ec2.inventory import Inventory
+from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices
 from providers.ec2.reservations import CapacityReservation
 from providers.ec2.savings import SavingsPlan
@@ -83,7 +83,10 @@ class Catalogue:
             if inventory.taken(token):
                 return ""
             paid, left = inventory.paid(zone, name), inventory.quota_left(name, offer.market)
-            inventory.take(token, zone, name, offer.market)
+            if left is not None and left <= 0:  # something may have ended since it was counted
+                inventory.read_running(self._clients, self._clock.now())
+                left = inventory.quota_left(name, offer.market)
+            inventory.take(token, Launched(zone, name, offer.market, self._clock.now()))
             if offer.market is Market.RESERVED and (paid is None or paid.count <= 0):
                 return "reserved"
             return "quota" if left is not None and left <= 0 else ""
@@ -133,7 +136,7 @@ class Catalogue:
         now, read_at = self._clock.now(), self._picture.market_read_at
         if now < read_at + self._settings.spot_prices_every_s or (only_if_never and read_at > 0):
             if self._picture.recount and not only_if_never:
-                self._inventory.read_running(self._clients)
+                self._inventory.read_running(self._clients, now)
                 self._picture.recount = False
             return
         if Market.SPOT in self._settings.markets:
@@ -141,7 +144,8 @@ class Catalogue:
             zones = sorted(site.subnets)
             self._picture.spot = read_spot_prices(self._clients, names, zones, on_demand, now) if names else {}
         self._inventory.on_demand = on_demand
-        self._inventory.read(self._clients, self._settings.region, reserved=Market.RESERVED in self._settings.markets)
+        reserved = Market.RESERVED in self._settings.markets
+        self._inventory.read(self._clients, self._settings.region, now, reserved=reserved)
         self._picture.market_read_at, self._picture.recount = now, False
 
     # ---------------------------------------------------------------------------------------------------------- offers

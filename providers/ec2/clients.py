@@ -20,6 +20,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.utils import parse_timestamp
 
 from hcloud.errors import ConfigError
+from providers.ec2.bulk import EVENT, drop_bulk
 from providers.ec2.settings import Ec2Settings
 
 CONNECT_TIMEOUT_S = 10.0
@@ -82,5 +83,8 @@ class Clients:
                 )
                 # Typed by name of the service only, so not typed at all here.
                 make: Any = self._session.client
-                self._made[key] = make(service, endpoint_url=self._settings.endpoint_url, config=config)
+                made = make(service, endpoint_url=self._settings.endpoint_url, config=config)
+                if service == "ec2":
+                    made.meta.events.register(EVENT, drop_bulk)
+                self._made[key] = made
             return self._made[key]

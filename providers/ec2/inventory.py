@@ -15,6 +15,8 @@ from providers.ec2.running import Running, quota_class, quota_market, read_quota
 from providers.ec2.savings import SavingsLeft, SavingsPlan, read_savings_plans
 
 TROUBLES = (ProviderUnavailable, Throttled)
+SHOWN_AFTER_S = 120.0
+"""How long a machine just launched may be missing from listings at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class Paid:
 
     count: int
     usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch of ours that was sent after the last count, or that the count did not show yet."""
+
+    zone: str
+    type_name: str
+    market: Market
+    at: float
 
 
 @dataclass(slots=True)
@@ -36,7 +48,7 @@ class Inventory:
     running: tuple[Running, ...] = ()
     quotas: Mapping[tuple[str, str], float] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
-    _launched: dict[str, tuple[str, str, Market]] = field(default_factory=dict)
+    _launched: dict[str, Launched] = field(default_factory=dict)
     _spread: tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]] | None = None
 
     # --------------------------------------------------------------------------------------------------------- reading
@@ -44,21 +56,27 @@ class Inventory:
         """Read what the account may rent; a launch beyond that is refused by Amazon anyway."""
         self._try("quotas", lambda: setattr(self, "quotas", read_quotas(clients, self.types)))
 
-    def read_running(self, clients: Clients) -> None:
+    def read_running(self, clients: Clients, now: float) -> None:
         """Count what runs."""
-        self._try("running machines", lambda: self._set_running(read_running(clients)))
+        self._try("running machines", lambda: self._set_running(read_running(clients), now))
 
-    def read(self, clients: Clients, region: str, *, reserved: bool) -> None:
+    def read(self, clients: Clients, region: str, now: float, *, reserved: bool) -> None:
         """Read what runs and, where reserved machines are wanted, what is paid. What cannot be read stays as known."""
-        self.read_running(clients)
+        self.read_running(clients, now)
         if reserved:
             self._try("reservations", lambda: setattr(self, "reservations", read_reservations(clients)))
             self._try("savings plans", lambda: setattr(self, "plans", read_savings_plans(clients, region)))
         self._spread = None
 
-    def _set_running(self, running: tuple[Running, ...]) -> None:
+    def _set_running(self, running: tuple[Running, ...], now: float) -> None:
+        """A new machine may be missing from listings for a while; it is counted until it appears."""
         self.running, self._spread = running, None
-        self._launched.clear()
+        shown = {each.token for each in running}
+        self._launched = {
+            token: each
+            for token, each in self._launched.items()
+            if token not in shown and now < each.at + SHOWN_AFTER_S
+        }
 
     def _try(self, part: str, read: Callable[[], None]) -> None:
         try:
@@ -68,9 +86,9 @@ class Inventory:
             self.troubles[part] = str(trouble)
 
     # -------------------------------------------------------------------------------------------------------- launches
-    def take(self, token: str, zone: str, type_name: str, market: Market) -> None:
-        """Count a launch until everything is read again; the same token counts once."""
-        self._launched[token] = (zone, type_name, market)
+    def take(self, token: str, launched: Launched) -> None:
+        """Count a launch until it is seen to run; the same token counts once."""
+        self._launched[token] = launched
         self._spread = None
 
     def give_back(self, token: str) -> None:
@@ -112,9 +130,9 @@ class Inventory:
         if limit is None or not vcpus:
             return None
         used = vcpus_used(self.running, self._vcpus())[key]
-        for _, name, launched in self._launched.values():
-            if (quota_market(launched), quota_class(name)) == key:
-                used += self._vcpus().get(name, 0.0)  # type: ignore[assignment]
+        for each in self._launched.values():
+            if (quota_market(each.market), quota_class(each.type_name)) == key:
+                used += self._vcpus().get(each.type_name, 0.0)  # type: ignore[assignment]
         return max(0, int((limit - used) // vcpus))
 
     def too_large(self, type_name: str, market: Market) -> bool:
@@ -130,12 +148,12 @@ class Inventory:
         if self._spread is None:
             in_rooms: Counter[tuple[str, str]] = Counter()
             plain = Counter((each.zone, each.type_name) for each in self.running if not (each.spot or each.in_room))
-            for zone, name, market in self._launched.values():
-                reserved = market is Market.RESERVED
-                if reserved and in_rooms[zone, name] < self.reservations.room_left(zone, name):
-                    in_rooms[zone, name] += 1
-                elif market is not Market.SPOT:
-                    plain[zone, name] += 1
+            for each in self._launched.values():
+                place = (each.zone, each.type_name)
+                if each.market is Market.RESERVED and in_rooms[place] < self.reservations.room_left(*place):
+                    in_rooms[place] += 1
+                elif each.market is not Market.SPOT:
+                    plain[place] += 1
             coverage = Coverage(self.reservations, plain)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
             self._spread = (coverage, SavingsLeft(self.plans, coverage.uncovered, prices), in_rooms)

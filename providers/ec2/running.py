@@ -11,6 +11,9 @@ from typing import Any
 from hcloud.model import Market
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
+from providers.ec2.machines import TOKEN, tag_values
+
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +25,16 @@ class Running:
     vcpus: float
     spot: bool
     in_room: bool = False
+    token: str = ""
+    """Of our own machines, the launch token."""
 
 
 def read_running(clients: Clients) -> tuple[Running, ...]:
     """List the machines that are pending or running. Raises ProviderUnavailable, Throttled."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     with calling(Call.READ, "counting the account's machines"):
-        pages = clients.reading().get_paginator("describe_instances").paginate(Filters=filters)
+        paginator = clients.reading().get_paginator("describe_instances")
+        pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
         return tuple(_one(each) for page in pages for group in page["Reservations"] for each in group["Instances"])
 
 
@@ -40,6 +46,7 @@ def _one(told: Mapping[str, Any]) -> Running:
         vcpus=float(cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)),
         spot=told.get("InstanceLifecycle") == "spot",
         in_room=bool(told.get("CapacityReservationId")),
+        token=tag_values(told).get(TOKEN, ""),
     )
 
 

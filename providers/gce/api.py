@@ -17,6 +17,7 @@ from google.cloud import compute_v1 as compute
 
 from hcloud.clock import Clock
 from hcloud.errors import LaunchRejected, ProviderUnavailable, Throttled
+from providers.gce.bulk import drop_bulk
 from providers.gce.credentials import load_credentials
 from providers.gce.refusals import TROUBLES, FailedOperation, is_conflict, is_missing, of_read, of_write
 from providers.gce.settings import GceSettings
@@ -162,6 +163,8 @@ class Api:
                     found = kind(credentials=self._credentials, client_options=self._options(), transport="rest")
                 except (*TROUBLES, OSError, ValueError) as trouble:
                     raise ProviderUnavailable(f"no credentials for Google Cloud: {trouble}") from trouble
+                if kind is compute.InstancesClient:
+                    found.transport._session.hooks["response"].append(drop_bulk)
                 self._clients[kind] = found
             return found
 

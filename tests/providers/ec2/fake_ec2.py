@@ -17,8 +17,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
@@ -35,7 +34,7 @@ from moto.ssm import ssm_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from hcloud.clock import Clock
-from providers.ec2.machines import INSTANCE, TOKEN
+from tests.providers.ec2.fake_crowd import crowded
 from tests.providers.ec2.fake_savings import savings_reply
 
 REGION = "us-east-1"
@@ -147,6 +146,7 @@ class FakeEc2:
             self.spot_shares: dict[str, float] = {}
             self.reserved: list[dict[str, Any]] = []
             self.rooms: list[dict[str, Any]] = []
+            self._crowd = 0
             self.savings_plans: list[dict[str, Any]] = []
             self.savings_rates: dict[str, dict[str, float]] = {}
             self.quota_vcpus = 640.0
@@ -202,18 +202,8 @@ class FakeEc2:
             sqs_backends[ACCOUNT][REGION].send_message(queue_name=name, message_body=json.dumps(event))
 
     def make_like(self, count: int) -> None:
-        """Make ``count`` more machines like the only one, as if launched one by one: inst-1, token-1 and so on."""
-        with self._lock:
-            backend = ec2_backends[ACCOUNT][REGION]
-            (group,) = backend.reservations.values()
-            (first,) = group.instances
-            tags = {each["key"]: each["value"] for each in first.get_tags()}
-            for number in range(1, count + 1):
-                machine, own = copy(first), copy(group)
-                machine.id, own.id, own.instances = f"i-{number:017x}", f"r-{number:017x}", [machine]
-                backend.reservations[own.id] = own
-                machine.add_tags({**tags, TOKEN: f"token-{number}", INSTANCE: f"inst-{number}"})
-                self.bodies[machine.id] = replace(self.bodies[first.id])
+        """Tell of ``count`` machines more like the only one: inst-1, token-1 and so on."""
+        self._crowd = count
 
     def make_queue(self) -> str:
         """Make a queue and return its URL."""
@@ -301,6 +291,8 @@ class FakeEc2:
             environ = {**environ, "CONTENT_LENGTH": str(len(content))}
         if action == "RunInstances":
             return self._run(query, environ, content)
+        if action == "DescribeInstances" and self._crowd:
+            return crowded(self._crowd, query, lambda: self._forward(action, environ, content))
         return self._forward(action, environ, content)
 
     def _forward(self, action: str, environ: Environment, content: bytes) -> Reply:
