@@ -77,17 +77,19 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
         logs=LogArchive(folder=home),
         poll_s={name: POLL_S},
     )
-    wall, cpu = time.monotonic(), time.process_time()
-    observer.observe(5.0)
-    spent, used = time.monotonic() - wall, time.process_time() - cpu
+    first = _timed(lambda: observer.observe(5.0))
     adopted = sum(each.provider_id is not None for each in store.live().instances)
     assert adopted == machines, f"{adopted} machines were reconciled"
     rows = []
     if machines == MANY:
-        note = f"{used:.1f} s of them our own CPU time"
-        rows.append(
-            Row(name=f"{name}: {MANY:,} machines listed and reconciled", value=spent, unit="s", target=10.0, note=note)
-        )
+        clock.advance(POLL_S)
+        again = _timed(lambda: observer.observe(5.0))
+        for what, (wall_s, cpu_s) in (("all new", first), ("all known", again)):
+            label, note = (
+                f"{name}: {MANY:,} machines, {what}, listed and reconciled",
+                f"{cpu_s:.1f} s of our own CPU time",
+            )
+            rows.append(Row(name=label, value=wall_s, unit="s", target=10.0, note=note))
     else:
         calls = _calls_per_cycle(fake, provider, observer, clock)
         rows.append(
@@ -95,6 +97,13 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
         )
     store.close()
     return rows
+
+
+def _timed(act: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds it took, by the clock and of this process's CPU time."""
+    wall, cpu = time.monotonic(), time.process_time()
+    act()
+    return time.monotonic() - wall, time.process_time() - cpu
 
 
 def _calls_per_cycle(fake: Fake, provider: Provider, observer: Observer, clock: ManualClock) -> float:

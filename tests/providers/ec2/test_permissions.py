@@ -13,6 +13,7 @@ from hcloud.model import Market
 from tests.house.tree import ROOT
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import ACCOUNT, INSTANCE_PROFILE, QUEUE, REGION, FakeEc2, Recorded
+from tests.providers.ec2.test_commitments import plan
 
 IAM = ROOT / "deploy" / "iam"
 # Calls that IAM knows under another name.
@@ -127,6 +128,8 @@ def busy(bench: Ec2Bench) -> Ec2Bench:
             "availableInstanceCount": 1,
         }
     ]
+    bench.fake.savings_plans = [plan(usd_per_h=0.001)]  # too small for any machine, but read
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
     bench.settings["key_name"] = bench.provider.clients.writing().create_key_pair(KeyName="ops")["KeyName"]
     bench.fake.calls.clear()
     bench.provider = bench.build({})
