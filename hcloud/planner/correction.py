@@ -33,6 +33,8 @@ from hcloud.planner.stragglers import relaunch_stragglers
 from hcloud.planner.watching import LEARNING, Assessment, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
+BUSIEST = 0.95
+"""A service is taken to be no busier than this: beyond it nothing can be said of its latency."""
 RECLASSIFY, SAMPLED, RESIZE, EVICT, NODES = "reclassify", "sampled", "resize", "evict", "nodes"
 MISSED_WORDS = {
     "deadline": "of the pace that meets its deadline",
@@ -230,16 +232,23 @@ def _resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     yield Option(
         step=RESIZE,
         text=text,
-        factor=_faster_with(look, vcpus),
+        factor=_faster_with(look, found, vcpus),
         cost_s=0.0,
         act=act,
         numbers={"vcpus": vcpus, "vcpus_before": held.vcpus},
     )
 
 
-def _faster_with(look: Look, vcpus: float) -> float:
-    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has."""
+def _faster_with(look: Look, found: Assessment, vcpus: float) -> float:
+    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has.
+
+    A service waits in queues: its latency goes with ``1 / (1 - use)`` (M/M/1, processor sharing), use falls with size.
+    """
     known, now, then = look.known(), look.would(), look.would(vcpus=vcpus)
+    if found.by == "latency":
+        cpu = look.pace("cpu_s")
+        use = min(BUSIEST, cpu.mean / look.held.resources.vcpus) if cpu is not None else 0.0
+        return (1.0 - use * look.held.resources.vcpus / vcpus) / (1.0 - use)
     if known is not None and known.by_step and now is not None and then is not None:
         return float(np.exp(then.mean - now.mean))
     return vcpus / look.held.resources.vcpus if look.busy() else 1.0

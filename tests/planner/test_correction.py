@@ -212,9 +212,11 @@ def test_a_service_is_judged_by_its_latency() -> None:
     target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
     asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"))
     job = started(running(1, here, asks=asks), 600.0)
-    for latency_ms, expected in ((50.0, ["resize"]), (19.0, [])):
+    # Half busy, it waits a third less on twice the vCPUs; hardly busy, they would not help.
+    for latency_ms, used_s, expected in ((50.0, 5.0, ["resize"]), (50.0, 0.5, []), (19.0, 5.0, [])):
         measured = tuple(
-            Sampled(at=NOW - 120 + 10 * n, values={"cpu_s": 10.0 * n}, latency_ms={99.0: latency_ms}) for n in range(13)
+            Sampled(at=NOW - 120 + 10 * n, values={"cpu_s": used_s * n}, latency_ms={99.0: latency_ms})
+            for n in range(13)
         )
         assert steps(decide(with_samples(scene(job, here), {"job-1": [measured]}))) == expected
 
