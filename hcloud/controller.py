@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hcloud.apply import Applier, Outcome, emit_trouble
+from hcloud.apply.orders import PAUSED
 from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
 from hcloud.classifier.library import Library
@@ -22,15 +23,13 @@ from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobSt
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Plan
-from hcloud.planner.snapshot import Snapshot, Spend
+from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.policy import Policy
 from hcloud.preview import Preview, look_ahead
 from hcloud.provider import Provider, Runner
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
 from hcloud.store import Lease, LiveView, Store
 
-PAUSED = "paused"
-"""Key of the store's meta table: why launching and placing is paused ("" or absent: it is not)."""
 LEADER_TTL_S = 15.0
 OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
@@ -171,7 +170,8 @@ class Controller:
             spend=self.last_spend,
             recent=self._recent.recent(now),
             watched=self._watch.watched(),
-            backoffs=tuple(b for b in view.backoffs if b.until_at > now),
+            backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.orders, self.offers.all)),
+            orders=view.orders,
             reachable=self.last_seen.reachable,
             applications=self._believed(view),
             programs=self._programs_of(view.jobs) if view.applications else {},

@@ -549,6 +549,7 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"  # provider_id: carries our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     BUDGET_REFUSED = "budget_refused"  # rule, limit_usd, committed_usd, wanted_usd
+    OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy; scope, name, deadline_at, text
     DAEMON = "daemon"  # what: started | stopped | leader | recovered
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ def _note(offer: Offer, job: Job, snapshot: Snapshot, policy: Policy) -> str:
         return forbidden
     backoff = next((b for b in snapshot.backoffs if b.covers(offer) and b.until_at > snapshot.now), None)
     if backoff is not None:
+        if isinf(backoff.until_at):
+            return backoff.error
         return f"backed off for {backoff.until_at - snapshot.now:.0f} s: {backoff.error}"
     if offer.available == 0:
         return "none available"

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from hcloud import __version__
-from hcloud.api import failures, fleet, jobs, uploads
+from hcloud.api import failures, fleet, jobs, orders, uploads
 from hcloud.api.desk import Desk
 from hcloud.api.gate import Gate
 from hcloud.api.tokens import TokenFile
@@ -54,7 +54,7 @@ def build_app(desk: Desk, tokens: TokenFile | None = None) -> FastAPI:
         max_upload_bytes=desk.max_upload_bytes,
     )
     failures.install(app)
-    for router in (jobs.router, fleet.router, uploads.router, fleet.probes):
+    for router in (jobs.router, fleet.router, orders.router, uploads.router, fleet.probes):
         app.include_router(router)
     return app
 

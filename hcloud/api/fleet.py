@@ -19,7 +19,7 @@ from hcloud.api.doors import TheCaller, TheDesk
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.unit_logs import read_when
 from hcloud.api.views import InstanceView, instance_views
-from hcloud.controller import PAUSED
+from hcloud.apply.orders import PAUSED, set_paused
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind, Market, Offer
 from hcloud.report import build_report, report_kinds
@@ -178,10 +178,9 @@ def resume(desk: TheDesk, caller: TheCaller) -> Paused:
 
 
 def _set_paused(desk: Desk, actor: str, reason: str) -> Paused:
-    if (desk.store.get_meta(PAUSED) or "") != reason:
-        with desk.store.transaction(desk.clock.now()) as transaction:
-            transaction.emit(EventKind.DAEMON, actor=actor, what="paused" if reason else "resumed", text=reason)
-        desk.store.set_meta(PAUSED, reason)
+    with desk.store.transaction(desk.clock.now()) as transaction:
+        changed = set_paused(transaction, actor, reason)
+    if changed:
         desk.wake()
     return Paused(paused=reason)
 

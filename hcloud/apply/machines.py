@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hcloud.apply.orders import refuse_ordered
 from hcloud.apply.records import change_instance, change_job, reason_fields
 from hcloud.apply.sending import Answer, send_launches
 from hcloud.clock import Clock
@@ -69,6 +70,7 @@ class MachineActions:
         """
         _refuse_beyond_caps(action.offer, policy, live)
         _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
+        refuse_ordered(txn, action.offer, self.store.live().orders)
         instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
         txn.open_intent(Intent(token=instance.token, kind=IntentKind.LAUNCH, subject=instance.id, created_at=txn.now))
         txn.emit(

@@ -16,6 +16,7 @@ from hcloud.model import (
     move_instance,
     move_job,
 )
+from hcloud.planner.snapshot import OrderScope
 from hcloud.store import Transaction
 
 
@@ -89,6 +90,8 @@ def change_instance(
     if to is InstanceState.TERMINATED:
         changes = {"terminated_at": txn.now} | changes
     after = txn.put_instance(move_instance(instance, to, **changes))
+    if to is InstanceState.TERMINATED:
+        txn.drop_order(OrderScope.INSTANCE, after.id)
     fields = reason_fields(reason)
     if to is InstanceState.TERMINATED:
         billed = after.launched_at is not None

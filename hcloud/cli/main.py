@@ -51,6 +51,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
     "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),
     "doctor": ("hcloud.cli.doctor", "doctor", "Look the deployment over: what is wrong, and what to do."),
+    "drain": ("hcloud.cli.ending", "drain", "Take machines out of use when their jobs have ended or moved."),
+    "destroy": ("hcloud.cli.ending", "destroy", "End machines at once, with a plan and a question first."),
     "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
     "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
     "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),

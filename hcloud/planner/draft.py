@@ -209,10 +209,10 @@ class Draft:
             return self.fleet.instances[at].capacity
         return group.resources if group.here is None else replace(group.resources, vcpus=float(group.here[0, at]))
 
-    def terminate(self, at: int, reason: Reason) -> bool:
-        """End machine ``at``, if the plan may end one more; return whether it does."""
+    def terminate(self, at: int, reason: Reason, *, ordered: bool = False) -> bool:
+        """End machine ``at``, if the plan may end one more or an operator ``ordered`` it; return whether it does."""
         self.fleet.placeable[at] = self.fleet.coming[at] = self.fleet.hopeful[at] = False
-        if len(self.gone) >= self.policy.disruption.max_terminations_per_cycle:
+        if not ordered and len(self.gone) >= self.policy.disruption.max_terminations_per_cycle:
             return False
         self.gone.add(at)
         self.add(Terminate(instance_id=self.fleet.instances[at].id, reason=reason))

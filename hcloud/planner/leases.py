@@ -4,15 +4,21 @@ Nothing is concluded from a failed look: silence counts only while the engine an
 end but its jobs run again only when the provider confirms it gone. A machine whose renewal no budget has room for is
 drained, its units are stopped in time to end within their grace, and it is ended before it expires by itself.
 
+What operators ordered comes first: machines to be destroyed end now, drained ones when nothing runs there any more.
+
 These drains and stops are forced: the machine goes away in any case.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
+
 from hcloud.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason
 from hcloud.planner.draft import Draft
 from hcloud.planner.ledger import launch_shares
 from hcloud.planner.plan import Drain
+from hcloud.planner.snapshot import Order
 from hcloud.planner.wording import seconds, size_share
 
 STOP_MARGIN_S = 30.0
@@ -28,16 +34,37 @@ def tend_machines(draft: Draft) -> None:
             draft.kept.setdefault(at, []).append(job)
     for at in sorted(draft.fleet.staying, key=lambda at: draft.fleet.instances[at].expires_at):
         instance = draft.fleet.instances[at]
-        if draft.now >= instance.expires_at - END_MARGIN_S:
+        order = order_about(draft.snapshot.orders, instance)
+        if order is not None and order.destroy:
+            _destroy(draft, at, instance, order)
+        elif draft.now >= instance.expires_at - END_MARGIN_S:
             _end(draft, at, "lease_ended", f"{instance.id} reaches the end of what is paid for")
         elif instance.state in (InstanceState.REQUESTED, InstanceState.BOOTING):
-            _tend_booting(draft, at, instance)
+            if order is None:
+                _tend_booting(draft, at, instance)
+            else:
+                _end(draft, at, "drained", f"{instance.id} is drained by {order.by} before it was ready")
         elif instance.id not in draft.snapshot.reachable:
             _tend_silent(draft, at, instance)
         elif instance.preempt_at is not None:
             _tend_noticed(draft, at, instance, instance.preempt_at)
         else:
-            _tend_serving(draft, at, instance)
+            _tend_serving(draft, at, instance, order)
+
+
+def order_about(orders: Sequence[Order], instance: Instance) -> Order | None:
+    """Return the strictest order that covers ``instance``: to end it, else the one with the earliest deadline."""
+    covering = (order for order in orders if order.covers(instance))
+    return min(covering, key=lambda each: (not each.destroy, each.deadline_at or inf, each.ordered_at), default=None)
+
+
+def _destroy(draft: Draft, at: int, instance: Instance, order: Order) -> None:
+    text = f"{order.by} ordered {instance.id} to end at once"
+    reason = Reason(code="destroyed", text=text, numbers={"units": len(draft.fleet.holdings[at])})
+    for job in draft.running_on(at):  # so that their end is read as what it was, and they run again elsewhere
+        draft.stop(job, FailureCause.EVICTED, reason)
+    draft.ledger.let_go(instance)
+    draft.terminate(at, reason, ordered=True)
 
 
 def _end(draft: Draft, at: int, code: str, text: str, **numbers: Number) -> None:
@@ -101,8 +128,22 @@ def _stop_in_time(draft: Draft, job: Job, ends_at: float, cause: FailureCause, w
         draft.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
 
 
-def _tend_serving(draft: Draft, at: int, instance: Instance) -> None:
+def _obey_drain(draft: Draft, at: int, instance: Instance, order: Order) -> None:
+    """Place nothing more on ``instance``; stop what runs there in time for the order's deadline."""
+    ends_at = order.deadline_at
+    text = f"{instance.id} is drained by {order.by}"
+    text += f", until in {seconds(max(0.0, ends_at - draft.now))}" if ends_at is not None else "; what runs may end"
+    reason = Reason(code="drained_by_order", text=text, numbers={"by": order.by, "deadline_at": ends_at})
+    _drain(draft, instance, reason)
+    for job in draft.running_on(at) if ends_at is not None else ():
+        _stop_in_time(draft, job, ends_at or draft.now, FailureCause.EVICTED, reason)
+
+
+def _tend_serving(draft: Draft, at: int, instance: Instance, order: Order | None) -> None:
     draining, left_s = instance.state is InstanceState.DRAINING, instance.expires_at - draft.now
+    if order is not None and draft.fleet.holdings[at]:
+        _obey_drain(draft, at, instance, order)
+    draining = draining or order is not None
     if draining and not draft.fleet.holdings[at]:
         _end(draft, at, "drained", f"{instance.id} was drained and nothing runs there any more")
     elif left_s > draft.policy.lease.renew_before_s:
@@ -110,10 +151,10 @@ def _tend_serving(draft: Draft, at: int, instance: Instance) -> None:
     elif draining and not draft.running_on(at):
         draft.ledger.let_go(instance)
     else:
-        _tend_lease(draft, at, instance, draining)
+        _tend_lease(draft, at, instance, draining, ordered=order is not None)
 
 
-def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool) -> None:
+def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
     """Renew ``instance`` for those who can pay, or let it go."""
     if not draft.fleet.holdings[at] and not _wanted_idle(draft, at, instance):
         draft.lazy.add(at)
@@ -126,7 +167,7 @@ def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool) -> No
         else:
             let_idle_go(draft, at, refusal)
         return
-    if draining and not _misbehaved(draft, instance):
+    if draining and not ordered and not _misbehaved(draft, instance):
         reason = Reason(code="renewed", text=f"the budget has room for {instance.id} again")
         draft.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False

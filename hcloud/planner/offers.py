@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -320,6 +321,9 @@ def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
         names = ", ".join(sorted({counter.offers[at].instance_type.name for at in fitting}))
         return Reason(code="sold_out", text=f"of {names} no more can be had", numbers={"offers": len(fitting)})
     first = min(waiting, key=_urgency)
+    if first.until_at == inf:
+        text = f"{len(fitting)} offer(s) fit, but all are {first.error}, until 'hcloud drain --undo'"
+        return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
     text = f"{len(fitting)} offer(s) fit, but all failed lately ({first.error or 'no reason given'})"
     text += f"; the first is tried again in {seconds(first.until_at - draft.now)}"

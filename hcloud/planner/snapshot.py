@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from math import inf
 
 from hcloud.forecast.recent import NOTHING_RECENT, Recent
 from hcloud.forecast.watch import Watched
@@ -50,6 +53,53 @@ class OfferBackoff:
         )
 
 
+class OrderScope(StrEnum):
+    """What an order names."""
+
+    INSTANCE = "instance"
+    TYPE = "type"
+    PROVIDER = "provider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An operator's standing order: nothing new on these machines, none more like them; or, ``destroy``, they end now.
+
+    ``name`` is an instance's id, a pattern (``*``, ``?``) of type names, or a provider's name. By ``deadline_at`` what
+    still runs there has been stopped and runs again elsewhere; None: it may run to its end.
+    """
+
+    scope: OrderScope
+    name: str
+    by: str
+    ordered_at: float
+    deadline_at: float | None = None
+    destroy: bool = False
+
+    def covers(self, instance: Instance) -> bool:
+        """Return whether ``instance`` is meant."""
+        if self.scope is OrderScope.INSTANCE:
+            return instance.id == self.name
+        return self.closes(instance.offer)
+
+    def closes(self, offer: Offer) -> bool:
+        """Return whether nothing of ``offer`` may be launched. An order about one instance closes none."""
+        if self.scope is OrderScope.TYPE:
+            return fnmatchcase(offer.instance_type.name, self.name)
+        return self.scope is OrderScope.PROVIDER and offer.provider == self.name
+
+
+def closed(orders: Sequence[Order], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
+    """Return what ``orders`` close among ``offers``, as back-offs that last until the orders are taken back."""
+    found = {
+        (offer.provider, offer.instance_type.name): order for offer in offers for order in orders if order.closes(offer)
+    }
+    return tuple(
+        OfferBackoff(provider=provider, instance_type=name, until_at=inf, error=f"drained by {order.by}", failures=0)
+        for (provider, name), order in sorted(found.items(), key=lambda each: each[0])
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything a plan may depend on. ``jobs`` are all that have not ended, ``instances`` all not terminated, both in
@@ -80,5 +130,7 @@ class Snapshot:
     """What running jobs have lately been measured to do; followed by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
+    orders: tuple[Order, ...] = ()
+    """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from hcloud.errors import BadInput, NotFound, StoreError
 from hcloud.known import Application
 from hcloud.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, Order
 
 _JOB_COLUMNS = {"id", "spec", "revision"}
 _INSTANCE_COLUMNS = {"id", "revision"}
@@ -141,6 +141,12 @@ def load_backoff(document: str) -> OfferBackoff:
     """Return the back-off of a document."""
     backoff: OfferBackoff = _load(OfferBackoff, "offer back-off", document)
     return backoff
+
+
+def load_order(document: str) -> Order:
+    """Return the operator's order of a document."""
+    order: Order = _load(Order, "operator's order", document)
+    return order
 
 
 def backoff_key(backoff: OfferBackoff) -> tuple[str, str, str, str]:

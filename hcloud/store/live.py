@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from hcloud.known import Application
 from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, Order
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     backoff_key,
@@ -25,9 +25,10 @@ from hcloud.store.documents import (
     load_instance,
     load_intent,
     load_job,
+    load_order,
     load_spec,
 )
-from hcloud.store.schema import application, head, instance, intent, job, job_spec, offer_backoff
+from hcloud.store.schema import application, head, instance, intent, job, job_spec, machine_order, offer_backoff
 
 ENDED_STATES = tuple(sorted(state.value for state in JOB_ENDED))
 _TERMINATED = InstanceState.TERMINATED.value
@@ -46,6 +47,7 @@ _SPECS = select(job_spec.c.number, job_spec.c.document).where(
 _CHANGED_INTENTS = select(intent.c.token, intent.c.document).where(intent.c.revision > bindparam("seen"))
 _TOKENS = select(intent.c.token)
 _BACKOFFS = select(offer_backoff.c.document)
+_ORDERS = select(machine_order.c.document).order_by(machine_order.c.scope, machine_order.c.name)
 _CHANGED_APPLICATIONS = select(application.c.revision, application.c.document).where(
     application.c.revision > bindparam("seen")
 )
@@ -55,13 +57,14 @@ _SPECS_PER_QUERY = 5000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveView:
     """Jobs that have not ended and instances not terminated, in order of their number; open intents by token; back-offs
-    by key; known applications by name. All of one moment."""
+    by key; known applications by name; operators' orders by what they name. All of one moment."""
 
     jobs: tuple[Job, ...] = ()
     instances: tuple[Instance, ...] = ()
     intents: tuple[Intent, ...] = ()
     backoffs: tuple[OfferBackoff, ...] = ()
     applications: Mapping[str, Application] = field(default_factory=lambda: MappingProxyType({}))
+    orders: tuple[Order, ...] = ()
 
 
 class LiveCache:
@@ -99,6 +102,7 @@ class LiveCache:
         same_backoffs = now.backoffs_revision == self._seen_backoffs
         backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
         learnt = self._changed_applications(connection)
+        orders = tuple(load_order(text) for text in connection.execute(_ORDERS).scalars())
         # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
         _take_over(self._jobs, jobs)
         _take_over(self._instances, machines)
@@ -109,6 +113,7 @@ class LiveCache:
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
             applications=MappingProxyType({**self._view.applications, **learnt}) if learnt else self._view.applications,
+            orders=orders,
         )
         self._seen = now.revision
         self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision

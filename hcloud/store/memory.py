@@ -35,7 +35,7 @@ from hcloud.model import (
     move_instance,
     move_job,
 )
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.live import LiveView
 from hcloud.store.store import Store, check_lease
@@ -60,6 +60,8 @@ class MemoryTransaction(Transaction):
         self._launch_tokens = ChainMap[str, int]({}, store.launch_tokens)
         self._intents = store.intents
         self._backoffs = store.backoffs
+        self._orders = store.orders
+        self._meta = store.metas
         self._made: list[Event] = []
 
     def merge(self, store: MemoryStore) -> None:
@@ -70,6 +72,7 @@ class MemoryTransaction(Transaction):
         store.tokens.update(self._tokens.maps[0])
         store.launch_tokens.update(self._launch_tokens.maps[0])
         store.intents, store.backoffs, store.head = self._intents, self._backoffs, self.head
+        store.orders, store.metas = self._orders, self._meta
         store.log += self._made
         store.see(self._jobs.maps[0], self._instances.maps[0], self._applications.maps[0])
 
@@ -202,6 +205,28 @@ class MemoryTransaction(Transaction):
             self._backoffs = left
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
+    # ---------------------------------------------------------------------------------------------------------- orders
+    def put_order(self, order: Order) -> None:
+        """Write an operator's order; it replaces an earlier one about the same."""
+        self._orders = {**self._orders, (order.scope.value, checked_text(order.name, "name")): order}
+        self.head["revision"] = self.revision
+
+    def drop_order(self, scope: OrderScope, name: str) -> bool:
+        """Forget an order; return whether there was one."""
+        if (scope.value, name) not in self._orders:
+            return False
+        self._orders = {key: each for key, each in self._orders.items() if key != (scope.value, name)}
+        self.head["revision"] = self.revision
+        return True
+
+    def meta(self, key: str) -> str | None:
+        """Return the text kept under a key, or None."""
+        return self._meta.get(key)
+
+    def put_meta(self, key: str, value: str) -> None:
+        """Keep a text under a key. Raises BadInput where it cannot be stored."""
+        self._meta = {**self._meta, checked_text(key, "key"): checked_text(value, "value")}
+
     # ---------------------------------------------------------------------------------------------------------- events
     def emit(
         self,
@@ -246,7 +271,8 @@ class MemoryStore(Store):
         self.intents: Mapping[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
         self.log: list[Event] = []
-        self._meta: dict[str, str] = {}
+        self.orders: Mapping[tuple[str, str], Order] = {}
+        self.metas: Mapping[str, str] = {}
         self._living: tuple[dict[int, Job], dict[int, Instance]] = ({}, {})
         self._view = LiveView()
         self._highest_revision = 0
@@ -321,6 +347,7 @@ class MemoryStore(Store):
             intents=tuple(self.intents[token] for token in sorted(self.intents)),
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)),
             applications=MappingProxyType({**view.applications, **applications}) if applications else view.applications,
+            orders=tuple(self.orders[key] for key in sorted(self.orders)),
         )
 
     _seen = 0
@@ -329,11 +356,11 @@ class MemoryStore(Store):
         """Keep a text under a key."""
         row = {checked_text(key, "key"): checked_text(value, "value")}
         with self._committing():
-            self._meta |= row
+            self.metas = {**self.metas, **row}
 
     def get_meta(self, key: str) -> str | None:
         """Return the text kept under a key, or None."""
-        return self._meta.get(key)
+        return self.metas.get(key)
 
     def prune_events(self, before: float) -> int:
         """See :meth:`Store.prune_events`."""

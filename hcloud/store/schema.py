@@ -22,7 +22,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0002"
+SCHEMA_REVISION = "v0003"
 """The migration this code needs; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -114,6 +114,14 @@ offer_backoff = Table(
     Column("instance_type", Text, primary_key=True),
     Column("market", Text, primary_key=True),
     Column("until_at", Double, nullable=False),
+    Column("document", Text, nullable=False),
+)
+
+machine_order = Table(
+    "machine_order",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
     Column("document", Text, nullable=False),
 )
 

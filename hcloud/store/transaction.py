@@ -24,7 +24,7 @@ from hcloud.model import (
     move_instance,
     move_job,
 )
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
 from hcloud.store import schema
 from hcloud.store.documents import (
     backoff_key,
@@ -69,6 +69,11 @@ _DELETE_BACKOFF = delete(schema.offer_backoff).where(
     *(schema.offer_backoff.c[name] == bindparam(f"the_{name}") for name in _BACKOFF_COLUMNS)
 )
 _CLEAR_BACKOFFS = delete(schema.offer_backoff).where(schema.offer_backoff.c.until_at < bindparam("limit"))
+_DELETE_ORDER = delete(schema.machine_order).where(
+    schema.machine_order.c.scope == bindparam("the_scope"), schema.machine_order.c.name == bindparam("the_name")
+)
+_META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("the_key"))
+_DELETE_META = delete(schema.meta).where(schema.meta.c.key == bindparam("the_key"))
 _EARLIER_JOB = select(schema.job.c.number).where(
     schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
 )
@@ -332,6 +337,32 @@ class Transaction:
         """Forget the back-offs that ended before ``before``."""
         if self._connection.execute(_CLEAR_BACKOFFS, {"limit": before}).rowcount:
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    # ---------------------------------------------------------------------------------------------------------- orders
+    def put_order(self, order: Order) -> None:
+        """Write an operator's order; it replaces an earlier one about the same."""
+        self.drop_order(order.scope, order.name)
+        columns = {"scope": order.scope.value, "name": checked_text(order.name, "name"), "document": dump(order)}
+        self._connection.execute(insert(schema.machine_order), columns)
+        self.head["revision"] = self.revision
+
+    def drop_order(self, scope: OrderScope, name: str) -> bool:
+        """Forget an order; return whether there was one."""
+        if not self._connection.execute(_DELETE_ORDER, {"the_scope": scope.value, "the_name": name}).rowcount:
+            return False
+        self.head["revision"] = self.revision
+        return True
+
+    def meta(self, key: str) -> str | None:
+        """Return the text kept under a key, or None."""
+        found: str | None = self._connection.execute(_META, {"the_key": key}).scalar()
+        return found
+
+    def put_meta(self, key: str, value: str) -> None:
+        """Keep a text under a key. Raises BadInput where it cannot be stored."""
+        row = {"key": checked_text(key, "key"), "value": checked_text(value, "value")}
+        self._connection.execute(_DELETE_META, {"the_key": key})
+        self._connection.execute(insert(schema.meta), row)
 
     def _row(self, thing_id: str, statement: Select[Any], number: int) -> Any:
         row = self._connection.execute(statement, {"n": number}).first()

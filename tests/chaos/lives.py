@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from tests.chaos.scene import CrashPoints, Scene, play, violations
 
 Build = Callable[[Path, CrashPoints], Scene]
+Check = Callable[[Scene], list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,11 @@ class Life:
     violations: tuple[str, ...] = ()
 
 
-def live(home: Path, build: Build, kill_at: int | None = None) -> Life:
-    """Play the scene in a child process, killed at moment ``kill_at`` (None: to its end), and return how it went."""
+def live(home: Path, build: Build, kill_at: int | None = None, check: Check = violations) -> Life:
+    """Play the scene in a child process, killed at moment ``kill_at`` (None: to its end), and return how it went.
+
+    ``check`` tells the promises that were broken in a life that came to its end.
+    """
     home.mkdir(exist_ok=True)
     report = home / "report.json"
     report.unlink(missing_ok=True)
@@ -36,7 +40,7 @@ def live(home: Path, build: Build, kill_at: int | None = None) -> Life:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _be_the_daemon(home, build, kill_at, report)
+        _be_the_daemon(home, build, kill_at, report, check)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return Life(killed=True)
@@ -44,16 +48,16 @@ def live(home: Path, build: Build, kill_at: int | None = None) -> Life:
     return Life(killed=False, passed=tuple(told["passed"]), violations=tuple(told["violations"]))
 
 
-def _be_the_daemon(home: Path, build: Build, kill_at: int | None, report: Path) -> None:
+def _be_the_daemon(home: Path, build: Build, kill_at: int | None, report: Path, check: Check) -> None:
     """Never returns. What goes wrong is a violation too."""
     crash = CrashPoints(kill_at=kill_at)
     try:
         scene = build(home, crash)
         try:
             play(scene)
-            found = violations(scene)
+            found = check(scene)
         except AssertionError as stuck:
-            found = [str(stuck)[:2000], *violations(scene)]
+            found = [str(stuck)[:2000], *check(scene)]
         scene.close()
     except BaseException:  # noqa: BLE001 a forked child must never return into the test runner
         found = [traceback.format_exc()]
@@ -72,7 +76,7 @@ def fresh_home() -> Iterator[Path]:
         yield Path(made)
 
 
-def crash_and_recover(home: Path, build: Build, kill_at: int) -> Life:
+def crash_and_recover(home: Path, build: Build, kill_at: int, check: Check = violations) -> Life:
     """Play until killed at ``kill_at``, then start again in the same place and play to the end."""
-    first = live(home, build, kill_at)
-    return live(home, build) if first.killed else first
+    first = live(home, build, kill_at, check)
+    return live(home, build, check=check) if first.killed else first

@@ -1,0 +1,48 @@
+"""Operators' orders and the pause are kept, with or without a database, all or nothing."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hcloud.errors import BadInput
+from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.store import Store
+from hcloud.store.memory import MemoryStore
+
+AT = 1_900_000_000.0
+ORDER = Order(scope=OrderScope.TYPE, name="m5.*", by="ada", ordered_at=AT, deadline_at=AT + 5)
+
+
+@pytest.fixture(params=["database", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = Store.open(f"sqlite:///{tmp_path}/x.db") if request.param == "database" else MemoryStore()
+    yield made
+    made.close()
+
+
+def test_an_order_is_there_until_it_is_dropped_and_a_new_one_replaces_it(store: Store) -> None:
+    later = Order(scope=OrderScope.TYPE, name="m5.*", by="bob", ordered_at=AT + 1)
+    with store.transaction(AT) as txn:
+        txn.put_order(ORDER)
+    assert store.live().orders == (ORDER,)
+    with store.transaction(AT) as txn:
+        txn.put_order(later)
+    assert store.live().orders == (later,)
+    with store.transaction(AT) as txn:
+        assert txn.drop_order(OrderScope.TYPE, "m5.*")
+        assert not txn.drop_order(OrderScope.INSTANCE, "m5.*")
+    assert store.live().orders == ()
+
+
+def test_orders_and_pause_go_with_a_transaction_that_fails(store: Store) -> None:
+    with suppress(BadInput), store.transaction(AT) as txn:
+        txn.put_order(ORDER)
+        txn.put_meta("paused", "why")
+        assert txn.meta("paused") == "why"
+        raise BadInput("changed my mind")
+    assert store.live().orders == ()
+    assert store.get_meta("paused") is None
+    with pytest.raises(BadInput), store.transaction(AT) as txn:
+        txn.put_meta("paused", "a\x00b")
