@@ -133,6 +133,28 @@ class Provider(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one look at an account found. ``do`` says what would help, "" where nothing is wrong."""
+
+    check: str
+    verdict: Literal["ok", "warn", "fail"]
+    finding: str
+    do: str = ""
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A provider that can look its account over: credentials, permissions one by one, quotas, image, clock."""
+
+    def examine(self) -> Sequence[Finding]:
+        """Try out, without any effect, what the provider will need; never raises ProviderError: troubles are findings.
+
+        A permission that is missing is named as the cloud names it.
+        """
+        ...
+
+
 class ProviderFactory(Protocol):
     """What an entry point of group ``hcloud.providers`` names: a class or function with this signature.
 

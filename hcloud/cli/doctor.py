@@ -1,26 +1,29 @@
 """``hcloud doctor`` and ``hcloud orphans``: what is wrong with a deployment and what to do; what nearly leaked.
 
-Both only look. Permissions in cloud accounts are not tried out here: `hcloud status` tells what providers were refused.
+Both only look. What a cloud account allows is tried out by its provider, without any effect.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
+from hcloud.assembly import build_providers
 from hcloud.catalog import CatalogFiles
 from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
 from hcloud.clock import SystemClock
-from hcloud.config import Config, find_config, resolve_secret
+from hcloud.config import Config, ProviderSettings, find_config, resolve_secret
 from hcloud.errors import HCloudError, Unreachable
+from hcloud.provider import Examinable
 
 Verdict = Literal["ok", "warn", "fail"]
 COLUMNS = ("check", "verdict", "finding", "do")
@@ -28,6 +31,9 @@ ORPHAN_COLUMNS = ("provider", "what", "action", ">times", "first", "last")
 DISK_WARN_MIB, DISK_FAIL_MIB = 2048, 256
 PRICES_OLD_S = 30 * 86_400.0
 CLOCK_SKEW_MAX_S = 5.0
+CONNECT_TIMEOUT_S = 2.0
+HERE = ("local", "mock")
+"""Types of providers whose machines are on this host."""
 CYCLE_STALLED_S = 120.0
 PAGE = 1000
 
@@ -43,19 +49,21 @@ class Check:
 
 
 @click.command()
+@click.option("--no-cloud", is_flag=True, help="Ask no cloud about its account: permissions, quotas, image, clock.")
 @format_option
-def doctor(form: str) -> int:
-    """Look over the deployment: configuration, keys, disk, secrets, prices, daemon, engine, providers.
+def doctor(no_cloud: bool, form: str) -> int:
+    """Look over the deployment: configuration, keys, disk, secrets, prices, network, cloud accounts, daemon, engine.
 
-    Changes nothing. Ends with 1 when something must be mended.
+    Changes nothing. Ends with 1 when something must be mended. Run it as the daemon's user: it is the daemon's
+    credentials that count.
     """
-    found = [*_of_this_machine(), *_of_the_daemon()]
+    found = [*_of_this_machine(cloud=not no_cloud), *_of_the_daemon()]
     write_rows(form, [asdict(each) for each in found], COLUMNS, lambda each: list(each.values()))
     return 1 if any(each.verdict == "fail" for each in found) else 0
 
 
 # ---------------------------------------------------------------------------------------------------- this machine
-def _of_this_machine() -> Iterator[Check]:
+def _of_this_machine(*, cloud: bool) -> Iterator[Check]:
     try:
         path = find_config()
         config = load_with_policy(path)
@@ -67,6 +75,9 @@ def _of_this_machine() -> Iterator[Check]:
     yield from _disk(config.state_dir)
     yield from _secrets(config)
     yield from _prices(config)
+    yield from _scheduler(config)
+    if cloud:
+        yield from _accounts(config)
 
 
 def _keys(config: Config) -> Iterator[Check]:
@@ -122,6 +133,58 @@ def _prices(config: Config) -> Iterator[Check]:
         do = "hcloud catalog refresh; catalog.refresh_every_s does it regularly" if old else ""
         verdict: Verdict = "warn" if old else "ok"
         yield Check(check="prices", verdict=verdict, finding=f"the newest of {cloud} is {span(age_s)} old", do=do)
+
+
+def _scheduler(config: Config) -> Iterator[Check]:
+    """Whether the engine's scheduler is reached, from here and by what machines are told."""
+    if config.engine.runner != "dask":
+        return
+    host, _, port = config.engine.listen.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
+            yield Check(check="network", verdict="ok", finding=f"the engine is reached at {config.engine.listen}")
+    except OSError as error:
+        finding = f"nothing is reached at {config.engine.listen}: {error.strerror or error}"
+        yield Check(check="network", verdict="fail", finding=finding, do="hcloud engine; open the port")
+    for each in config.providers:
+        address = _told_to_machines(config, each)
+        if address is not None and _is_here_only(address):
+            finding = f"machines of {each.name} are told to dial {address}, which is nowhere but here"
+            do = "set scheduler_address, or engine.listen, to an address that they reach"
+            yield Check(check="network", verdict="fail", finding=finding, do=do)
+
+
+def _told_to_machines(config: Config, provider: ProviderSettings) -> str | None:
+    """Return where machines of a cloud provider look for the scheduler; None: they are on this host."""
+    if provider.type in HERE:
+        return None
+    settings = config.settings_of(provider)
+    worker = settings.get("worker")
+    own = settings.get("scheduler_address") or (worker.get("scheduler_address") if isinstance(worker, Mapping) else "")
+    return str(own or config.engine.listen)
+
+
+def _is_here_only(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")
+
+
+def _accounts(config: Config) -> Iterator[Check]:
+    """What cloud providers find in their accounts."""
+    for wanted in [each for each in config.providers if each.type not in HERE]:
+        name = f"account of {wanted.name}"
+        try:
+            [provider] = build_providers(replace(config, providers=(wanted,)), SystemClock()).values()
+        except (HCloudError, OSError) as error:
+            yield Check(
+                check=name, verdict="fail", finding=str(error), do="run as the daemon's user; hcloud config check"
+            )
+            continue
+        if isinstance(provider, Examinable):
+            for each in provider.examine():
+                yield Check(
+                    check=f"{wanted.name}: {each.check}", verdict=each.verdict, finding=each.finding, do=each.do
+                )
 
 
 # -------------------------------------------------------------------------------------------------------- the daemon

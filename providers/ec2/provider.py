@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +18,16 @@ from hcloud.errors import (
     LaunchRejected,
     OutcomeUnknown,
     ProviderError,
+    ProviderUnavailable,
     QuotaExceeded,
 )
 from hcloud.model import Market, Offer
-from hcloud.provider import CloudInstance, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.cloud_init import WorkerSetup, render_user_data
 from providers.ec2.catalogue import Catalogue
 from providers.ec2.clients import Clients
 from providers.ec2.credential import Credential
+from providers.ec2.examination import examine
 from providers.ec2.failures import (
     FAILURES,
     NO_SUCH_INSTANCE,
@@ -321,6 +324,25 @@ class Ec2Provider:
         except FAILURES as error:
             return [translated(error, Call.WRITE, f"{self.name}: end of {len(ids)} machines")]
         return []
+
+    def examine(self) -> Sequence[Finding]:
+        """Look the account over, without any effect."""
+        return tuple(examine(self.clients, self.settings, self._catalogue, self._clock, self._order_to_try))
+
+    def _order_to_try(self) -> Mapping[str, Any]:
+        """Return the arguments of a launch that is only tried: the cheapest on-demand machine there is."""
+        plain = [each for each in self.offers() if each.market is Market.ON_DEMAND]
+        if not plain:
+            raise ProviderUnavailable(f"{self.name}: there is nothing on demand to try a launch with")
+        return self._order(
+            LaunchRequest(
+                token=str(uuid.uuid4()),
+                instance_id="inst-0",
+                owner=self._owner,
+                offer=min(plain, key=lambda each: (each.price_usd_per_h, each.key)),
+                expires_at=self._clock.now() + 600.0,
+            )
+        )
 
     def facts(self) -> Mapping[str, str]:
         """Say which region and image, what the account may rent, and what could not be read; asks nobody."""

@@ -30,7 +30,7 @@ class TokenOnly(Credentials):
         self.token, self.expiry = self._inner.token, self._inner.expiry
 
 
-def load_credentials(named: str) -> Credentials:
+def load_credentials(named: str, scope: str = SCOPE) -> Credentials:
     """Return what the setting ``credentials`` names: ``default``, ``anonymous`` or a key file.
 
     A key file signs its tokens itself, so that no other host is needed for them.
@@ -40,6 +40,6 @@ def load_credentials(named: str) -> Credentials:
     if named == "anonymous":
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     if named == "default":
-        return TokenOnly(google.auth.default(scopes=[SCOPE])[0])
-    key = service_account.Credentials.from_service_account_file(named, scopes=[SCOPE])  # type: ignore[no-untyped-call]
+        return TokenOnly(google.auth.default(scopes=[scope])[0])
+    key = service_account.Credentials.from_service_account_file(named, scopes=[scope])  # type: ignore[no-untyped-call]
     return TokenOnly(key.with_always_use_jwt_access(True))

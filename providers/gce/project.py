@@ -9,10 +9,11 @@ from contextlib import suppress
 from hcloud.clock import Clock
 from hcloud.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
 from hcloud.model import Market, Offer
-from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, CloudState, Finding, LaunchRequest, Listing
 from providers.gce.api import Api, Found
 from providers.gce.catalogue import Catalogue
 from providers.gce.departures import Departures
+from providers.gce.examination import examine
 from providers.gce.launching import Launcher
 from providers.gce.machine import told
 from providers.gce.names import OWNER_LABEL, parse_provider_id
@@ -75,6 +76,10 @@ class ComputeProject:
             troubles = [each for each in pool.map(self._delete, ours.values()) if each is not None]
         if troubles:
             raise _gravest(troubles)
+
+    def examine(self) -> tuple[Finding, ...]:
+        """Look the project over, without any effect."""
+        return tuple(examine(self._api, self._settings, self._clock))
 
     def facts(self) -> Mapping[str, str]:
         """Say what was learnt from the API."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hcloud.clock import Clock
 from hcloud.model import Offer
-from hcloud.provider import CloudInstance, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.gce.settings import GceSettings, parse_settings, refuse_missing_prices
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class GceProvider:
     def terminate(self, provider_ids: Sequence[str]) -> None:
         """Ask to delete machines of this owner."""
         self._project.terminate(provider_ids)
+
+    def examine(self) -> Sequence[Finding]:
+        """Look the project over, without any effect: permissions one by one, quotas, clock."""
+        return self._project.examine()
 
     def facts(self) -> Mapping[str, str]:
         """Say what is rented where, and what became known of commitments and of zones that do not answer."""

@@ -1,8 +1,11 @@
 """`hcloud doctor` names what is wrong and what to do; `hcloud orphans` tells what nearly leaked."""
 
 import json
+import socket
 from pathlib import Path
 
+from hcloud.cli.doctor import _scheduler
+from hcloud.config import load_config
 from hcloud.model import EventKind
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
@@ -71,3 +74,30 @@ def test_orphans_are_told_once_each_with_how_often_they_were_seen(shell: Shell, 
         ("i-1", "terminate", 1),
         ("i-2", "terminate", 2),
     ]
+
+
+def network(tmp_path: Path, listen: str, settings: str) -> dict[str, tuple[str, str]]:
+    text = (
+        f"owner: hcloud-a\nstate_dir: state\npolicy: p.yaml\nengine: {{listen: '{listen}'}}\nproviders: [{settings}]\n"
+    )
+    config = load_config(Path(configured(tmp_path, text)), provider_types=("ec2", "gce", "local"))
+    return {f"{each.check} {each.verdict}": (each.finding, each.do) for each in _scheduler(config)}
+
+
+def test_an_engine_that_is_reached_and_one_that_is_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        assert "network ok" in network(tmp_path, listen, "{name: l, type: local}")
+    finding, do = network(tmp_path, listen, "{name: l, type: local}")["network fail"]
+    assert listen in finding
+    assert "hcloud engine" in do
+
+
+def test_an_address_that_machines_cannot_reach_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        told = network(tmp_path, listen, "{name: e, type: ec2, settings: {region: us-east-1}}")
+        right = network(tmp_path, listen, "{name: e, type: ec2, settings: {scheduler_address: '10.0.0.1:8786'}}")
+        gce = network(tmp_path, listen, "{name: g, type: gce, settings: {worker: {scheduler_address: '10.0.0.1:1'}}}")
+    assert "nowhere but here" in told["network fail"][0]
+    assert right.keys() == gce.keys() == {"network ok"}

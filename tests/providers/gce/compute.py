@@ -97,6 +97,10 @@ class FakeCompute:
     truths: dict[str, Truth] = field(default_factory=dict)
     chance: Callable[[str, str], str] = lambda method, path: ""
     """Which kind of trouble of the network a request meets by chance."""
+    not_granted: set[str] = field(default_factory=set)
+    """Permissions the caller lacks, as the Resource Manager tells."""
+    refusal: Refusal | None = None
+    """What the Resource Manager answers instead."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     _hidden_until: dict[str, float] = field(default_factory=dict)
     _by_request: dict[str, tuple[Json, str]] = field(default_factory=dict)

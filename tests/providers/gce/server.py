@@ -136,6 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
         if parts.path == TRUTH_PATH:
             self._reply(200, json.dumps(self.fake.compute.renew(body or {})).encode(), "application/json")
             return
+        if parts.path.endswith(":testIamPermissions"):
+            self._reply_json(partial(_granted, self.fake.compute, body))
+            return
         query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
         act = partial(self.fake.compute.answer, self.command, parts.path, query, body)
         method, zone = _meant(self.command, parts.path)
@@ -196,6 +199,14 @@ def _judged(take: Any, act: Any) -> Any:
     if take("forbidden"):
         raise Refusal(403, "forbidden", "Required 'compute.instances.list' permission for 'projects/hcloud-testing'")
     return act()
+
+
+def _granted(compute: FakeCompute, body: Any) -> dict[str, Any]:
+    """Answer as the Resource Manager does: which of the permissions asked about the caller has."""
+    if compute.refusal is not None:
+        raise compute.refusal
+    missing = compute.not_granted
+    return {"permissions": [each for each in body["permissions"] if each not in missing]}
 
 
 def _meant(http: str, path: str) -> tuple[str, str | None]:

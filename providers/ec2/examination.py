@@ -1,0 +1,162 @@
+"""Looking an AWS account over without any effect: who we are, what is missing, how much may be rented.
+
+Permissions are tried as dry runs: EC2 judges the request and does nothing. What has no dry run is read for real, or
+said not to have been tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from hcloud.clock import Clock
+from hcloud.errors import ProviderError
+from hcloud.provider import Finding
+from providers.ec2.catalogue import Catalogue
+from providers.ec2.clients import Clients
+from providers.ec2.failures import FAILURES, NOT_ALLOWED, error_code
+from providers.ec2.settings import Ec2Settings
+
+ALLOWED = "DryRunOperation"
+FORBIDDEN = 403
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
+"""AWS refuses requests whose time is five minutes off."""
+READS = (
+    "describe_capacity_reservations",
+    "describe_images",
+    "describe_instance_type_offerings",
+    "describe_instance_types",
+    "describe_instances",
+    "describe_reserved_instances",
+    "describe_spot_price_history",
+    "describe_subnets",
+)
+UNTRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
+"""What cannot be tried without an effect, or without a machine of ours."""
+MEND = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
+_PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")
+
+
+def examine(
+    clients: Clients, settings: Ec2Settings, catalogue: Catalogue, clock: Clock, order: Callable[[], Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Yield what was found; ``order`` gives the arguments of a launch that is only tried."""
+    who = _who(clients)
+    if isinstance(who, Finding):
+        yield who
+        return
+    yield Finding(check="credentials", verdict="ok", finding=f"valid, of {who['Arn']}")
+    yield from _clock(who, clock)
+    yield from _permissions(clients, settings, order)
+    yield from _region(catalogue)
+    yield from _quotas(catalogue)
+
+
+def _who(clients: Clients) -> Mapping[str, Any] | Finding:
+    try:
+        answer: Mapping[str, Any] = clients.reading("sts").get_caller_identity()
+    except FAILURES as error:
+        do = "give the daemon a role or keys that are valid; see docs/aws.md"
+        return Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
+    return answer
+
+
+def _clock(who: Mapping[str, Any], clock: Clock) -> Iterator[Finding]:
+    told = who.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not told:
+        return
+    skew_s = clock.now() - parsedate_to_datetime(told).timestamp()
+    yield skew_finding(skew_s, "AWS")
+
+
+def skew_finding(skew_s: float, whose: str) -> Finding:
+    """Return what a clock that differs by so much from the cloud's means."""
+    if abs(skew_s) <= SKEW_WARN_S:
+        return Finding(check="clock", verdict="ok", finding=f"agrees with that of {whose}")
+    finding = f"differs from that of {whose} by {abs(skew_s):.0f} s"
+    verdict = "fail" if abs(skew_s) >= SKEW_FAIL_S else "warn"
+    return Finding(check="clock", verdict=verdict, finding=finding, do="synchronise it (NTP)")  # type: ignore[arg-type]
+
+
+def _permissions(clients: Clients, settings: Ec2Settings, order: Callable[[], Mapping[str, Any]]) -> Iterator[Finding]:
+    client = clients.reading()
+    tries: dict[str, Callable[[], object]] = {
+        f"ec2:{_camel(name)}": lambda name=name: getattr(client, name)(DryRun=True)  # type: ignore[misc]
+        for name in READS
+    }
+    tries["ec2:RunInstances"] = lambda: clients.writing().run_instances(**order(), DryRun=True)
+    if settings.interruption_queue:
+        tries["sqs:ReceiveMessage"] = lambda: clients.reading("sqs").receive_message(
+            QueueUrl=settings.interruption_queue, MaxNumberOfMessages=1, VisibilityTimeout=0, WaitTimeSeconds=0
+        )
+    missing, untried = [], {}
+    for action, attempt in tries.items():
+        verdict = _tried(action, attempt)
+        if verdict == "":
+            continue
+        if verdict.startswith("!"):
+            missing.append(verdict[1:])
+        else:
+            untried[action] = verdict
+    for each in missing:
+        yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=MEND)
+    for action, why in untried.items():
+        yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tried: {why}")
+    if not missing:
+        finding = f"{len(tries) - len(untried)} actions are allowed; not tried: {', '.join(UNTRIED)}"
+        yield Finding(check="permissions", verdict="ok", finding=finding)
+
+
+def _tried(action: str, attempt: Callable[[], object]) -> str:
+    """Return "" where the action is allowed, ``!`` and what is missing, or why that is not known."""
+    try:
+        attempt()
+    except FAILURES as error:
+        code = error_code(error)
+        if code == ALLOWED:
+            return ""
+        if code in NOT_ALLOWED or _status(error) == FORBIDDEN:
+            named = _PERFORM.search(str(error))
+            return f"!{named[1]}" + (f" on {named[2]}" if named[2] else "") if named else f"!{action}"
+        return _line(error)
+    except ProviderError as error:
+        return str(error)
+    return ""
+
+
+def _region(catalogue: Catalogue) -> Iterator[Finding]:
+    try:
+        site = catalogue.site()
+    except ProviderError as error:
+        do = "mend the provider's settings: image, subnets, zones; see docs/aws.md"
+        yield Finding(check="region", verdict="fail", finding=str(error), do=do)
+        return
+    yield Finding(check="image", verdict="ok", finding=f"{site.image.id} is there")
+    yield Finding(check="region", verdict="ok", finding=f"{len(site.subnets)} zones, {len(site.types)} types")
+
+
+def _quotas(catalogue: Catalogue) -> Iterator[Finding]:
+    quotas = catalogue.quotas
+    if not quotas:
+        why = catalogue.troubles.get("quotas", "not read")
+        yield Finding(check="quotas", verdict="warn", finding=f"are not known: {why}", do=MEND)
+    for market, vcpus in sorted(quotas.items()):
+        none = vcpus < 1
+        do = "ask for more at Service Quotas, or leave this market out of `markets`" if none else ""
+        finding = f"{vcpus:g} vCPUs of {market} machines may run at a time"
+        yield Finding(check="quota", verdict="warn" if none else "ok", finding=finding, do=do)
+
+
+def _status(error: Exception) -> int:
+    response: Mapping[str, Any] = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split(" Encoded authorization failure message:")[0].split())[:500]

@@ -1,0 +1,135 @@
+"""Looking a Google Cloud project over without any effect: credentials, permissions one by one, quotas, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+from requests import RequestException
+
+from hcloud.clock import Clock
+from hcloud.errors import ProviderError
+from hcloud.model import Market
+from hcloud.provider import Finding
+from providers.gce.api import Api
+from providers.gce.credentials import load_credentials
+from providers.gce.settings import ENDPOINT, GceSettings
+
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+READ_SCOPE = "https://www.googleapis.com/auth/cloud-platform.read-only"
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
+NEARLY_USED = 0.9
+MEND = "give the daemon's account the role deploy/iam/gce-daemon-role.yaml; see docs/gcp.md"
+ALWAYS = (
+    "compute.disks.create", "compute.disks.setLabels", "compute.instances.create", "compute.instances.delete",
+    "compute.instances.get", "compute.instances.list", "compute.instances.setLabels", "compute.instances.setMetadata",
+    "compute.machineTypes.list", "compute.regions.get", "compute.zoneOperations.get", "compute.zoneOperations.list",
+)  # fmt: skip
+
+
+def needed_permissions(settings: GceSettings) -> tuple[str, ...]:
+    """Return what these settings need of the project, sorted."""
+    wanted = {
+        "compute.instances.setServiceAccount": settings.service_account,
+        "compute.instances.setTags": settings.network_tags,
+        "compute.subnetworks.useExternalIp": settings.external_ip,
+        "compute.subnetworks.use": settings.subnetwork,
+        "compute.networks.use": not settings.subnetwork,
+        "compute.reservations.list": Market.RESERVED in settings.markets,
+        "compute.commitments.list": Market.RESERVED in settings.markets,
+        "compute.machineTypes.get": any("custom" in each for each in settings.types),
+        "compute.images.useReadOnly": settings.image.startswith(f"projects/{settings.project}/"),
+    }
+    return tuple(sorted({*ALWAYS, *(name for name, yes in wanted.items() if yes)}))
+
+
+def examine(api: Api, settings: GceSettings, clock: Clock) -> Iterator[Finding]:
+    """Yield what was found."""
+    asked = needed_permissions(settings)
+    try:
+        answer = _ask(settings, asked)
+    except (GoogleAuthError, OSError, ValueError, RequestException) as error:
+        do = "give the daemon credentials that are valid; see docs/gcp.md"
+        yield Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
+        return
+    yield from _permissions(answer, asked)
+    yield from _clock(answer, clock)
+    yield from _quotas(api, settings)
+
+
+def _ask(settings: GceSettings, permissions: Sequence[str]) -> Any:
+    base = RESOURCE_MANAGER if settings.endpoint == ENDPOINT else settings.endpoint
+    session = AuthorizedSession(load_credentials(settings.credentials, READ_SCOPE))  # type: ignore[no-untyped-call]
+    try:
+        url = f"{base}/v1/projects/{settings.project}:testIamPermissions"
+        return session.post(url, json={"permissions": list(permissions)}, timeout=settings.timeout_s)
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+
+
+def _permissions(answer: Any, asked: Sequence[str]) -> Iterator[Finding]:
+    if answer.status_code == 401:
+        do = "give the daemon credentials that are valid; see docs/gcp.md"
+        yield Finding(check="credentials", verdict="fail", finding=_message(answer), do=do)
+        return
+    if answer.status_code != 200:
+        do = "enable cloudresourcemanager.googleapis.com, to have permissions tried out"
+        yield Finding(check="permissions", verdict="warn", finding=f"not tried: {_message(answer)}", do=do)
+        return
+    granted = set(answer.json().get("permissions", ()))
+    yield Finding(check="credentials", verdict="ok", finding="valid")
+    missing = [each for each in asked if each not in granted]
+    for each in missing:
+        yield Finding(check="permission", verdict="fail", finding=f"{each} is not granted", do=MEND)
+    if not missing:
+        yield Finding(check="permissions", verdict="ok", finding=f"all {len(asked)} that are needed are granted")
+
+
+def _clock(answer: Any, clock: Clock) -> Iterator[Finding]:
+    told = answer.headers.get("Date")
+    if not told:
+        return
+    skew_s = abs(clock.now() - parsedate_to_datetime(told).timestamp())
+    if skew_s <= SKEW_WARN_S:
+        yield Finding(check="clock", verdict="ok", finding="agrees with that of Google")
+        return
+    finding = f"differs from that of Google by {skew_s:.0f} s"
+    if skew_s >= SKEW_FAIL_S:
+        yield Finding(check="clock", verdict="fail", finding=finding, do="synchronise it (NTP)")
+    else:
+        yield Finding(check="clock", verdict="warn", finding=finding, do="synchronise it (NTP)")
+
+
+def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:
+    for name in settings.regions:
+        try:
+            region = api.region(name)
+        except ProviderError as error:
+            do = "mend `zones`, the project, or the role"
+            yield Finding(check=f"region {name}", verdict="fail", finding=str(error), do=do)
+            continue
+        for quota in region.quotas:
+            if quota.metric in ("CPUS", "INSTANCES", "PREEMPTIBLE_CPUS") and quota.limit > 0:
+                yield _quota(name, str(quota.metric), float(quota.limit), float(quota.usage))
+
+
+def _quota(region: str, metric: str, limit: float, usage: float) -> Finding:
+    finding = f"{max(0.0, limit - usage):g} of {limit:g} {metric} are left"
+    if usage >= NEARLY_USED * limit:
+        do = "ask for more at IAM & Admin, Quotas, or name more regions"
+        return Finding(check=f"quota {region}", verdict="warn", finding=finding, do=do)
+    return Finding(check=f"quota {region}", verdict="ok", finding=finding)
+
+
+def _message(answer: Any) -> str:
+    try:
+        return f"{answer.status_code}: {answer.json()['error']['message']}"[:500]
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code}: {answer.text[:200]}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

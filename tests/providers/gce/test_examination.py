@@ -1,0 +1,90 @@
+"""Looking a project over: each check tells right from wrong."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from hcloud import shipped
+from hcloud.clock import SystemClock
+from hcloud.provider import Examinable, Finding
+from providers.gce import GceProvider
+from providers.gce.examination import needed_permissions
+from tests.providers.gce.answers import Refusal
+from tests.providers.gce.bench import GceBench
+from tests.providers.gce.compute import Fault
+from tests.providers.gce.test_permissions import EVERYTHING
+
+
+class PresentClock(SystemClock):
+    """The wall clock, which a machine may have wrong."""
+
+    off_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.off_s
+
+
+def examined(bench: GceBench, off_s: float = 0.0, **changes: Any) -> dict[str, Finding]:
+    clock = PresentClock()
+    clock.off_s = off_s
+    provider = GceProvider("gce", {**bench.settings, "read_tries": 1, **changes}, clock, bench.owner, str(bench.folder))
+    assert isinstance(provider, Examinable)
+    found = provider.examine()
+    assert all(each.do for each in found if each.verdict == "fail")
+    return {each.check: each for each in found}
+
+
+def test_a_project_that_is_right_is_found_right(bench: GceBench) -> None:
+    found = examined(bench)
+    assert {each.verdict for each in found.values()} == {"ok"}
+    assert {"credentials", "permissions", "clock", "quota us-central1"} <= found.keys()
+
+
+def test_a_missing_permission_is_named(bench: GceBench) -> None:
+    bench.compute.not_granted = {"compute.instances.delete"}
+    missing = examined(bench)["permission"]
+    assert (missing.verdict, missing.finding) == ("fail", "compute.instances.delete is not granted")
+    assert "gce-daemon-role.yaml" in missing.do
+
+
+def test_permissions_asked_about_are_those_of_the_shipped_role(bench: GceBench) -> None:
+    role = yaml.safe_load(shipped.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
+    with_subnetwork, plain = bench.plain(**EVERYTHING).settings, bench.plain().settings
+    assert {*needed_permissions(with_subnetwork), *needed_permissions(plain)} == set(role)
+
+
+def test_credentials_that_are_not_valid_are_told(bench: GceBench) -> None:
+    bench.compute.refusal = Refusal(401, "authError", "Invalid Credentials")
+    assert examined(bench)["credentials"].verdict == "fail"
+
+
+def test_permissions_that_cannot_be_tried_are_not_called_missing(bench: GceBench) -> None:
+    bench.compute.refusal = Refusal(403, "forbidden", "Cloud Resource Manager API has not been used")
+    found = examined(bench)
+    assert found["permissions"].verdict == "warn"
+    assert "not been used" in found["permissions"].finding
+
+
+@pytest.mark.parametrize(("off_s", "verdict"), [(0.0, "ok"), (60.0, "warn"), (-900.0, "fail")])
+def test_a_wrong_clock_is_told(bench: GceBench, off_s: float, verdict: str) -> None:
+    assert examined(bench, off_s)["clock"].verdict == verdict
+
+
+def test_a_quota_that_is_nearly_used_up_is_told(bench: GceBench) -> None:
+    bench.compute.quota_cpus = 2.0
+    provider = bench.plain()
+    provider.launch(bench.request())
+    quota = examined(bench)["quota us-central1"]
+    assert "are left" in quota.finding
+
+
+def test_a_region_that_cannot_be_read_is_told(bench: GceBench) -> None:
+    bench.compute.faults.append(Fault("forbidden", "regions.get", times=None))
+    assert examined(bench)["region us-central1"].verdict == "fail"
+
+
+def test_nobody_there_is_told_and_not_raised(bench: GceBench) -> None:
+    bench.server.go_away()
+    assert examined(bench)["credentials"].verdict == "fail"
+    bench.server.come_back()
