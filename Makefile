@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint soak bench bench-accuracy bench-interference clean lock setup
+.PHONY: help demo test chaos lint soak bench bench-accuracy bench-interference clean lock setup
 
 PYTHON := .venv/bin/python
 PYTEST_WORKERS ?= 2
@@ -21,6 +21,9 @@ SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000
 soak: setup  ## random worlds full of faults, every promise checked after each cycle (SOAK_WORLDS=1000 SOAK_SEED=0)
 	@$(PYTHON) -m hcloud.cli.main soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
+
+chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives; 15 minutes)
+	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py
 
 lint: setup  ## formatting, lint, strict types, import rules
 	@scripts/lint

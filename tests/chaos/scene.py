@@ -132,12 +132,14 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The jobs that are played (name, command, nodes), how they must end, and what is added to the policy."""
+    """The jobs that are played (name, command, nodes), how they must end, what is added to the policy; ``step_s`` lies
+    between two cycles."""
 
     specs: Sequence[tuple[str, tuple[str, ...], Nodes]]
     ends: Mapping[str, str]
     policy: Mapping[str, object] = field(default_factory=dict)
     promised: frozenset[str] = frozenset({"quick"})
+    step_s: float = 1.0
 
 
 EVERYDAY = Cast(SPECS, ENDS)
@@ -253,7 +255,7 @@ def play(scene: Scene) -> int:
             return cycle
         if scene.clock.now() > START_AT + 6:
             scene.store.request_cancel(victim, "ada", scene.clock.now())
-        scene.clock.advance(1.0)
+        scene.clock.advance(scene.cast.step_s)
     raise AssertionError(f"not settled after {MOST_CYCLES} cycles: {scene.store.live()}")
 
 

@@ -114,7 +114,15 @@ def _usd_per_h(told: Mapping[str, Any]) -> float:
     return prices[told["labels"]["hcloud-market"]]
 
 
-def build_on_gce(home: Path, crash: CrashPoints, *, endpoint: str, operation_wait_s: float = 20.0) -> Scene:
+def build_on_gce(
+    home: Path,
+    crash: CrashPoints,
+    *,
+    endpoint: str,
+    operation_wait_s: float = 20.0,
+    timeout_s: float = 20.0,
+    policy: Mapping[str, object] | None = None,
+) -> Scene:
     """Open the deployment in ``home``, whatever an earlier process left there."""
     clock = FileClock(home / "clock")
     (home / "prices.json").write_text(json.dumps(PRICES))
@@ -128,6 +136,7 @@ def build_on_gce(home: Path, crash: CrashPoints, *, endpoint: str, operation_wai
         "list_lag_s": 8.0,
         "read_tries": 1,
         "operation_wait_s": operation_wait_s,
+        "timeout_s": timeout_s,
     }
     store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
     store.crash_point = crash.hit
@@ -148,7 +157,7 @@ def build_on_gce(home: Path, crash: CrashPoints, *, endpoint: str, operation_wai
         providers=providers,
         runner=runner,
         clock=clock,
-        policy=parse_policy(POLICY),
+        policy=parse_policy({**POLICY, **(policy or {})}),
         observer=observer,
         applier=applier,
         rng=np.random.default_rng(1),
