@@ -1,0 +1,93 @@
+"""The shipped Grafana board shows what is really scraped: every series it names is there, and none is left out."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from hcloud import shipped
+from hcloud.model import JobState
+from tests.api.deployment import READER, Deployment, job
+
+BOARD: dict[str, Any] = json.loads(shipped.path("deploy/grafana/hcloud.json").read_text())
+NAME = re.compile(r"\bhcloud_[a-z_]+")
+LABEL = re.compile(r"by \((\w+)\)|(?:[{,] *)(\w+)[!=]")
+
+
+def series(text: str) -> dict[str, set[str]]:
+    """Return the labels of each series in Prometheus' text."""
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name = line.partition("{")[0].partition(" ")[0]
+            found.setdefault(name, set()).update(re.findall(r'(\w+)="', line))
+    return found
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """What a daemon with a running job shows."""
+    deployment = Deployment(tmp_path_factory.mktemp("board"))
+    client = deployment.client(0)
+    client.post("/v1/jobs", json=[job(command=["sleep", "50"])])
+    deployment.cycle_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING)
+    found = series(deployment.client(READER).get("/metrics").text)
+    deployment.close()
+    return found
+
+
+def expressions(board: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def unknown(board: dict[str, Any], scraped: dict[str, set[str]]) -> list[str]:
+    """Return the series and labels a board asks for that nobody exposes (``job`` is Prometheus' own)."""
+    missing = []
+    for expression in expressions(board):
+        names = NAME.findall(expression)
+        missing += [name for name in names if name not in scraped]
+        known = {"job"}.union(*(scraped.get(name, set()) for name in names))
+        asked = {one or other for one, other in LABEL.findall(expression)}
+        missing += [f"{label} of {names}" for label in asked - known]
+    return missing
+
+
+def test_every_series_and_label_on_the_board_is_scraped(scraped: dict[str, set[str]]) -> None:
+    assert unknown(BOARD, scraped) == []
+
+
+def test_the_check_sees_a_series_and_a_label_that_are_not_there(scraped: dict[str, set[str]]) -> None:
+    def board(expression: str) -> dict[str, Any]:
+        return {"panels": [{"targets": [{"expr": expression}]}]}
+
+    assert unknown(board("max(hcloud_nonsense)"), scraped) == ["hcloud_nonsense"]
+    assert unknown(board("sum by (colour) (hcloud_jobs)"), scraped) != []
+    assert unknown(board('hcloud_jobs{colour="red"}'), scraped) != []
+
+
+def test_everything_scraped_is_on_the_board(scraped: dict[str, set[str]]) -> None:
+    shown = {name for expression in expressions(BOARD) for name in NAME.findall(expression)}
+    assert set(scraped) - shown == set()
+
+
+def test_panels_have_their_own_numbers_and_places_and_ask_the_chosen_source() -> None:
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        assert panel["description"]
+
+
+def test_the_board_is_where_the_documents_say() -> None:
+    assert "deploy/grafana/hcloud.json" in (shipped.root() / "docs" / "operations.md").read_text()
