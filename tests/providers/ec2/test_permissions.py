@@ -11,13 +11,12 @@ import pytest
 
 from hcloud.model import Market
 from tests.house.tree import ROOT
+from tests.providers.ec2.conftest import action_of
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import ACCOUNT, INSTANCE_PROFILE, QUEUE, REGION, FakeEc2, Recorded
 from tests.providers.ec2.test_commitments import plan
 
 IAM = ROOT / "deploy" / "iam"
-# Calls that IAM knows under another name.
-NAMES = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,7 @@ def allows(statements: list[dict[str, Any]], need: Need) -> bool:
 
 def needs_of(call: Recorded, fake: FakeEc2) -> Iterator[Need]:
     """What a call requires by AWS's service authorization reference."""
-    name = f"{call.service.replace('service-quotas', 'servicequotas')}:{call.action}"
-    name = NAMES.get(name, name)
+    name = action_of(call)
     if name == "ec2:RunInstances":
         yield from _needs_of_launch(call.parameters)
     elif name == "ec2:TerminateInstances":
