@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import click
 
-from hcloud.assembly import build_providers
 from hcloud.catalog import CatalogFiles
 from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
@@ -171,6 +170,8 @@ def _is_here_only(address: str) -> bool:
 
 def _accounts(config: Config) -> Iterator[Check]:
     """What cloud providers find in their accounts."""
+    from hcloud.assembly import build_providers  # half a second, which `hcloud orphans` and --help save
+
     for wanted in [each for each in config.providers if each.type not in HERE]:
         name = f"account of {wanted.name}"
         try:
