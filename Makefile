@@ -22,7 +22,7 @@ SOAK_WORLDS ?= 1000
 soak: setup  ## random worlds full of faults, every promise checked after each cycle (SOAK_WORLDS=1000 SOAK_SEED=0)
 	@$(PYTHON) -m hcloud.cli.main soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
 
-chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives; 15 minutes)
+chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives)
 	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py
 
 lint: setup  ## formatting, lint, strict types, import rules
