@@ -142,10 +142,10 @@ def _quotas(catalogue: Catalogue) -> Iterator[Finding]:
     if not quotas:
         why = catalogue.troubles.get("quotas", "not read")
         yield Finding(check="quotas", verdict="warn", finding=f"are not known: {why}", do=MEND)
-    for market, vcpus in sorted(quotas.items()):
+    for (market, kind), vcpus in sorted(quotas.items()):
         none = vcpus < 1
         do = "ask for more at Service Quotas, or leave this market out of `markets`" if none else ""
-        finding = f"{vcpus:g} vCPUs of {market} machines may run at a time"
+        finding = f"{vcpus:g} vCPUs of {market} machines ({kind}) may run at a time"
         yield Finding(check="quota", verdict="warn" if none else "ok", finding=finding, do=do)
 
 

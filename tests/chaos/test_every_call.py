@@ -87,12 +87,16 @@ def chosen(every: Sequence[Case], sample: Sequence[Case]) -> Sequence[Case]:
 
 
 def test_these_are_the_calls_that_ec2_is_really_asked(ec2: Site) -> None:
-    assert {call: BOTH if times > 1 else ONCE for call, times in ec2.record().items()} == EC2_CALLS
+    made = ec2.record()
+    assert set(made) == set(EC2_CALLS)
+    assert [call for call, whens in EC2_CALLS.items() if whens is BOTH and made[call] < 2] == []
     assert set(ec2.writes) == set(EC2_WRITES)
 
 
 def test_these_are_the_calls_that_compute_engine_is_really_asked(gce: Site) -> None:
-    assert {call: BOTH if times > 1 else ONCE for call, times in gce.record().items()} == GCE_CALLS
+    made = gce.record()
+    assert set(made) == set(GCE_CALLS)
+    assert [call for call, whens in GCE_CALLS.items() if whens is BOTH and made[call] < 2] == []
     assert set(gce.writes) == set(GCE_WRITES)
 
 
