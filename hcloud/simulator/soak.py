@@ -17,11 +17,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from hcloud.apply.orders import PAUSED
 from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock, ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
-from hcloud.controller import PAUSED, Controller
+from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner, StartFault, Work, read_work
 from hcloud.errors import StaleWrite, StoreError
 from hcloud.model import InstanceState, Market

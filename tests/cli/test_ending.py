@@ -17,13 +17,14 @@ from hcloud.store import Store
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.cli.terminal import at_terminal
+from tests.waiting import wait_until
 
 OWNER = "hcloud-a"
 
 
 def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "--", "sleep", "10000")
-    deployment.cycle_until(lambda: any(i.ready_at for i in deployment.store.live().instances))
+    wait_until(lambda: any(i.ready_at for i in deployment.store.live().instances), 60)
     assert shell.run("drain")[0] == "nothing is drained\n"
     _, err = shell.run("drain", "inst-1", "--deadline", "soon", exit_code=2)
     assert "soon" in err
@@ -42,7 +43,7 @@ def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) 
 
 def test_at_a_terminal_the_number_of_machines_must_be_typed(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "--", "sleep", "10000")
-    deployment.cycle_until(lambda: deployment.store.live().instances)
+    wait_until(lambda: bool(deployment.store.live().instances), 60)
     with at_terminal(shell, "destroy", "--all") as terminal:
         terminal.until("Type 'destroy 1'")
         terminal.press("yes\r")
