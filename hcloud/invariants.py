@@ -47,7 +47,7 @@ def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
     by_id = {job.id: job for job in jobs}
     for job in jobs:
         request = job.spec.profile
-        if request is not None and job.cancelled_by is None and job.state not in JOB_ENDED:
+        if request is not None and request.job_id and job.cancelled_by is None and job.state not in JOB_ENDED:
             parent = by_id.get(request.job_id)
             if parent is None or parent.state is not JobState.SUBMITTED or job.id not in parent.profile_runs:
                 yield f"{job.id} profiles {request.job_id}, which does not wait for it"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
@@ -20,6 +21,7 @@ from hcloud.model import (
     JobSpec,
     MetricsHook,
     Nodes,
+    ProfileRequest,
     ProgressHook,
     Resources,
     Retries,
@@ -45,6 +47,8 @@ from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux starts no program with a longer argument or environment entry."""
+SETUP_S: Final = 600.0
+"""How long a measured job's setup and start may take, where it does not say how long it may run."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _TAG = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
@@ -350,6 +354,33 @@ class PlacementPart(_Part):
         return found if found != Constraints() else None
 
 
+class MeasurePart(_Part):
+    """Measure the command instead of running it once: how fast it is at each size, and how it bears and troubles
+    neighbours. What is found stands in the job's log and in its `job_profiled` event."""
+
+    on: Annotated[
+        Text, AfterValidator(_spelled(r"^[^/\s*?]+/[^/\s*?]+$", "PROVIDER/TYPE, for example local/local.large"))
+    ]
+    """The instance type to measure on."""
+    sizes: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Field(min_length=1, max_length=16)]
+    """At how many vCPUs; the most are taken for the whole machine."""
+    sources: Annotated[tuple[NonEmptyText, ...], Field(max_length=32)] = ()
+    """Sources of interference, by name, to measure it beside at one vCPU."""
+    seconds: Annotated[Seconds, Field(ge=5, le=3600)] = 75.0
+    """About how long it takes."""
+
+    def to_request(self) -> ProfileRequest:
+        """Return what the engine is asked for."""
+        return ProfileRequest(
+            job_id="",
+            type_column=self.on,
+            steps_vcpus=tuple(sorted(set(self.sizes), reverse=True)),
+            sources=self.sources,
+            run_s=self.seconds / 28,
+            total_s=3 * self.seconds + 30,
+        )
+
+
 class JobFile(_Part):
     """One job as people write it. Only ``name`` and ``command`` must be there."""
 
@@ -416,9 +447,15 @@ class JobFile(_Part):
     """Zones and labels of its machines, jobs it is kept apart from, how its nodes spread."""
     profiling: Literal["auto", "never"] = "auto"
     """auto: profiled if the policy says so and it is not known yet; never: not profiled."""
+    measure: MeasurePart | None = None
+    """Measure the command on a machine of its own instead of running it once."""
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:
+        if self.measure is not None and self.nodes.count > 1:
+            raise AtKey("nodes", f"must be 1 for a job that is measured, not {self.nodes.count}")
+        if self.measure is not None and self.image is not None:
+            raise AtKey("image", "goes not with measure: a program in a container image cannot be copied safely")
         if self.progress is not None and self.target.service is not None:
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:
@@ -454,7 +491,8 @@ class JobFile(_Part):
             )
         if self.env_file is not None:
             raise ConfigError("is read by `hcloud submit`; put the variables into env", where="env_file")
-        return JobSpec(user=user, **self._plain_fields(), **self._parts())
+        spec = JobSpec(user=user, **self._plain_fields(), **self._parts())
+        return spec if self.measure is None else _measured(spec, self.measure.to_request())
 
     def _plain_fields(self) -> dict[str, Any]:
         """Return what the model names and holds in the same way."""
@@ -490,6 +528,19 @@ class JobFile(_Part):
             "placement": self.placement.to_constraints(),
             "vcpus_within": need.vcpus_within,
         }
+
+
+def _measured(spec: JobSpec, request: ProfileRequest) -> JobSpec:
+    """Return the job as one that is measured: on a whole machine of that type, and not for ever."""
+    return replace(
+        spec,
+        instance_types=(request.type_column.partition("/")[2],),
+        exclusive=True,
+        interruptible=False,
+        profiling="never",
+        max_runtime_s=spec.max_runtime_s or request.total_s + SETUP_S,
+        profile=request,
+    )
 
 
 def parse_job(mapping: object, *, locate: Callable[[KeyPath], str] = key_path, now: float | None = None) -> JobFile:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hcloud.apply.learning import Reached, record_findings, record_reached
+from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
@@ -42,6 +42,8 @@ from hcloud.provider import (
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Change = Callable[[Transaction], object]
+FEED_EVERY_S = 600.0
+"""How long a window is in which a running service is compared with what was expected of it."""
 RATE_WEIGHT = 0.1
 """How much of the mean rate of requests a new sample replaces."""
 Owner = tuple[Job, Allocation]
@@ -94,6 +96,7 @@ class Observer:
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampled_at: dict[str, float] = field(default_factory=dict)
     _reached: dict[str, Reached] = field(default_factory=dict)
+    _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
 
     def observe(self, sample_every_s: float, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
@@ -256,9 +259,11 @@ class Observer:
         if report.sample is not None and self._sample_due(report, sample_every_s):
             self._note_reached(report.id, report.sample)
             yield _sample(job, allocation.rank, instance_id, report.sample)
+            yield from self._window(report.id, job, host, report.sample)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             ended[report.id] = instance_id
             self._sampled_at.pop(report.id, None)
+            self._windows.pop(report.id, None)
             reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
             yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
 
@@ -272,6 +277,19 @@ class Observer:
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
             requests_per_s=rate if rate is not None else before.requests_per_s,
         )
+
+    def _window(self, unit: str, job: Job, host: Host, sample: UnitSample) -> Iterator[Change]:
+        """Feed back what a service served in each window while it runs: a long one would teach nothing till its end."""
+        alone_on_it = job.attempt is not None and len(job.attempt.allocations) == 1
+        if sample.requests_per_s is None or not job.application or not alone_on_it:
+            return
+        began_at, rates = self._windows.setdefault(unit, (sample.at, []))
+        rates.append(sample.requests_per_s)
+        if sample.at < began_at + FEED_EVERY_S:
+            return
+        self._windows[unit] = (sample.at, [])
+        served, believed, job_id = sum(rates) / len(rates), self.believed.get(job.application), job.id
+        yield lambda txn: record_window(txn, txn.job(job_id), host.instance, served, believed, alone=host.alone)
 
     def _unowned(self, report: UnitReport, worker: WorkerReport, ended: dict[str, str]) -> Iterator[Change]:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""

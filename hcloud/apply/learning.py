@@ -8,6 +8,7 @@ from hcloud.apply.records import run_time_s
 from hcloud.classifier.applications import (
     WHOLE_JOBS,
     alike,
+    comparable,
     feed,
     identify,
     learn,
@@ -27,9 +28,15 @@ LEAST_RUN_S = 1.0
 
 # ------------------------------------------------------------------------------------------------------------ profiling
 def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
-    """Record what one profiling run found, good for something or not, with a JOB_PROFILED event of the job profiled."""
+    """Record what one profiling run found, good for something or not, with a JOB_PROFILED event of the job profiled.
+
+    A run that profiles nobody (``measure`` in a job file) teaches nothing of jobs: its event has all there is.
+    """
     request = run.spec.profile
     assert request is not None
+    if not request.job_id:
+        _tell(txn, run, run, findings, "", _what_was_measured(findings))
+        return
     job = txn.job(request.job_id)
     identity = identify(job.spec)
     rows = txn.applications(identity.program)
@@ -41,18 +48,26 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
     else:
         known = txn.put_application(learn(own, identity, request, findings, run.id, txn.now))
         text = "behaves otherwise than its program is known to" if request.look else _what_was_measured(findings)
+        if own is not None and not comparable(own, findings):
+            text += f"; numbers by {own.measure} are not comparable to that, and not kept together with it"
+    _tell(txn, job, run, findings, known.name, text)
+
+
+def _tell(txn: Transaction, job: Job, run: Job, findings: Findings, application: str, text: str) -> None:
     notes = ", ".join(findings.notes)
     txn.emit(
         EventKind.JOB_PROFILED,
         job_id=job.id,
         user=job.spec.user,
-        application=known.name,
+        application=application,
         runs=[run.id],
         measure=None if findings.measure is None else findings.measure.value,
         readings=[
             f"{each.question}:{each.column}:{each.value:.6g}:{each.low:.6g}:{each.high:.6g}:{each.runs}"
             for each in findings.readings
         ],
+        use=[float(f"{each:.4g}") for each in findings.use],
+        duration_s=round(findings.duration_s, 3),
         notes=list(findings.notes),
         text=f"{run.id} ({run.spec.name.rpartition(':')[2]}, {findings.duration_s:.1f} s): {text}"
         + (f"; {notes}" if notes else ""),
@@ -95,6 +110,20 @@ def record_reached(
     if measured is not None and believed is not None:
         row = _compare(txn, job, instance, row, measured, believed, alone)
     txn.put_application(row)
+
+
+def record_window(
+    txn: Transaction, job: Job, instance: Instance, requests_per_s: float, believed: Classification | None, *,
+    alone: bool,
+) -> None:  # fmt: skip
+    """Record what a running service of a known application served on average in one window, beside what was expected.
+
+    Only a row whose performance is requests can be compared with that.
+    """
+    row = txn.application(row_name(job.application)) if job.application else None
+    if row is None or believed is None or row.measure is not Measure.REQUESTS or requests_per_s <= 0:
+        return
+    txn.put_application(_compare(txn, job, instance, row, requests_per_s, believed, alone))
 
 
 def _performance(row: Application, reached: Reached, run_s: float, whole: bool) -> float | None:

@@ -196,10 +196,14 @@ def learn(
 ) -> Application:
     """Return the application with what a profiling run of it found; a cell measured again replaces the earlier one.
 
-    A run of another measure than before starts the row afresh: its cells are not comparable.
+    Runs of different measures are not comparable, so they never stand in one row: a base run (several sizes, or
+    neighbours) or a look starts the row afresh; what any other run found that way is left out.
     """
     row = row or Application(name=identity.name, program=identity.program)
-    if None not in (row.measure, findings.measure) and row.measure is not findings.measure:
+    base = not request.look and bool(request.sources or len(request.steps_vcpus) > 1)
+    if not comparable(row, findings):
+        if not base and not request.look:
+            return replace(row, runs=(*row.runs, run)[-MOST_RUNS:])
         row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=())
     cells = {question: dict(columns) for question, columns in row.cells.items()}
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
@@ -207,7 +211,6 @@ def learn(
         if _usable(reading.question, reading.value):
             cells.setdefault(reading.question, {})[reading.column] = reading.value
             spreads.setdefault(reading.question, {})[reading.column] = _spread(reading)
-    base = not request.look and bool(request.sources or len(request.steps_vcpus) > 1)
     measured = bool(findings.readings)
     return replace(
         row,
@@ -224,6 +227,11 @@ def learn(
         runs=(*row.runs, run)[-MOST_RUNS:],
         missed=() if base and measured else row.missed,
     )  # fmt: skip
+
+
+def comparable(row: Application | None, findings: Findings) -> bool:
+    """Return whether numbers of a run mean the same as those of a row: performance was taken from the same thing."""
+    return row is None or None in (row.measure, findings.measure) or row.measure is findings.measure
 
 
 def _spread(reading: Reading) -> float:

@@ -26,7 +26,14 @@ from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, rec
               help="Write one file per program there.")  # fmt: skip
 @click.option("--recipes", "folder", type=click.Path(path_type=Path, file_okay=False), help="Read recipes from there.")
 @click.option("--provider", default="local", show_default=True, help="Whose machine this is.")
-@click.option("--type", "whole_type", help="Which instance type this machine is; else slices as the local provider's.")
+@click.option("--type", "types", multiple=True, metavar="TYPE",
+              help="Which type this machine is (else local slices); with --on: on which to measure.")  # fmt: skip
+@click.option(
+    "--on", "elsewhere", metavar="PROVIDER", help="Not here: by jobs of the daemon, on this provider's machines."
+)
+@click.option("--at-once", type=click.IntRange(min=1, max=1000), default=1, show_default=True,
+              help="With --on: so many jobs at one time, each on a machine of its own.")  # fmt: skip
+@click.option("--again", is_flag=True, help="With --on: measure anew what the daemon's jobs have found already.")
 @click.option("--seconds", type=click.FloatRange(min=5), default=75.0, show_default=True, help="Per program, about.")
 @click.option("--resume", is_flag=True, help="Leave out programs that have a file already.")
 def bootstrap(
@@ -34,7 +41,10 @@ def bootstrap(
     out: Path,
     folder: Path | None,
     provider: str,
-    whole_type: str | None,
+    types: tuple[str, ...],
+    elsewhere: str | None,
+    at_once: int,
+    again: bool,
     seconds: float,
     resume: bool,
 ) -> None:
@@ -43,14 +53,21 @@ def bootstrap(
     Each program is measured at several sizes, and at one vCPU beside every source of interference, both ways. Its file
     is written when it is finished: after a kill, --resume goes on with the others. To measure an instance type of a
     cloud, run this on such a machine with --provider and --type, and `hcloud profile import` the files at home.
+
+    Or let the daemon do it: with --on, each program is measured by jobs on machines of that provider, one per --type
+    (the first in full, on the others only how fast it is), within the policy's budgets. What jobs have found is not
+    measured again, and a command that is started anew finds the jobs of the one before.
     """
-    _refuse_unknown(provider, whole_type)
     recipes = load_recipes(folder or shipped.path("profiles") / "recipes")
     chosen = {name: recipe_named(recipes, name) for name in (names or recipes)}
     if resume:
         chosen = {name: recipe for name, recipe in chosen.items() if not _finished(out, name)}
+    if elsewhere is not None:
+        _report(_through_daemon(chosen, elsewhere, types, out, seconds, at_once=at_once, again=again), len(chosen))
+        return
+    _refuse_unknown(provider, types, again=again, at_once=at_once)
     _refuse_missing(chosen)
-    _report(_measured(chosen, plan_for(provider, whole_type, seconds), out), len(chosen))
+    _report(_measured(chosen, plan_for(provider, types[0] if types else None, seconds), out), len(chosen))
 
 
 def load_recipes(folder: Path) -> Mapping[str, Recipe]:
@@ -72,11 +89,35 @@ def load_recipes(folder: Path) -> Mapping[str, Recipe]:
     return found
 
 
-def _refuse_unknown(provider: str, whole_type: str | None) -> None:
+def _through_daemon(
+    recipes: Mapping[str, Recipe],
+    provider: str,
+    types: Sequence[str],
+    out: Path,
+    seconds: float,
+    *,
+    at_once: int,
+    again: bool,
+) -> Iterable[tuple[str, Profile | HCloudError]]:
+    from hcloud.cli.client import Client
+    from hcloud.cli.references import measured_elsewhere, parts_on
+
+    client = Client()
+    parts = parts_on(client, provider, types)
+    found = measured_elsewhere(client, recipes, parts, seconds=seconds, at_once=at_once, again=again)
+    for name, result in found:
+        if isinstance(result, Profile):
+            write_profile(out, result)
+        yield name, result
+
+
+def _refuse_unknown(provider: str, types: Sequence[str], *, again: bool, at_once: int) -> None:
+    if len(types) > 1 or again or at_once != 1:
+        raise BadInput("several --type, --again and --at-once go with --on PROVIDER; this machine is of one type")
     known = sorted({point.name for point in entry_points(group="hcloud.providers")})
     if provider not in known:
         raise BadInput(f"there is no provider {provider!r}; there are {', '.join(known)}")
-    if provider != "local" and whole_type is None:
+    if provider != "local" and not types:
         raise BadInput(f"--provider {provider} goes with --type, the instance type that this machine is")
 
 

@@ -43,6 +43,7 @@ def worker(bootstrap: Path, end: bool) -> None:
 
 def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable[[Findings], None]) -> Findings:
     """Measure what a unit would run: the bridge between the engine and the profiler, which do not know each other."""
+    from hcloud.profiler.bootstrap import measure_reference
     from hcloud.profiler.measure import Subject, measure
 
     assert spec.profile is not None
@@ -61,4 +62,4 @@ def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable
         stateful=spec.profile.warm_up_s > 0,
         warm_up_s=spec.profile.warm_up_s,
     )
-    return measure(spec.profile, subject, host, told=tell)
+    return (measure if spec.profile.job_id else measure_reference)(spec.profile, subject, host, told=tell)

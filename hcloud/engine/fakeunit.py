@@ -94,7 +94,7 @@ class Life:
         if self.findings is None:
             return None
         share = (record.ended_at - record.started_at) / max(self.work.duration_s, 1e-9)
-        return found_by(self.findings, 1.0 if share >= 1 - 1e-9 else share, record.detail)
+        return found_by(self.findings, 1.0 if share >= 1 - 1e-6 else share, record.detail)
 
     def ended(self, now: float) -> bool:
         """Whether it has ended."""

@@ -86,7 +86,7 @@ def _urgency(job: Job) -> tuple[int, float, int]:
 def _open_desk(draft: Draft, submitted: Sequence[Job]) -> _Desk:
     desk = _Desk(draft)
     for job in draft.jobs:
-        if job.spec.profile is not None and job.cancelled_by is None:
+        if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
             desk.runs.setdefault(job.spec.profile.job_id, []).append(job)
     desk.programs = {identify(job.spec).program for job in submitted if job.id in desk.runs}
     return desk

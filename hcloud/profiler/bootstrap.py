@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Protocol
 from hcloud import __version__
 from hcloud.classifier.profiles import SOURCES as COLUMNS
 from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
-from hcloud.errors import Unmeasurable
-from hcloud.known import Measure, Reading
-from hcloud.model import ProgressHook
+from hcloud.errors import NotFound, Unmeasurable
+from hcloud.known import Findings, Measure, Reading
+from hcloud.model import ProfileRequest, ProgressHook
 from hcloud.profiler import loop
 from hcloud.profiler.host import Host
 from hcloud.profiler.measure import Bench, Rate, Subject
@@ -59,6 +59,11 @@ class Plan:
     seconds: float
 
     @property
+    def beside_vcpus(self) -> float:
+        """The size at which interference is measured, or all there is of a machine that is smaller."""
+        return min(BESIDE_VCPUS, max(self.types.values(), default=BESIDE_VCPUS))
+
+    @property
     def questions(self) -> int:
         """How many answers a program needs: sizes, tolerated and caused."""
         return len(self.sizes) + 2 * len(self.sources)
@@ -66,8 +71,8 @@ class Plan:
     @property
     def sizes(self) -> tuple[float, ...]:
         """All amounts of vCPUs, the largest first; that at which interference is measured last, as it stays at work."""
-        wanted = {*self.steps, *self.types.values(), BESIDE_VCPUS}
-        return tuple(sorted(wanted, key=lambda vcpus: (vcpus == BESIDE_VCPUS, -vcpus)))
+        wanted = {*self.steps, *self.types.values()} | ({self.beside_vcpus} if self.sources else set())
+        return tuple(sorted(wanted, key=lambda vcpus: (vcpus == self.beside_vcpus, -vcpus)))
 
     def rate_s(self, vcpus: float) -> float:
         """Return the seconds for performance at one size."""
@@ -144,7 +149,8 @@ def measure_recipe(
         bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
     ):
         rates = _rates(bench, plan, advance)
-        readings = [*_performance(plan, rates), *_interference(bench, plan, advance)]
+        _refuse_other_measures(rates)
+        readings = [*_performance(plan, rates, TOTAL), *_interference(bench, plan, advance)]
         notes = tuple(bench.notes)
     return Profile(
         profile=name,
@@ -164,6 +170,64 @@ def measure_recipe(
     )
 
 
+def measure_reference(
+    request: ProfileRequest,
+    subject: Subject,
+    host: Host,
+    *,
+    told: Callable[[Findings], None] = lambda _: None,
+    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
+) -> Findings:
+    """Do on an instance what ``measure_recipe`` does here; ``told`` gets all that is known before each question.
+
+    The largest size is taken for the whole machine. Never raises for what the subject does or this machine lacks: the
+    findings have the readings that could be had, and notes in whole sentences.
+    """
+    plan, unknown = _plan_of(request)
+    began, rates, readings, missed = time.monotonic(), dict[float, Rate](), list[Reading](), list(unknown)
+    with bench_for(subject, host, run_s=plan.seconds * LOOK_SHARE, deadline_s=request.total_s) as bench:
+
+        def so_far() -> Findings:
+            whole = rates.get(max(request.steps_vcpus))
+            return Findings(
+                measure=whole.measure if whole is not None else None,
+                readings=tuple(readings),
+                use=whole.use if whole is not None else (),
+                duration_s=time.monotonic() - began,
+                notes=(*bench.notes, *missed),
+            )
+
+        try:
+            rates |= _rates(bench, plan, lambda _: told(so_far()))
+            readings += _performance(plan, rates)
+            for reading in _interference(bench, plan, lambda _: told(so_far())):
+                readings.append(reading)
+        except Unmeasurable as error:
+            missed.append(str(error))
+        except OSError as error:
+            missed.append(f"this machine failed: {error}")
+        return so_far()
+
+
+def _plan_of(request: ProfileRequest) -> tuple[Plan, list[str]]:
+    """Return what a reference job asks for, and sentences about what nobody knows how to measure."""
+    sources, unknown = list[Source](), list[str]()
+    for name in request.sources:
+        try:
+            sources.append(source_named(name))
+        except NotFound as error:
+            unknown.append(str(error))
+    provider, _, kind = request.type_column.partition("/")
+    plan = Plan(
+        provider=provider,
+        types={kind: max(request.steps_vcpus)},
+        steps=request.steps_vcpus,
+        sources=tuple(sources),
+        seconds=(request.total_s - SPARE_S) / 3,
+    )
+    return plan, unknown
+
+
 def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
     """Return a recipe as the profiler runs it, its work directory prepared."""
     return Subject(
@@ -181,14 +245,17 @@ def _rates(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> dict[f
     for vcpus in plan.sizes:
         advance(f"{vcpus:g} vCPU")
         bench.look(vcpus)
-        rate = bench.rate(vcpus, within_s=plan.rate_s(vcpus))
-        if rate.measure is not Measure.PROGRESS:
-            raise Unmeasurable(f"its loop told of too little progress at {vcpus:g} vCPU")
-        found[vcpus] = rate
+        found[vcpus] = bench.rate(vcpus, within_s=plan.rate_s(vcpus))
     return found
 
 
-def _performance(plan: Plan, rates: Mapping[float, Rate]) -> list[Reading]:
+def _refuse_other_measures(rates: Mapping[float, Rate]) -> None:
+    for vcpus, rate in rates.items():
+        if rate.measure is not Measure.PROGRESS:
+            raise Unmeasurable(f"its loop told of too little progress at {vcpus:g} vCPU")
+
+
+def _performance(plan: Plan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
     """Return the cells of types and steps. A slice is an amount of this machine, so one measurement serves both."""
     columns = [("type", f"{plan.provider}/{kind}", vcpus) for kind, vcpus in plan.types.items()]
     columns += [("step", f"{vcpus:g} vCPU", vcpus) for vcpus in plan.steps]
@@ -196,26 +263,24 @@ def _performance(plan: Plan, rates: Mapping[float, Rate]) -> list[Reading]:
         Reading(
             question=question,
             column=column,
-            value=rates[vcpus].value * TOTAL,
-            low=rates[vcpus].low * TOTAL,
-            high=rates[vcpus].high * TOTAL,
+            value=rates[vcpus].value * total,
+            low=rates[vcpus].low * total,
+            high=rates[vcpus].high * total,
             runs=rates[vcpus].runs,
         )
         for question, column, vcpus in columns
     ]
 
 
-def _interference(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> list[Reading]:
+def _interference(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> Iterator[Reading]:
     """Measure every source both ways; what cannot be had is noted and left out."""
-    found = []
     for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):
         for source in plan.sources:
             advance(f"{word} {source.name}")
             try:
-                found.append(_within_scale(ask(source, BESIDE_VCPUS, within_s=plan.source_s)))
+                yield _within_scale(ask(source, plan.beside_vcpus, within_s=plan.source_s))
             except Unmeasurable as error:
                 bench.note(f"{word} {source.name} was not measured: {error}")
-    return found
 
 
 def _within_scale(reading: Reading) -> Reading:

@@ -146,9 +146,7 @@ def prepared(recipe: Recipe) -> Iterator[Path]:
     Raises UnitRefused where a line of ``prepare`` fails; the sentence ends with what it wrote.
     """
     with scratch("recipe") as folder:
-        for file, content in recipe.files.items():
-            (folder / file).write_bytes(content_of(content))
-        shutil.copyfile(loop.__file__, folder / "loop.py")
+        write_inputs(recipe, folder)
         own = os.geteuid() == 0
         for path in (folder, *folder.iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -157,6 +155,13 @@ def prepared(recipe: Recipe) -> Iterator[Path]:
         for line in recipe.prepare:
             _run(line, folder, own)
         yield folder
+
+
+def write_inputs(recipe: Recipe, folder: Path) -> None:
+    """Write what a recipe works on into a directory; its ``prepare`` lines are still to be run there."""
+    for file, content in recipe.files.items():
+        (folder / file).write_bytes(content_of(content))
+    shutil.copyfile(loop.__file__, folder / "loop.py")
 
 
 def _run(line: str, folder: Path, own: bool) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hcloud.classifier.applications import identify
 from hcloud.engine.fake import StartFault
-from hcloud.model import BatchTarget, EventKind, Job, JobSpec, JobState, Nodes, ProgressHook
+from hcloud.known import Measure
+from hcloud.model import (
+    BatchTarget,
+    EventKind,
+    Job,
+    JobSpec,
+    JobState,
+    MetricsHook,
+    Nodes,
+    ProgressHook,
+    ServiceTarget,
+)
 from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
 
@@ -229,3 +241,23 @@ def test_preview_says_nothing_of_profiling_where_there_is_none(tmp_path: Path) -
     site = open_site(tmp_path, enabled=False)
     site.cycle()
     assert knowing(site, "sleep", "30") is None
+
+
+def test_service_teaches_while_it_runs_and_drift_is_seen_before_it_ends(site: Deployment) -> None:
+    """It serves what one CPU of the slowest machine would do at 100 requests/s, and comes to serve a fifth of it."""
+    hook = MetricsHook(probe=("./ask",))
+    (job,) = site.submit("./serve", target=ServiceTarget(requests_per_s=5.0, latency_ms=100.0), metrics=hook)
+    site.until(lambda: site.scene.store.job(job.id).state is JobState.RUNNING, cycles=250)
+    name = site.scene.store.job(job.id).application
+    with site.scene.store.transaction(site.now) as txn:  # once it was faster than it is now
+        row = txn.application(name)
+        assert row is not None and row.measure is Measure.REQUESTS
+        cells = {q: {c: v * (5 if q in ("type", "step", "nodes") else 1) for c, v in columns.items()}
+                 for q, columns in row.cells.items()}  # fmt: skip
+        txn.put_application(replace(row, cells=cells))
+    site.until(lambda: site.scene.store.live().applications[name].missed, cycles=250, step_s=10.0)
+    assert site.scene.store.job(job.id).state is JobState.RUNNING
+    (told, *_) = [each.fields for each in site.events(EventKind.PREDICTION) if each.job_id == job.id]
+    assert (told["question"], told["measure"]) == ("run", "requests")
+    assert float(str(told["predicted"])) > 2 * float(str(told["measured"]))
+    assert site.scene.store.live().applications[name].missed[-1] is True

@@ -172,6 +172,17 @@ def test_other_measure_starts_the_row_afresh() -> None:
     assert row.measure is Measure.CPU
 
 
+def test_numbers_of_different_kinds_are_never_in_one_row_whichever_comes_first() -> None:
+    other = ProfileRequest(job_id="job-1", type_column="mock/big", steps_vcpus=(2.0,))
+    on_big = (Reading(question="type", column="mock/big", value=0.9, low=0.8, high=1.0),)
+    strange = findings(measure=Measure.CPU, readings=on_big)
+    after = learn(known(), identify(spec()), other, strange, "job-3", 9.0)
+    assert (after.measure, after.cells, after.runs) == (Measure.PROGRESS, known().cells, ("job-2", "job-3"))
+    first = learn(None, identify(spec()), other, strange, "job-3", 9.0)
+    both = learn(first, identify(spec()), BASE, findings(), "job-2", 9.5)
+    assert (both.measure, both.cells, both.profiled_at) == (Measure.PROGRESS, known().cells, 9.5)
+
+
 def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
     better = feed(row, "mock/small", 12.0, expected, alone=False)
