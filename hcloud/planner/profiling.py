@@ -7,7 +7,7 @@ of the time to the deadline, a price and a number of jobs at one time, and who h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -281,7 +281,7 @@ def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Off
     if not offers:
         text = "no machine to profile it on can be had"
         return Reason(code="profiling_no_offer", text=text)
-    if _idle_machine(draft, offers[0]):
+    if (offers[0].provider, offers[0].instance_type.name) in _idle_types(draft):
         return None
     refusal = draft.ledger.refusal(offers[0], {job.spec.user: 1.0})
     if refusal is None:
@@ -291,14 +291,13 @@ def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Off
     )
 
 
-def _idle_machine(draft: Draft, offer: Offer) -> bool:
-    """Whether a machine of that type stands idle."""
-    return any(
-        each.state is InstanceState.READY
-        and each.offer.instance_type.name == offer.instance_type.name
-        and not draft.fleet.holdings[at]
+def _idle_types(draft: Draft) -> Set[tuple[str, str]]:
+    """Return provider and type of every machine that stands idle."""
+    return {
+        (each.offer.provider, each.offer.instance_type.name)
         for at, each in enumerate(draft.fleet.instances)
-    )
+        if each.state is InstanceState.READY and not draft.fleet.holdings[at]
+    }
 
 
 def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
@@ -315,11 +314,11 @@ def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
 
 def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
-    patterns = replace(job.spec, instance_types=desk.policy.instance_types)
+    patterns, idle = replace(job.spec, instance_types=desk.policy.instance_types), _idle_types(draft)
     for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         name = offer.instance_type.name
         suits = job.spec.may_use(offer) and patterns.may_run_on(name) and offer.market is not Market.SPOT
-        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer):
+        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer, idle):
             cheapest.setdefault((offer.provider, name), offer)
     found, needed = list(cheapest.values()), job.spec.resources.vcpus + NEIGHBOUR_VCPUS
     roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
@@ -327,14 +326,16 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     return first + [each for each in found if each not in first][:1]
 
 
-def _can_be_had(draft: Draft, offer: Offer) -> bool:
-    caps = draft.policy.caps
-    dear = caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h
-    none_allowed = caps.max_instances_per_type.get(offer.instance_type.name) == 0
+def _can_be_had(draft: Draft, offer: Offer, idle: Set[tuple[str, str]]) -> bool:
+    """Whether a machine of that offer may be rented, or stands idle (all that are reserved may be up already)."""
+    policy, name = draft.policy, offer.instance_type.name
+    dear = policy.caps.max_price_usd_per_h is not None and offer.price_usd_per_h > policy.caps.max_price_usd_per_h
+    never_rented = policy.provisioning.strategy == "sr" and offer.market is not Market.RESERVED
+    refused = never_rented or dear or policy.caps.max_instances_per_type.get(name) == 0
+    if refused or policy.allow.refusal(offer) is not None:
+        return False
     backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
-    # Of reserved machines that are all up, those that stand idle can still be used.
-    gone = offer.available == 0 and not _idle_machine(draft, offer)
-    return not (dear or none_allowed or backed_off or gone) and draft.policy.allow.refusal(offer) is None
+    return (offer.provider, name) in idle or not (backed_off or offer.available == 0)
 
 
 def _runs(desk: _Desk, job: Job, offers: Sequence[Offer], *, look: bool) -> list[tuple[JobSpec, float]]:

@@ -11,12 +11,12 @@ from hypothesis.strategies import DrawFn
 
 from hcloud.classifier.applications import identify
 from hcloud.known import Application, Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Nodes, ProfileRequest
+from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Market, Nodes, ProfileRequest
 from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Policy, Profiling
+from hcloud.policy import Budgets, Policy, Profiling, Provisioning
 from tests.planner.apply_model import apply_ideally
-from tests.planner.scenes import NOW, decide, job, machine, of, offer, scene, spec, told
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec, told
 
 SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
 ALWAYS = Policy(profiling=Profiling(enabled="always"))
@@ -144,6 +144,15 @@ def test_what_is_not_free_is_waited_for_only_so_long() -> None:
     assert told(decide(scene(new(3)), ALWAYS), "job-3") == "profiling_no_offer"
     twins = [new(1, command=("sort", "a")), new(2, command=("sort", "b"))]
     assert told(decide(scene(*twins, SMALL), ALWAYS), "job-2") == "profiling_same_program"
+
+
+def test_machines_that_are_all_up_already_are_profiled_on_while_they_stand_idle() -> None:
+    mine = offer("mine", market=Market.RESERVED, available=0)
+    cluster = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    (action,) = of(decide(scene(new(1), mine, machine(1, of=mine), SMALL), cluster), Profile)
+    assert [run.instance_types for run in action.runs] == [("mine",)]  # what may not be rented is not waited for
+    busy = running(9, machine(1, of=mine))
+    assert told(decide(scene(new(1), busy, mine, machine(1, of=mine), SMALL), cluster), "job-1") == "profiling_no_offer"
 
 
 def test_dear_profiles_are_cut_and_then_left_out() -> None:
