@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
     "simulate": ("hcloud.cli.simulate", "simulate", "Try policies on a virtual cloud: cost, promises, waits."),
     "soak": ("hcloud.cli.soak", "soak", "Run random worlds full of faults; check every promise."),
+    "reproduce": ("hcloud.cli.reproduce", "reproduce", "Run the papers' experiments: our numbers beside theirs."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
     "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
     "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),

@@ -1,0 +1,18 @@
+"""The papers' experiments by chapter; ``hcloud reproduce`` runs them and writes the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from hcloud.simulator.reproduce import clusters, hybrid
+from hcloud.simulator.reproduce.study import Figure, Size, run_figure
+
+__all__ = ["CHAPTERS", "Figure", "Size", "run_figure"]
+
+CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
+    "hcloud": ("HCloud: hybrid provisioning", hybrid.figures),
+    "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
+    "arq": ("ARQ: admission by resource quality", clusters.arq),
+    "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
+}
+"""By name: the heading, and its figures."""

@@ -1,0 +1,231 @@
+"""HCloud's chapter (Dissertation ch. 8): reserved, on-demand and hybrid provisioning under varying load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+from hcloud.config import load_policy
+from hcloud.policy import MappingPolicy, Policy
+from hcloud.shipped import path
+from hcloud.simulator.reproduce.study import Case, Claim, Figure, Numbers
+
+STRATEGIES = ("sr", "odf", "odm", "hf", "hm")
+SCENARIOS = ("static", "low-variability", "high-variability")
+MAPPINGS = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
+COLUMNS = ("performance_pct", "p5_pct", "batch_pct", "service_pct", "cost_usd", "reserved_used_pct", "wait_p95_s")
+HIGH = "high-variability"
+
+
+def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy:
+    """Return a shipped strategy with room for a whole scenario.
+
+    Without profiles nobody is measured, jobs go where least is in use, and hybrids can only go by load (P6).
+    """
+    policy = load_policy(path("policies") / f"{name}.yaml")
+    roomy = replace(policy.caps, max_instances=20_000, max_queued_jobs=1_000_000)
+    order = replace(policy.placement, order="quasar" if profiles else "least_loaded")
+    admission = replace(policy.admission, queues="by_quality" if profiles else "one")
+    wanted = cast(MappingPolicy, mapping if profiles else "p6")
+    return replace(
+        policy,
+        caps=roomy,
+        placement=order,
+        admission=admission,
+        profiling=replace(policy.profiling, enabled="always" if profiles else "never", max_concurrent=50),
+        provisioning=replace(policy.provisioning, mapping=wanted),
+    )
+
+
+def figures() -> Iterator[Figure]:
+    """Yield the chapter's figures."""
+    yield _strategies()
+    yield _mappings()
+    yield from _sensitivities()
+
+
+# ---------------------------------------------------------------------------------------------------------- strategies
+def _label(name: str, scenario: str, profiles: bool) -> str:
+    return f"{name.upper()}, {scenario}" + ("" if profiles else ", no profiles")
+
+
+def _strategies() -> Figure:
+    cases = tuple(
+        Case(label=_label(name, scenario, profiles), experiment=scenario, policy=strategy(name, profiles=profiles))
+        for scenario in SCENARIOS
+        for profiles in (True, False)
+        for name in STRATEGIES
+    )
+    return Figure(
+        name="strategies",
+        title="Five strategies on three loads",
+        source="Dissertation figs. 8.4, 8.5, 8.10, 8.11, 8.21",
+        cases=cases,
+        columns=COLUMNS,
+        claims=tuple(_claims()),
+        drawn="performance_pct",
+    )
+
+
+Seed = Mapping[str, Numbers]
+
+
+def _high(seed: Seed, name: str, what: str, profiles: bool = True) -> float:
+    return seed[_label(name, HIGH, profiles)][what]
+
+
+def _short_of_sr(name: str, what: str) -> Callable[[Seed], float]:
+    """Return by how many percent a strategy lies below SR where load varies most."""
+    return lambda seed: 100 * (1 - _high(seed, name, what) / _high(seed, "sr", what))
+
+
+def _worth_of_profiles(name: str) -> Callable[[Seed], float]:
+    return lambda seed: _high(seed, name, "performance_pct") / _high(seed, name, "performance_pct", profiles=False)
+
+
+def _claims() -> Iterator[Claim]:
+    for name in ("hf", "hm"):
+        yield Claim(
+            text=f"{name.upper()} comes near SR's performance (high variability)",
+            published="within 8 %",
+            ours=_short_of_sr(name, "performance_pct"),
+            holds=lambda value: value <= 10,
+            unit="% below",
+        )
+        yield Claim(
+            text=f"{name.upper()} is cheaper than SR (high variability)",
+            published="46 % cheaper (both hybrids, on average)",
+            ours=_short_of_sr(name, "cost_usd"),
+            holds=lambda value: value >= 40,
+            unit="% cheaper",
+        )
+        yield Claim(
+            text=f"profiles help {name.upper()} (high variability)",
+            published="2.4 times (HF), 2.77 times (HM)",
+            ours=_worth_of_profiles(name),
+            holds=lambda value: value >= 2,
+            unit="times",
+        )
+    yield Claim(
+        text="SR performs better than OdM (high variability)",
+        published="2.2 times",
+        ours=lambda seed: _high(seed, "sr", "performance_pct") / _high(seed, "odm", "performance_pct"),
+        holds=lambda value: value >= 1.5,
+        unit="times",
+    )
+    yield Claim(
+        text="HM's reserved machines are in use (high variability)",
+        published="about 80 %",
+        ours=lambda seed: _high(seed, "hm", "reserved_used_pct"),
+        holds=lambda value: 65 <= value <= 95,
+        unit="%",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ mappings
+def _mappings() -> Figure:
+    return Figure(
+        name="mappings",
+        title="Who goes to reserved machines: P1 to P8 under HM, high variability",
+        source="Dissertation figs. 8.6, 8.7",
+        cases=tuple(
+            Case(label=mapping.upper(), experiment=HIGH, policy=strategy("hm", mapping=mapping)) for mapping in MAPPINGS
+        ),
+        columns=(*COLUMNS, "qos_kept_pct"),
+        claims=(
+            Claim(
+                text="the dynamic policy P8 performs at least as well as the best static one",
+                published="best of all",
+                ours=lambda seed: (
+                    seed["P8"]["performance_pct"] - max(seed[m.upper()]["performance_pct"] for m in MAPPINGS[:-1])
+                ),
+                holds=lambda value: value >= -2,
+                unit="points",
+            ),
+        ),
+        drawn="performance_pct",
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- sensitivities
+def _sensitivities() -> Iterator[Figure]:
+    sensitive = ("sr", "odm", "hm")
+    yield Figure(
+        name="external-load",
+        title="Load of others on shared machines, high variability",
+        source="Dissertation fig. 8.14b",
+        cases=tuple(
+            Case(
+                label=f"{name.upper()}, {load:.0%}",
+                experiment=HIGH,
+                policy=strategy(name),
+                truth={"external_load": load},
+            )
+            for name in sensitive
+            for load in (0.0, 0.25, 0.5)
+        ),
+        columns=COLUMNS,
+        claims=(
+            Claim(
+                text="others' load (none to 50 %) costs OdM more performance than HM",
+                published="OdM suffers most, HM little until 50 %",
+                ours=lambda seed: (
+                    (seed["ODM, 0%"]["performance_pct"] - seed["ODM, 50%"]["performance_pct"])
+                    - (seed["HM, 0%"]["performance_pct"] - seed["HM, 50%"]["performance_pct"])
+                ),
+                holds=lambda value: value > 0,
+                unit="points",
+            ),
+        ),
+        drawn="performance_pct",
+    )
+    yield Figure(
+        name="spin-up",
+        title="Time to start a machine, high variability",
+        source="Dissertation fig. 8.14a",
+        cases=tuple(
+            Case(
+                label=f"{name.upper()}, {boot_s:g} s",
+                experiment=HIGH,
+                policy=strategy(name),
+                cloud={"boot": {"p50_s": boot_s, "p95_s": 8 * boot_s}},
+            )
+            for name in sensitive
+            for boot_s in (2.0, 15.0, 60.0)
+        ),
+        columns=(*COLUMNS, "turnaround_pct"),
+        drawn="turnaround_pct",
+    )
+    yield Figure(
+        name="price-ratio",
+        title="On-demand price over reserved price, high variability",
+        source="Dissertation fig. 8.12",
+        cases=tuple(
+            Case(
+                label=f"{name.upper()}, {ratio:g}",
+                experiment=HIGH,
+                policy=strategy(name),
+                cloud={"reserved_price_factor": 1.0 / ratio},
+            )
+            for name in ("sr", "hm")
+            for ratio in (1.0, 2.5, 4.0)
+        ),
+        columns=("cost_usd", "committed_usd", "metered_usd", "performance_pct"),
+        claims=(
+            Claim(
+                text="the cheaper reserved machines are, the better for SR beside HM: where its price meets HM's",
+                published="at a ratio of about 3",
+                ours=_crossover,
+                holds=lambda value: 2 <= value <= 5,
+                unit="on-demand over reserved",
+            ),
+        ),
+        drawn="cost_usd",
+    )
+
+
+def _crossover(seed: Seed) -> float:
+    """Return the price ratio at which SR costs as much as HM: what is reserved costs in proportion to 1 / ratio."""
+    sr, hm = seed["SR, 1"], seed["HM, 1"]
+    return (sr["committed_usd"] - hm["committed_usd"]) / max(hm["metered_usd"] - sr["metered_usd"], 1e-9)

@@ -1,0 +1,94 @@
+"""Results as a page: our numbers beside the published ones, with pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+
+from hcloud.simulator.reproduce.study import Figure, Found, Mean, Size, judged, mean_of
+
+WIDTH, LEFT, BAR, ROW = 860, 260, 430, 22
+UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
+
+
+def markdown(chapters: Mapping[str, Sequence[tuple[Figure, Found]]], size: Size, command: str) -> str:
+    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it."""
+    lines = [
+        "# Results: the papers' experiments, run again",
+        "",
+        f"Made by `{command}`: simulations by the daemon's own controller, planner and store, of each experiment",
+        f"{size.share:g} of the jobs or load, {size.hours:g} h of HCloud's scenarios, {size.seeds} seeds. Numbers are",
+        "means over seeds with their 95 % limits. *Performance* is relative to a job alone on the best machine type,",
+        "*QoS kept* the share of jobs that lost at most 5 %. The world is ours, as the papers' machines and programs",
+        "are not to be had ([simulation](simulation.md) says where its numbers come from): shape and rough size can",
+        "agree, digits cannot.",
+    ]
+    for chapter, figures in chapters.items():
+        lines += ["", f"## {chapter}"]
+        for figure, found in figures:
+            lines += ["", *_figure(figure, found)]
+    return "\n".join(lines) + "\n"
+
+
+def _figure(figure: Figure, found: Found) -> Iterator[str]:
+    yield f"### {figure.title}"
+    yield ""
+    yield f"After {figure.source}."
+    if figure.claims:
+        yield ""
+        yield "| the paper says | published | here | |"
+        yield "|---|---|---|---|"
+        for claim in figure.claims:
+            ours, holds = judged(claim, found)
+            verdict = "holds" if holds else "**departs**"
+            yield f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
+    yield ""
+    yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"
+    yield "|---|" + "---|" * len(figure.columns)
+    for label, runs in found.items():
+        yield f"| {label} | " + " | ".join(_cell(runs, name) for name in figure.columns) + " |"
+    if figure.drawn:
+        yield ""
+        yield f"![{figure.title}](results/{figure.name}.svg)"
+
+
+def _head(name: str) -> str:
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')}, {unit}"
+    return name.replace("_", " ")
+
+
+def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
+    values = [run[name] for run in runs if name in run]
+    return mean_of(values).text() if values else "-"
+
+
+def bars_svg(figure: Figure, found: Found) -> str:
+    """Draw the figure's main number of every case as a bar, with its 95 % limits."""
+    means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
+    most = max([each.value + (each.half_width or 0.0) for each in means.values()] + [1e-9])
+    parts = [f'<text x="8" y="18">{escape(figure.title)}: {escape(_head(figure.drawn))}</text>']
+    for number, (label, each) in enumerate(means.items()):
+        parts += _bar(label, each, 30 + ROW * number, most)
+    height = 44 + ROW * len(means)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+        f'font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _mean(runs: Iterable[Mapping[str, float]], name: str) -> Mean:
+    return mean_of([run.get(name, 0.0) for run in runs])
+
+
+def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
+    width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
+    yield f'<text x="8" y="{top + 13}">{escape(label)}</text>'
+    yield f'<rect x="{LEFT}" y="{top}" width="{width:.1f}" height="{ROW - 6}" fill="#4878a8"/>'
+    middle = top + (ROW - 6) / 2
+    yield (
+        f'<line x1="{LEFT + max(0.0, width - half):.1f}" y1="{middle}" x2="{LEFT + width + half:.1f}" y2="{middle}" '
+        'stroke="black" stroke-width="1.5"/>'
+    )
+    yield f'<text x="{LEFT + width + half + 8:.1f}" y="{top + 13}">{escape(each.text())}</text>'

@@ -1,0 +1,168 @@
+"""An experiment of a paper, run again: its cases, what is read off each run, and claims judged over several seeds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+from hcloud.policy import Policy
+from hcloud.report.table import share_pct
+from hcloud.simulator.clouds import reserved_for
+from hcloud.simulator.clusters import make_experiment
+from hcloud.simulator.outcome import Outcome, outcome_of
+from hcloud.simulator.performance import kept_pct, mean, quantile
+from hcloud.simulator.run import Setting, simulated
+
+FAST_FOLDER = Path("/dev/shm")
+Numbers = Mapping[str, float]
+"""What is read off one run, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of each experiment is run: a part of its jobs or load, hours (HCloud's), and how many seeds."""
+
+    share: float = 1.0
+    hours: float = 2.0
+    seeds: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's."""
+
+    label: str
+    experiment: str
+    policy: Policy
+    truth: Mapping[str, float] = field(default_factory=dict)
+    cloud: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean over seeds and how far its 95 % limits are from it (None: there was only one seed)."""
+
+    value: float
+    half_width: float | None
+
+    def text(self) -> str:
+        """Return it as people write it."""
+        return f"{self.value:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+
+
+Found = Mapping[str, Sequence[Numbers]]
+"""What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a paper says. ``ours`` reads the same off the numbers of one seed; ``holds`` judges the mean over seeds."""
+
+    text: str
+    published: str
+    ours: Callable[[Mapping[str, Numbers]], float]
+    holds: Callable[[float], bool]
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Cases that belong together, the numbers shown of each, and what is claimed of them."""
+
+    name: str
+    title: str
+    source: str
+    cases: tuple[Case, ...]
+    columns: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+    drawn: str = ""
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean with its 95 % limits (Student's t). Raises ValueError without values."""
+    if not values:
+        raise ValueError("no values, no mean")
+    if len(values) == 1:
+        return Mean(value=values[0], half_width=None)
+    reach = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
+    return Mean(value=fmean(values), half_width=reach)
+
+
+def run_figure(figure: Figure, size: Size, processes: int, told: Callable[[str], object]) -> Found:
+    """Run every case of a figure for every seed, in so many processes; ``told`` gets each case's label as it ends."""
+    tasks = [(case, seed) for case in figure.cases for seed in range(size.seeds)]
+    found: dict[str, list[Numbers]] = {case.label: [] for case in figure.cases}
+    for (case, _), numbers in zip(tasks, _each(tasks, size, processes), strict=True):
+        found[case.label].append(numbers)
+        told(case.label)
+    return found
+
+
+def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Iterator[Numbers]:
+    cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
+    if processes <= 1:
+        yield from map(run_case, cases, seeds, [size] * len(tasks))
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(run_case, cases, seeds, [size] * len(tasks))
+
+
+def run_case(case: Case, seed: int, size: Size) -> Numbers:
+    """Simulate one case with one seed."""
+    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
+    cloud = {"keep_terminated_s": 600, **made.cloud, **case.cloud}
+    if "reserved" not in cloud:
+        cloud["reserved"] = reserved_for(case.policy, made.workload, cloud)
+    truth = replace(made.truth, **case.truth)
+    setting = Setting(workload=made.workload, policy=case.policy, cloud=cloud, seed=seed, truth=truth)
+    with tempfile.TemporaryDirectory(dir=FAST_FOLDER if FAST_FOLDER.is_dir() else None) as folder:
+        with simulated(setting, Path(folder)) as simulation:
+            commitments = simulation.commitments()
+            simulation.run()
+            outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals())
+    return numbers_of(outcome)
+
+
+def numbers_of(outcome: Outcome) -> Numbers:
+    """Return what figures show; what there is none of is left out."""
+    found = {
+        "performance_pct": _percent(mean(outcome.performance)),
+        "p5_pct": _percent(quantile(outcome.performance, 0.05)),
+        "batch_pct": _percent(mean(outcome.performance, "batch")),
+        "service_pct": _percent(mean(outcome.performance, "service")),
+        "qos_kept_pct": kept_pct(outcome.performance),
+        "target_met_pct": outcome.target_met_pct,
+        "cost_usd": outcome.cost_usd,
+        "committed_usd": outcome.committed_usd,
+        "metered_usd": outcome.metered_usd,
+        "reserved_used_pct": share_pct(outcome.committed_held_vcpu_h, outcome.committed_vcpu_h),
+        "used_pct": share_pct(outcome.held_vcpu_h, outcome.up_vcpu_h),
+        "wait_p95_s": outcome.wait_quantile_s(0.95),
+        "turnaround_pct": _percent(fmean([each.turnaround for each in outcome.performance] or [0.0])),
+        "used_once_pct": share_pct(outcome.used_once, outcome.launches),
+        "jobs": float(outcome.jobs),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else 100.0 * part
+
+
+def by_seed(found: Found) -> Iterable[Mapping[str, Numbers]]:
+    """Yield, for each seed, the numbers of every case."""
+    labels = list(found)
+    for together in zip(*found.values(), strict=True):
+        yield dict(zip(labels, together, strict=True))
+
+
+def judged(claim: Claim, found: Found) -> tuple[Mean, bool]:
+    """Return what a claim comes to here, and whether it holds."""
+    ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
+    return ours, claim.holds(ours.value)

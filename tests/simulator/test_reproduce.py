@@ -1,0 +1,69 @@
+"""The papers' experiments run again: what is read off runs, what is claimed, and the page that tells it."""
+
+import pytest
+
+from hcloud.simulator.reproduce import CHAPTERS, Size
+from hcloud.simulator.reproduce.clusters import scheduler
+from hcloud.simulator.reproduce.page import bars_svg, markdown
+from hcloud.simulator.reproduce.study import Case, Claim, Figure, judged, mean_of, run_case, run_figure
+
+SMALL = Size(share=0.06, hours=0.1, seeds=2)
+CASES = tuple(
+    Case(label=order, experiment="paragon-small-low", policy=scheduler(order)) for order in ("least_loaded", "paragon")
+)
+FIGURE = Figure(
+    name="little",
+    title="Two schedulers & few jobs",
+    source="nowhere",
+    cases=CASES,
+    columns=("qos_kept_pct", "performance_pct", "wait_p95_s"),
+    claims=(
+        Claim(text="more", published="1", ours=lambda s: s["paragon"]["jobs"], holds=lambda v: v > 1, unit="jobs"),
+        Claim(text="none", published="0", ours=lambda s: s["paragon"]["jobs"], holds=lambda v: v == 0),
+    ),
+    drawn="performance_pct",
+)
+
+
+def test_a_mean_comes_with_limits_that_one_seed_cannot_give() -> None:
+    several = mean_of([1.0, 2.0, 3.0])
+    assert several.value == 2.0
+    assert several.half_width == pytest.approx(2.484, abs=1e-3)
+    assert several.text() == "2 ±2.5"
+    assert mean_of([5.0]).text() == "5"
+    with pytest.raises(ValueError, match="no values"):
+        mean_of([])
+
+
+def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
+    told: list[str] = []
+    found = run_figure(FIGURE, SMALL, 1, told.append)
+    assert told == ["least_loaded", "least_loaded", "paragon", "paragon"]
+    assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
+    assert all(0 < run["performance_pct"] <= 110 for runs in found.values() for run in runs)
+    (yes, holds), (_, departs) = (judged(claim, found) for claim in FIGURE.claims)
+    assert (yes.half_width, holds, departs) == (pytest.approx(0.0), True, False)
+    page = markdown({"Little": [(FIGURE, found)]}, SMALL, "hcloud reproduce")
+    assert "| more | 1 | " in page
+    assert "**departs**" in page
+    assert "2 seeds" in page
+    picture = bars_svg(FIGURE, found)
+    assert "few jobs" in picture
+    assert picture.count("<rect") == 1 + len(CASES)
+    assert run_case(CASES[1], 0, SMALL) == found["paragon"][0]
+
+
+def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read() -> None:
+    figures = [figure for _, made in CHAPTERS.values() for figure in made()]
+    assert len({figure.name for figure in figures}) == len(figures)
+    for figure in figures:
+        labels = [case.label for case in figure.cases]
+        assert len(set(labels)) == len(labels) > 1
+        some = {label: dict.fromkeys(_NUMBERS, 1.0 + at) for at, label in enumerate(labels)}
+        for claim in figure.claims:
+            assert isinstance(claim.ours(some), float)
+            assert isinstance(claim.holds(claim.ours(some)), bool)
+
+
+_NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "committed_usd", "metered_usd",
+            "reserved_used_pct", "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
