@@ -149,9 +149,17 @@ def _mappings() -> Figure:
 
 
 # -------------------------------------------------------------------------------------------------------- sensitivities
+SENSITIVE = ("sr", "odm", "hm")
+
+
 def _sensitivities() -> Iterator[Figure]:
-    sensitive = ("sr", "odm", "hm")
-    yield Figure(
+    yield _external_load()
+    yield _spin_up()
+    yield _price_ratio()
+
+
+def _external_load() -> Figure:
+    return Figure(
         name="external-load",
         title="Load of others on shared machines, high variability",
         source="Dissertation fig. 8.14b",
@@ -162,7 +170,7 @@ def _sensitivities() -> Iterator[Figure]:
                 policy=strategy(name),
                 truth={"external_load": load},
             )
-            for name in sensitive
+            for name in SENSITIVE
             for load in (0.0, 0.25, 0.5)
         ),
         columns=COLUMNS,
@@ -180,7 +188,10 @@ def _sensitivities() -> Iterator[Figure]:
         ),
         drawn="performance_pct",
     )
-    yield Figure(
+
+
+def _spin_up() -> Figure:
+    return Figure(
         name="spin-up",
         title="Time to start a machine, high variability",
         source="Dissertation fig. 8.14a",
@@ -191,13 +202,16 @@ def _sensitivities() -> Iterator[Figure]:
                 policy=strategy(name),
                 cloud={"boot": {"p50_s": boot_s, "p95_s": 8 * boot_s}},
             )
-            for name in sensitive
+            for name in SENSITIVE
             for boot_s in (2.0, 15.0, 60.0)
         ),
         columns=(*COLUMNS, "turnaround_pct"),
         drawn="turnaround_pct",
     )
-    yield Figure(
+
+
+def _price_ratio() -> Figure:
+    return Figure(
         name="price-ratio",
         title="On-demand price over reserved price, high variability",
         source="Dissertation fig. 8.12",
