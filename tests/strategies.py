@@ -9,6 +9,7 @@ from hcloud.model import (
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    Correction,
     EventKind,
     FailureCause,
     Instance,
@@ -124,6 +125,14 @@ allocations = st.builds(
     exit_code=st.none() | st.integers(-64, 255),
     cause=st.none() | causes,
     detail=texts,
+    relaunch=st.integers(0, 3),
+)
+corrections = st.builds(
+    Correction,
+    at=moments,
+    step=words,
+    attempt=st.builds("job-{}.{}".format, numbers, numbers),
+    instances=st.lists(numbers.map("inst-{}".format), max_size=2).map(tuple),
 )
 attempts = st.builds(
     Attempt,
@@ -149,6 +158,7 @@ job_progress = st.fixed_dictionaries(
         "outcome": texts,
         "spent_usd": finite,
         "application": texts,
+        "corrections": st.lists(corrections, max_size=2).map(tuple),
         "profile_runs": st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
     }
 )
