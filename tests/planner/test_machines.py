@@ -193,8 +193,11 @@ def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ giving up
 def test_machine_that_never_registers_is_given_up_but_not_while_the_engine_is_away() -> None:
-    stuck = machine(1, state=InstanceState.BOOTING, launched_at=NOW - 700, ready_at=None, idle_since=None)
+    stuck = machine(
+        1, state=InstanceState.BOOTING, requested_at=NOW - 705, launched_at=NOW - 700, ready_at=None, idle_since=None
+    )
     assert of(decide(scene(stuck)), Terminate)[0].reason.code == "never_registered"
+    assert not decide(scene(replace(stuck, requested_at=NOW - 50))).actions  # the provider's clock is behind ours
     assert not decide(scene(stuck, engine_reachable=False)).actions
     assert not decide(scene(stuck, engine_reachable_since=NOW - 100)).actions
 
