@@ -4,20 +4,33 @@ import json
 
 import pytest
 
+from hcloud.simulator.reproduce import CHAPTERS
+from hcloud.simulator.reproduce.clusters import scheduler
+from hcloud.simulator.reproduce.study import Case, Figure
 from tests.cli.conftest import Shell
 
+LITTLE = Figure(
+    name="little",
+    title="One scheduler",
+    source="nowhere",
+    cases=(Case(label="LL", experiment="paragon-small-low", policy=scheduler("least_loaded")),),
+    columns=("qos_kept_pct",),
+    drawn="qos_kept_pct",
+)
 
-def test_what_was_run_with_the_same_size_is_not_run_again(lonely: Shell) -> None:
-    words = ["reproduce", "arq", "--share", "0.03", "--seeds", "1", "--processes", "1"]
+
+def test_what_was_run_with_the_same_size_is_not_run_again(lonely: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.cli.reproduce.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
+    words = ["reproduce", "quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
     out, _ = lonely.run(*words)
     assert "wrote results.md" in out
-    kept = lonely.directory / "results" / "arq.json"
+    kept = lonely.directory / "results" / "little.json"
     content = json.loads(kept.read_text())
-    content["found"]["Paragon, low"][0]["qos_kept_pct"] = 12.345
+    content["found"]["LL"][0]["qos_kept_pct"] = 12.345
     kept.write_text(json.dumps(content))
     lonely.run(*words)
     assert "12.3" in (lonely.directory / "results.md").read_text()
-    assert (lonely.directory / "results" / "arq.svg").read_text().startswith("<svg")
+    assert (lonely.directory / "results" / "little.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.contract.runner_contract import COUNTS_ON, RunnerBench, where
 
 
 def profiled(
-    bench: RunnerBench, script: str, *, run_s: float = 1.0, total_s: float = 15.0, look: bool = False, **changes: object
+    bench: RunnerBench, script: str, *, run_s: float = 1.0, total_s: float = 5.0, look: bool = False, **changes: object
 ) -> UnitSpec:
     """Start a unit that is measured, at half and a quarter of a CPU, and return it."""
     request = ProfileRequest(

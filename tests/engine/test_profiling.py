@@ -61,7 +61,7 @@ def profiled(script: str, *, sources: tuple[str, ...] = (), run_s: float = 1.0, 
         steps_vcpus=(0.5,),
         sources=sources,
         run_s=run_s,
-        total_s=600.0 if sources else 15.0,
+        total_s=600.0 if sources else 5.0,
     )
     settings = {
         "id": f"job-{next(NUMBERS)}.1.0",

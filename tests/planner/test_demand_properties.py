@@ -13,7 +13,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 PHASES = [Phase.generate]  # see test_properties
 
 
-@settings(max_examples=150, phases=PHASES, suppress_health_check=SLOW)
+@settings(max_examples=80, phases=PHASES, suppress_health_check=SLOW)
 @given(snapshots(), policies())
 def test_every_demand_is_kept(snapshot: Snapshot, policy: Policy) -> None:
     """The planner as it is keeps all of them."""

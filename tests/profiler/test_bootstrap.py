@@ -185,19 +185,17 @@ def bootstrap_command(folder: Path, *arguments: str, package: str = "coreutils")
 
 
 @needs_stress_ng
-def test_real_bootstrap_ends_with_a_profile_or_says_why_not(tmp_path: Path) -> None:
-    done = bootstrap(tmp_path)
-    assert "Traceback" not in done.stderr
-    path = tmp_path / "made/copy.yaml"
-    if done.returncode == 0:
-        (found,) = load_profiles(path)
-        assert found.provenance.command == "cat"
-        assert found.cells.step["1 vCPU"].value > 0
-        assert "copy: " in done.stdout
-        assert "1 of 1 programs measured" in done.stdout
-    else:  # other tests may leave it too little of this machine to be seen at work
-        assert "copy: not measured: " in done.stderr
-        assert not path.exists()
+def test_real_program_is_measured_at_every_size_and_beside_a_source() -> None:
+    chosen = tuple(each for each in SOURCES if each.name == "integer")
+    plan = Plan(provider="local", types={"local.medium": 1.0}, steps=(0.5, 1.0), sources=chosen, seconds=8.0)
+    try:
+        found = measure_recipe("copy", RECIPE, plan, EngineHost(), now=1.8e9)
+    except Unmeasurable:  # other tests may leave it too little of this machine to be seen at work
+        return
+    assert found.provenance.command == "cat"
+    assert found.cells.step["1 vCPU"].value > found.cells.step["0.5 vCPU"].value * 0.5
+    assert {*found.cells.tolerated, *found.cells.caused} <= {"integer"}
+    assert len(found.cells.tolerated) + sum("tolerated integer" in note for note in found.notes) == 1
 
 
 @needs_stress_ng
