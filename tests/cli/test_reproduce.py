@@ -1,9 +1,12 @@
 """``hcloud reproduce`` as people type it: no daemon, no money."""
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hcloud.cli.reproduce import reproduce
 from hcloud.simulator.reproduce import CHAPTERS
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.study import Case, Figure
@@ -19,18 +22,19 @@ LITTLE = Figure(
 )
 
 
-def test_what_was_run_with_the_same_size_is_not_run_again(lonely: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hcloud.cli.reproduce.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
-    words = ["reproduce", "quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
-    out, _ = lonely.run(*words)
-    assert "wrote results.md" in out
-    kept = lonely.directory / "results" / "little.json"
+    monkeypatch.chdir(tmp_path)
+    words = ["quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    first = CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    assert "wrote results.md" in first.output
+    kept = tmp_path / "results" / "little.json"
     content = json.loads(kept.read_text())
     content["found"]["LL"][0]["qos_kept_pct"] = 12.345
     kept.write_text(json.dumps(content))
-    lonely.run(*words)
-    assert "12.3" in (lonely.directory / "results.md").read_text()
-    assert (lonely.directory / "results" / "little.svg").read_text().startswith("<svg")
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    assert "12.3" in (tmp_path / "results.md").read_text()
+    assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
