@@ -13,7 +13,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 PHASES = [Phase.generate]
 
 
-@settings(max_examples=400, phases=PHASES, suppress_health_check=SLOW)
+@settings(max_examples=250, phases=PHASES, suppress_health_check=SLOW)
 @given(snapshots(), policies())
 def test_every_property_holds(snapshot: Snapshot, policy: Policy) -> None:
     """The planner as it is keeps all of them."""
