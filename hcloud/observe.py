@@ -48,6 +48,7 @@ RATE_WEIGHT = 0.1
 """How much of the mean rate of requests a new sample replaces."""
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
+DEFAULT_POLL_S = 2.0
 SLOW_POLL_S = 30.0
 """How often a provider is listed while none of its machines is silent or on its way up or down."""
 UNIT_MISSING_S = 60.0
@@ -92,7 +93,8 @@ class Observer:
     seen_at: dict[str, float] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     _listed_at: dict[str, float] = field(default_factory=dict)
-    _absent: dict[str, float] = field(default_factory=dict)
+    _absent: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By machine: for how long complete listings have not named it, and when the last of them was asked for."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampled_at: dict[str, float] = field(default_factory=dict)
     _reached: dict[str, Reached] = field(default_factory=dict)
@@ -133,8 +135,8 @@ class Observer:
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
         now = self.clock.now()
         ours = [i for i in self.store.live().instances if i.offer.provider == name]
-        busy = any(i.state in _ON_THE_WAY or i.id in self.silent for i in ours)
-        every_s = self.poll_s.get(name, 2.0) if busy else max(SLOW_POLL_S, self.poll_s.get(name, 2.0))
+        busy = any(i.state in _ON_THE_WAY or i.id in self.silent or i.id in self._absent for i in ours)
+        every_s = self._poll_s(name) if busy else max(SLOW_POLL_S, self._poll_s(name))
         if now < self._listed_at.get(name, -1e18) + every_s:
             return None
         self._listed_at[name] = now
@@ -147,6 +149,9 @@ class Observer:
             return None
         self._end_orphans(name, listing, lease)
         return listing
+
+    def _poll_s(self, provider: str) -> float:
+        return self.poll_s.get(provider, DEFAULT_POLL_S)
 
     def poll_soon(self, provider: str) -> None:
         """List this provider at the next observation, whenever it was listed last."""
@@ -185,18 +190,20 @@ class Observer:
                 yield _gone(instance, view, now, "absent from complete listings", preempted=False)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
-        """Absence counts only in complete listings, past the consistency delay, and never for an open launch; and only
-        where it has lasted for the consistency delay by our own clock, as the provider's may be behind it. ``asked_at``
-        is when the listing was asked for: by the time it is read it may be old.
+        """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
+        it has lasted for the consistency delay. ``asked_at`` is when the listing was asked for: by the time it is read
+        it may be old. No clock is trusted with the delay: the provider's may be behind ours, and ours may jump ahead
+        or have been another before a restart. So this process counts it itself, from listing to listing, at most the
+        usual time between two of them, and one of those more.
         """
-        if not listing.complete or instance.state is InstanceState.REQUESTED:
+        if not listing.complete or instance.state is InstanceState.REQUESTED or asked_at <= instance.requested_at:
             return False
-        settle_s = listing.consistent_after_s
-        if instance.provider_id is None:
-            settle_s += UNKNOWN_LAUNCH_S
-        if asked_at - (instance.launched_at or instance.requested_at) <= settle_s:
-            return False
-        return asked_at - self._absent.setdefault(instance.id, asked_at) > listing.consistent_after_s
+        poll_s = self._poll_s(instance.offer.provider)
+        absent_s, before = self._absent.get(instance.id, (0.0, asked_at))
+        absent_s += min(max(0.0, asked_at - before), poll_s)
+        self._absent[instance.id] = (absent_s, asked_at)
+        settle_s = listing.consistent_after_s + (UNKNOWN_LAUNCH_S if instance.provider_id is None else 0.0)
+        return absent_s >= settle_s + poll_s
 
     def _listed(self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float) -> Iterator[Change]:
         if instance.provider_id is None:

@@ -17,6 +17,8 @@ class TreeUsage:
     """Totals over living processes and those they have already collected."""
 
     cpu_s: float = 0.0
+    waited_s: float = 0.0
+    """How long its living threads were ready to run and had no CPU, in sum; 0 where the kernel does not tell."""
     memory_mib: float = 0.0
     read_mib: float = 0.0
     written_mib: float = 0.0
@@ -40,17 +42,20 @@ def descendants(root: int, depth: int = 1 << 30) -> set[int]:
 def tree_usage(pids: Iterable[int]) -> TreeUsage:
     """Sum what the processes used; those that end meanwhile count as nothing."""
     cpu_ticks = memory_pages = read = written = 0
+    waited_s = 0.0
     for pid in pids:
         fields = _stat(pid)
         if fields is None:
             continue
         cpu_ticks += sum(int(value) for value in fields[11:15])  # own and collected children's user and system time
+        waited_s += _waited_s(pid)
         memory_pages += int(fields[21])
         io = dict(line.split(": ") for line in (_read(f"/proc/{pid}/io") or "").splitlines())
         read += int(io.get("read_bytes", 0))
         written += int(io.get("write_bytes", 0))
     return TreeUsage(
         cpu_s=cpu_ticks / TICKS_PER_S,
+        waited_s=waited_s,
         memory_mib=memory_pages * PAGE_BYTES / MIB,
         read_mib=read / MIB,
         written_mib=written / MIB,
@@ -98,6 +103,16 @@ def last_progress(job: Path, name: str, total: float) -> float | None:
         return min(1.0, max(0.0, float(done) / (float(of) if of else total)))
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def _waited_s(pid: int) -> float:
+    """Second number of each thread's schedstat: nanoseconds spent on a run queue."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    told = [(_read(f"/proc/{pid}/task/{thread}/schedstat") or "").split() for thread in threads]
+    return sum(int(fields[1]) for fields in told if len(fields) > 1) / 1e9
 
 
 def _stat(pid: int) -> list[str] | None:

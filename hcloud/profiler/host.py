@@ -33,6 +33,10 @@ class TreeTotals(Protocol):
         """CPU time."""
 
     @property
+    def waited_s(self) -> float:
+        """How long its threads were ready to run and had no CPU, in sum."""
+
+    @property
     def memory_mib(self) -> float:
         """Memory held now."""
 

@@ -65,9 +65,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyUse:
-    """What a copy used so far (``cpu_s``, ``read_mib``, ``written_mib``) and holds now."""
+    """What a copy used so far (``cpu_s``, ``read_mib``, ``written_mib``), lacked (``waited_s``) and holds now."""
 
     cpu_s: float
+    waited_s: float
     memory_mib: float
     read_mib: float
     written_mib: float
@@ -220,6 +221,7 @@ class LiveCopy:
         tree = self._host.tree_usage(self.processes())
         return CopyUse(
             cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
+            waited_s=tree.waited_s,
             memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
             else tree.memory_mib,
             read_mib=tree.read_mib,

@@ -16,7 +16,7 @@ from hcloud.known import Measure
 from hcloud.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import Host, ServiceReader
-from hcloud.profiler.sandbox import Copy, LiveCopy, Outcome, live_copy
+from hcloud.profiler.sandbox import Copy, CopyUse, LiveCopy, Outcome, live_copy
 
 READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
@@ -257,7 +257,7 @@ class Stage:
                 first, last = first or seen, seen
         if first is None or last[0] <= first[0]:
             raise Unmeasurable(f"nothing of it could be seen to go on for {PATIENCE * self.window_s:.1f} s")
-        self._note_use(live, first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+        self._note_use(live, first_use, began, vcpus)
         return (last[1] - first[1]) / (last[0] - first[0])
 
     def _counted_window(self, vcpus: float) -> float:
@@ -268,14 +268,15 @@ class Stage:
             with counted(live.processes(), INSTRUCTIONS) as counter:
                 self.attend(self.window_s)
                 if self.starts == starts and (total := counter.total()) > 0:
-                    self._note_use(live, first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+                    self._note_use(live, first_use, began, vcpus)
                     return total / (time.monotonic() - began)
         raise Unmeasurable(f"no instructions of it could be counted for {PATIENCE * self.window_s:.1f} s")
 
-    def _note_use(self, live: LiveCopy, cpu_s: float, read_mib: float, written_mib: float, began: float) -> None:
+    def _note_use(self, live: LiveCopy, before: CopyUse, began: float, vcpus: float) -> None:
         now, took = live.use(), max(time.monotonic() - began, 1e-3)
-        moved = (max(0.0, now.read_mib - read_mib) / took, max(0.0, now.written_mib - written_mib) / took)
-        self.use = (max(0.0, now.cpu_s - cpu_s) / took, now.memory_mib, *moved)
+        moved = (max(0.0, now.read_mib - before.read_mib) / took, max(0.0, now.written_mib - before.written_mib) / took)
+        busy = busy_alone(now.cpu_s - before.cpu_s, now.waited_s - before.waited_s, took, vcpus)
+        self.use = (busy, now.memory_mib, *moved)
 
     def _service_window(self, vcpus: float) -> float:
         """Requests per second, or what is left of them at the latency of the first window, whichever is less.
@@ -297,7 +298,7 @@ class Stage:
                 values.append(self._service_value(reading[0], reading[1]))
         if not values:
             raise Unmeasurable("its metrics hook told of no requests served")
-        self._note_use(self.play(vcpus), first_use.cpu_s, first_use.read_mib, first_use.written_mib, began)
+        self._note_use(self.play(vcpus), first_use, began, vcpus)
         return sum(values) / len(values)
 
     def _service_value(self, requests_per_s: float, tail_ms: float | None) -> float:
@@ -306,3 +307,18 @@ class Stage:
         if tail_ms is None or self._tail_ms is None:
             return requests_per_s
         return min(requests_per_s, self._requests * self._tail_ms / tail_ms)
+
+
+def busy_alone(cpu_s: float, waited_s: float, took_s: float, vcpus: float) -> float:
+    """Return the CPUs it would have kept busy had nobody else on the machine taken them: what it got, in the time it
+    did not wait for a CPU. Never more than its ``vcpus``, never less than what it got; a part of a CPU is a limit that
+    makes it wait by itself, so there it is what it got.
+
+    Where several threads wait, each waits its part: on average ``(cpu_s + waited_s) / took_s`` of them wanted to run.
+    """
+    got = max(0.0, cpu_s) / took_s
+    waited_s = max(0.0, waited_s)
+    if got == 0 or vcpus != round(vcpus):
+        return got
+    wanting = max(1.0, (cpu_s + waited_s) / took_s)
+    return max(got, min(vcpus, cpu_s / max(took_s - waited_s / wanting, cpu_s / wanting)))
