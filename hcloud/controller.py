@@ -14,6 +14,7 @@ from hcloud.apply.orders import PAUSED
 from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
 from hcloud.classifier.library import Library
+from hcloud.classifier.pressing import SourcePrior
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
@@ -175,6 +176,7 @@ class Controller:
             reachable=self.last_seen.reachable,
             applications=self._believed(view),
             programs=self._programs_of(view.jobs) if view.applications else {},
+            source_prior=self._source_prior(view.jobs),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -192,7 +194,8 @@ class Controller:
         with self._knowing:
             programs = {**snapshot.programs, **self._programs_of(jobs)}
             believed = {**snapshot.applications, **self.book.believe(self._taken_for(jobs))}
-        return look_ahead(replace(snapshot, programs=programs, applications=believed), jobs, self.policy)
+        known = replace(snapshot, programs=programs, applications=believed, source_prior=self._source_prior(jobs))
+        return look_ahead(known, jobs, self.policy)
 
     def release(self) -> None:
         """Give the leader lease back, so that a standby need not wait for it to run out."""
@@ -273,6 +276,15 @@ class Controller:
         """Return what is known of the programs of submitted jobs."""
         submitted = (job for job in jobs if job.state is JobState.SUBMITTED and job.spec.profile is None)
         return self.book.programs({identify(job.spec).program: None for job in submitted})
+
+    def _source_prior(self, jobs: Iterable[Job]) -> SourcePrior | None:
+        """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
+        if not self.policy.profiles_jobs or self.policy.profiling.sources is not None:
+            return None
+        if not any(job.state is JobState.SUBMITTED and job.spec.profile is None for job in jobs):
+            return None
+        with self._knowing:
+            return self.book.source_prior()
 
     def _tell_surprises(self) -> None:
         """Write down how cells that profiling measured had been estimated before."""

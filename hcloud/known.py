@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal, get_args
+
+SourceName = Literal[
+    "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
+    "l2", "llc-bandwidth", "l1i", "l1d", "tlb", "integer", "floating-point", "prefetchers", "interconnect", "vector",
+]  # fmt: skip
+"""The sources of interference that the profiler makes: the fifteen of iBench and its variant of the sixth."""
+SOURCES: tuple[str, ...] = get_args(SourceName)
 
 
 # ------------------------------------------------------------------------------------------------------------- profiles

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from hcloud.known import SourceName
 from hcloud.model import Market, Offer
 from hcloud.quantity import Count, Flag, NonEmptyText, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
 from hcloud.sentences import AtKey, KeyPath, key_path, parse
@@ -414,12 +415,16 @@ class Profiling:
     """A job that has waited this long for its profiling to start, or for its end, goes on without."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
     """Types to profile on, with * and ? as wildcards. Used are the cheapest with a vCPU to spare, and another one."""
+    sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] | None = None
+    """Sources of interference to measure every job beside; []: none. null: the two that leave least to guess."""
 
     def __post_init__(self) -> None:
         _check_order("run_s", self.run_s, "total_s", self.total_s)
         for name in ("for_targets", "instance_types"):
             if getattr(self, name) == ():
                 raise AtKey(name, "is empty, so nothing would ever be profiled; write enabled: never for that")
+        if self.sources is not None and len(set(self.sources)) != len(self.sources):
+            raise AtKey("sources", "names one source twice; each must appear once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

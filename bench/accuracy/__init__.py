@@ -22,11 +22,12 @@ CAUTION = (
 def run(folder: Path = DATA) -> list[Row]:
     """Print every table for which ``folder`` has data (``lumos/``, ``c3o/``); return the figures with targets."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: small matrices lose by sharing, as do neighbours
-    from bench.accuracy import speed
+    from bench.accuracy import interference, speed
 
     print(CAUTION)
     figures = list(_lumos(folder / "lumos"))
     _report_c3o(folder / "c3o" / "runs.csv")
+    interference.report()
     return [*figures, *speed.measure()]
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from hcloud.classifier.applications import LEAST_SPREAD, is_profiled, measured_of, row_name, scale_of
 from hcloud.classifier.classify import Classifier, FittedClassifier
 from hcloud.classifier.library import Library, Question
+from hcloud.classifier.pressing import SourcePrior, source_prior
 from hcloud.classifier.rows import Scale
 from hcloud.known import Application, Classification, Estimate
 
@@ -56,6 +57,7 @@ class Book:
     _fitted_rows: dict[str, Application] = field(default_factory=dict)
     _beliefs: dict[str, tuple[int, Application, Classification]] = field(default_factory=dict)
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
+    _prior: tuple[int, SourcePrior | None] = (0, None)
 
     def follow(self, rows: Mapping[str, Application]) -> None:
         """Take in all rows as they are now; costs nothing where none has changed."""
@@ -92,6 +94,13 @@ class Book:
                 self._beliefs[row.name] = (self._fit_number, row, belief)
             found[key] = self._at_scale(key, belief, scale_of(row, key))
         return found
+
+    def source_prior(self) -> SourcePrior | None:
+        """Return how pressures go together in what is known, the same object until the estimators are fitted anew."""
+        fitted = self._fit()
+        if self._prior[0] != self._fit_number:
+            self._prior = (self._fit_number, source_prior(fitted.fitted))
+        return self._prior[1]
 
     def _at_scale(self, key: str, belief: Classification, scale: float) -> Classification:
         """Return a belief at a scale: the same object as long as both are the same."""

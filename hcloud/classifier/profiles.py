@@ -17,16 +17,11 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from hcloud.classifier.library import Library, Measured, Question
-from hcloud.known import Measure, Reading
+from hcloud.known import SOURCES, Measure, Reading
 from hcloud.quantity import NonEmptyText, Number, PositiveCount, Text, shown
 from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
 
 _STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-SOURCES = (
-    "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
-    "l2", "llc-bandwidth", "l1i", "l1d", "tlb", "integer", "floating-point", "prefetchers", "interconnect", "vector",
-)  # fmt: skip
-"""The columns of the interference questions: the sources the profiler makes, by name."""
 USE_UNITS = ("vCPUs busy", "MiB of memory", "MiB/s read", "MiB/s written")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
 FORMAT: Literal[1] = 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
+from hcloud.classifier.pressing import Pressing, choose_sources
 from hcloud.constraints import Constraints
 from hcloud.known import Application, Classification
 from hcloud.model import (
@@ -36,9 +37,8 @@ from hcloud.planner.sizing import expected
 from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
 from hcloud.policy import Profiling
 
-SOURCES = ("llc-capacity", "memory-bandwidth")
-"""The two sources of interference that are tuned: both felt from other cores, and between them they tell most of what
-the others do (iBench ch. 5; two probes per question as in Paragon §2.2)."""
+ROOM_FOR_SOURCE_MIB = 160
+"""Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
 NEIGHBOUR_VCPUS = 1.0
 """What a machine to profile on should have beside the job: for the source of interference, and for who measures."""
 FRUITLESS_RUNS = 3
@@ -249,17 +249,15 @@ def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | No
         )
     hold = _why_not_now(desk, job, identity, offers)
     if hold is None:
-        runs, cost_usd = _affordable(desk, _runs(desk, job, offers, look=look), offers)
+        pressing = Pressing(sources=(), why="") if look else _pressing(desk, job, identity, offers[0])
+        runs, cost_usd = _affordable(desk, _runs(desk, job, offers, pressing, look=look), offers)
         if not runs:
             text = f"even one run on {offer_words(offers[0])} would cost more than {usd(cost_usd)}"
             return _go_unknown(desk, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         desk.programs.add(identity.program)
         desk.runs[job.id] = []
-        draft.add(
-            Profile(
-                job_id=job.id, application=identity.name, runs=runs, reason=_starting(runs, offers, cost_usd, needs_s)
-            )
-        )
+        reason = _starting(runs, cost_usd, needs_s, pressing)
+        draft.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if desk.waited_s(job) >= policy.patience_s:
         text = f"after {seconds(desk.waited_s(job))} still {hold.text}"
@@ -338,12 +336,28 @@ def _can_be_had(draft: Draft, offer: Offer, idle: Set[tuple[str, str]]) -> bool:
     return (offer.provider, name) in idle or not (backed_off or offer.available == 0)
 
 
-def _runs(desk: _Desk, job: Job, offers: Sequence[Offer], *, look: bool) -> list[tuple[JobSpec, float]]:
+def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer) -> Pressing:
+    """Return the sources to measure a job beside on a machine, and why these."""
+    fixed, snapshot = desk.policy.sources, desk.draft.snapshot
+    if fixed is not None:
+        return Pressing(sources=fixed, why="as the policy says (profiling.sources)")
+    # A copy has no network: it tolerates any load of it and causes none, so nothing need be measured.
+    left_out = {"network-bandwidth"}
+    if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
+        left_out.add("memory-capacity")
+    rows = snapshot.programs.get(identity.program, ())
+    own = next((row for row in rows if row.name == identity.name), None)
+    return choose_sources(snapshot.source_prior, left_out=left_out, row=own)
+
+
+def _runs(
+    desk: _Desk, job: Job, offers: Sequence[Offer], pressing: Pressing, *, look: bool
+) -> list[tuple[JobSpec, float]]:
     """Return the runs to make, most telling first, each with what it may cost."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
-    runs = [_run(desk, job, first, "base", steps_vcpus=(vcpus, vcpus / 2), sources=SOURCES)]
+    runs = [_run(desk, job, first, "base", steps_vcpus=(vcpus, vcpus / 2), sources=pressing.sources)]
     if len(offers) > 1:
         runs.append(_run(desk, job, offers[1], "type", steps_vcpus=(vcpus,)))
     if job.spec.nodes.count > 1:
@@ -415,10 +429,13 @@ def _affordable(
     return tuple(taken), cost_usd
 
 
-def _starting(runs: Sequence[JobSpec], offers: Sequence[Offer], cost_usd: float, lasts_s: float) -> Reason:
+def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Pressing) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
     what = "looked at in one short run, as its program is known" if looks else f"profiled in {len(runs)} run(s)"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))
     text = f"{what} on {types}, for {usd(cost_usd)} and {seconds(lasts_s)} at most"
     numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types, "lasts_s": lasts_s}
+    if pressing.sources:
+        text += f"; beside {' and '.join(pressing.sources)}, {pressing.why}"
+        numbers["sources"] = ", ".join(pressing.sources)
     return Reason(code="profiling", text=text, numbers=numbers)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from math import inf
 
+from hcloud.classifier.pressing import SourcePrior
 from hcloud.forecast.recent import NOTHING_RECENT, Recent
 from hcloud.forecast.watch import Watched
 from hcloud.known import Application, Classification
@@ -130,6 +131,8 @@ class Snapshot:
     """What running jobs have lately been measured to do; followed by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
+    source_prior: SourcePrior | None = None
+    """How pressures go together in all that is known; None: too little is, or no job is to be profiled."""
     orders: tuple[Order, ...] = ()
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hcloud import __version__
-from hcloud.classifier.profiles import SOURCES as COLUMNS
 from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
 from hcloud.errors import NotFound, Unmeasurable
+from hcloud.known import SOURCES as COLUMNS
 from hcloud.known import Findings, Measure, Reading
 from hcloud.model import ProfileRequest, ProgressHook
 from hcloud.profiler import loop

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hcloud import __version__
-from hcloud.classifier.profiles import SOURCES, Profile, Provenance, Units, cells_of_readings
+from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
 from hcloud.errors import Unmeasurable
-from hcloud.known import Measure, Reading
+from hcloud.known import SOURCES, Measure, Reading
 from hcloud.profiler import loop
 from hcloud.profiler.bootstrap import STEPS, TOTAL
 from hcloud.profiler.recipes import Recipe

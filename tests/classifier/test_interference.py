@@ -9,8 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud.classifier.interference import CORE_SOURCES, EXCESS, Combination, kept, slowdown, turns
-from hcloud.classifier.profiles import SOURCES
-from hcloud.known import Estimate
+from hcloud.known import SOURCES, Estimate
 from hcloud.profiler.sources import SOURCES as MADE
 
 Side = Mapping[str, Estimate]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hcloud import shipped
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.library import Measured, Question
-from hcloud.classifier.profiles import SOURCES, cells_of_readings
+from hcloud.classifier.profiles import cells_of_readings
 from hcloud.config.profiles import library_profiles, load_library, load_profiles, profile_yaml, write_profile
 from hcloud.errors import BadInput, ConfigError
-from hcloud.known import Reading
+from hcloud.known import SOURCES, Reading
 from tests.engine.test_metrics_as_user import as_ordinary_user
 from tests.profiler.samples import profile
 

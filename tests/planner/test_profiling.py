@@ -4,14 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from hcloud.classifier.applications import identify
+from hcloud.classifier.pressing import SourcePrior
 from hcloud.known import Application, Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Market, Nodes, ProfileRequest
+from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Market, Nodes, ProfileRequest, Resources
 from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Policy, Profiling, Provisioning
@@ -78,6 +80,40 @@ def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
     assert all(run.exclusive and run.priority == 7 and not run.interruptible for run in action.runs)
     assert base.tags == {"team": "a", "hcloud.profile": "job-1"}
     assert not of(decide(scene(asked, SMALL)), Profile)
+
+
+def sources_for(asked: Job, *others: Any, policy: Policy = ALWAYS, **known: Any) -> tuple[tuple[str, ...], str]:
+    """The sources a job is profiled beside, and what is said of that."""
+    (action,) = of(decide(replace(scene(asked, SMALL, *others), **known), policy), Profile)
+    assert action.runs[0].profile is not None
+    return action.runs[0].profile.sources, action.reason.text
+
+
+def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
+    usual, why = sources_for(new())
+    assert usual == ("llc-capacity", "memory-bandwidth")
+    assert "; beside llc-capacity and memory-bandwidth, the usual ones, as fewer than 5 programs" in why
+    names = ("memory-capacity", "network-bandwidth", "llc-capacity", "memory-bandwidth", "storage-bandwidth")
+    alone = np.diag([0.09, 0.16, 0.0025, 0.0025, 0.04])
+    prior = SourcePrior(sources=names, covariances=(alone, alone), rows=20)
+    chosen, why = sources_for(new(), source_prior=prior)
+    assert chosen == ("memory-capacity", "storage-bandwidth")  # no copy has a network
+    assert "; beside memory-capacity and storage-bandwidth, after which the 5 that count are known to 11 points" in why
+    tight = new(resources=Resources(vcpus=1.0, memory_mib=SMALL.instance_type.capacity.memory_mib, disk_gib=1.0))
+    assert "memory-capacity" not in sources_for(tight, source_prior=prior)[0]
+    cells = {question: {"memory-capacity": 5.0} for question in ("tolerated", "caused")}
+    drifted = row_of(new(), cells=cells, missed=(True,) * 3)
+    again = sources_for(new(), source_prior=prior, programs={drifted.program: (drifted,)})[0]
+    assert again == ("memory-capacity", "storage-bandwidth")  # what was measured before the drift is doubtful again
+    surely = replace(drifted, missed=(), profiled_at=None)
+    assert "memory-capacity" not in sources_for(new(), source_prior=prior, programs={surely.program: (surely,)})[0]
+
+
+def test_policy_may_name_the_sources() -> None:
+    fixed = Policy(profiling=Profiling(enabled="always", sources=("tlb",)))
+    assert sources_for(new(), policy=fixed)[0] == ("tlb",)
+    none = Policy(profiling=Profiling(enabled="always", sources=()))
+    assert sources_for(new(), policy=none)[0] == ()
 
 
 def test_first_machine_has_room_for_a_neighbour_where_there_is_one() -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from hcloud.classifier.profiles import SOURCES, Profile, Provenance, Units, cells_of_readings
-from hcloud.known import Measure, Reading
+from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
+from hcloud.known import SOURCES, Measure, Reading
 
 
 def readings(scale: float = 1.0, shift: float = 0.0) -> Iterable[Reading]:

@@ -1,0 +1,69 @@
+"""Interference: what two sources tell of the others, every program of the shipped library left out in turn.
+
+Errors are those of all sources, those that were measured counting as known, so that methods that measure different
+ones can be compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hcloud import shipped
+from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
+from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.pressing import choose_sources, source_prior
+from hcloud.config import load_library
+from hcloud.known import SOURCES
+
+QUESTIONS = (Question.TOLERATED, Question.CAUSED)
+COUNTED = frozenset(SOURCES) - CORE_SOURCES - NOT_COUNTED
+ASKED = [source for source in SOURCES if source in COUNTED - {"network-bandwidth"}]
+Errors = Mapping[Question, Sequence[tuple[str, float]]]
+Choice = Callable[[FittedClassifier], tuple[str, ...]]
+
+
+def report() -> None:
+    """Print the mean error in points of the sources that decisions count, and of all, by how two are chosen."""
+    library = load_library([shipped.path("profiles")])
+    fitted = {name: _without(library, name) for name in library.known}
+    print(f"\ninterference: other sources from two ({len(library.known)} programs, each left out); mean error, points")
+    print(f"  {'':<44}{'tolerated':>12}{'caused':>12}{'both, all sixteen':>20}")
+    for title, choose in _choices():
+        found = [_errors(library.known[name], known, choose(known)) for name, known in fitted.items()]
+        counted = [_mean(found, question, COUNTED) for question in QUESTIONS]
+        whole = sum(_mean(found, question, frozenset(SOURCES)) for question in QUESTIONS) / len(QUESTIONS)
+        print(f"  {title:<44}{counted[0]:>12.1f}{counted[1]:>12.1f}{whole:>20.1f}")
+
+
+def _choices() -> Iterator[tuple[str, Choice]]:
+    yield "chosen (the product)", lambda known: choose_sources(source_prior(known.fitted)).sources
+    for pair in (("llc-capacity", "memory-bandwidth"), ("floating-point", "llc-capacity")):
+        yield f"always {' and '.join(pair)}", lambda _, pair=pair: pair  # type: ignore[misc]
+    rng, pairs = np.random.default_rng(0), list(itertools.combinations(ASKED, 2))
+    yield "any two that count, at random", lambda _: pairs[int(rng.integers(len(pairs)))]
+    yield "none", lambda _: ()
+
+
+def _without(library: Library, name: str) -> FittedClassifier:
+    program = library.known[name].program
+    others = {other: row for other, row in library.known.items() if other != name and row.program != program}
+    methods = {question: Classifier().methods[question] for question in QUESTIONS}
+    return Classifier(methods=methods).fit(Library(known=others))
+
+
+def _errors(truth: Measured, known: FittedClassifier, pair: Sequence[str]) -> Errors:
+    found: dict[Question, list[tuple[str, float]]] = {}
+    for question in QUESTIONS:
+        row = truth.cells.get(question, {})
+        completion = known.fitted[question].complete({source: row[source] for source in pair if source in row})
+        values = dict(zip(completion.columns, completion.values, strict=True))
+        found[question] = [(s, abs(float(values[s]) - measured)) for s, measured in row.items() if s in values]
+    return found
+
+
+def _mean(found: Sequence[Errors], question: Question, sources: frozenset[str]) -> float:
+    return float(np.mean([error for each in found for source, error in each[question] if source in sources]))
