@@ -1,6 +1,8 @@
 """Clouds with very many machines: how long listing and reconciling 10,000 take, and how many API calls a cycle makes.
 
-The fakes run in a process of their own, as clouds do; what is timed is ours and their answers over HTTP.
+The fakes run in a process of their own, as clouds do; what is timed is ours and their answers over HTTP. To be as quick
+as clouds they check no answer by the official description here (tests do), and moto renders one machine, of which
+thousands of copies are made.
 """
 
 from __future__ import annotations
@@ -77,17 +79,17 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
         logs=LogArchive(folder=home),
         poll_s={name: POLL_S},
     )
-    first = _timed(lambda: observer.observe(5.0))
+    first = _timed(fake, lambda: observer.observe(5.0))
     adopted = sum(each.provider_id is not None for each in store.live().instances)
     assert adopted == machines, f"{adopted} machines were reconciled"
     rows = []
     if machines == MANY:
         clock.advance(POLL_S)
-        again = _timed(lambda: observer.observe(5.0))
-        for what, (wall_s, cpu_s) in (("all new", first), ("all known", again)):
+        again = _timed(fake, lambda: observer.observe(5.0))
+        for what, (wall_s, cpu_s, fake_cpu_s) in (("all new", first), ("all known", again)):
             label, note = (
                 f"{name}: {MANY:,} machines, {what}, listed and reconciled",
-                f"{cpu_s:.1f} s of our own CPU time",
+                f"{cpu_s:.1f} s of our own CPU time, {fake_cpu_s:.1f} s of the fake's",
             )
             rows.append(Row(name=label, value=wall_s, unit="s", target=10.0, note=note))
     else:
@@ -99,11 +101,11 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
     return rows
 
 
-def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds it took, by the clock and of this process's CPU time."""
-    wall, cpu = time.monotonic(), time.process_time()
+def _timed(fake: Fake, act: Callable[[], object]) -> tuple[float, float, float]:
+    """Return the seconds it took by the clock, of this process's CPU time, and of the fake's."""
+    wall, cpu, theirs = time.monotonic(), time.process_time(), fake.cpu_s()
     act()
-    return time.monotonic() - wall, time.process_time() - cpu
+    return time.monotonic() - wall, time.process_time() - cpu, fake.cpu_s() - theirs
 
 
 def _calls_per_cycle(fake: Fake, provider: Provider, observer: Observer, clock: ManualClock) -> float:
@@ -148,6 +150,11 @@ class Fake:
         self._child.kill()
         self._child.join()
 
+    def cpu_s(self) -> float:
+        """Return how much CPU time the fake has used."""
+        times = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+
     def ask(self, order: int | str) -> int:
         """Make so many more machines like the first; or tell how many calls there were ("calls")."""
         self._orders.put(order)
@@ -155,8 +162,26 @@ class Fake:
         return answer
 
 
+class Crowded(FakeCompute):
+    """A fake that sorts its machines once a listing, not once a page: thousands of them take a cloud no time."""
+
+    _listed_now: list[tuple[str, Any]]
+
+    def _aggregated_instances(self, parts: Any, query: Any, body: Any) -> Any:
+        if len(self.machines) < MANY or "status" in query["filter"]:
+            return FakeCompute._aggregated_instances(self, parts, query, body)
+        if "pageToken" not in query:
+            assert query["filter"] == f'labels.hcloud-owner = "{OWNER}"'
+            self._listed_now = [(f"zones/{zone}", each) for (zone, _), each in sorted(self.machines.items())]
+        first, size = int(query.get("pageToken", 0)), int(query["maxResults"])
+        page = self._listed_now[first : first + size]
+        told = self._aggregated("compute#instanceAggregatedList", "instances", page, {"maxResults": str(size)})
+        more = {"nextPageToken": str(first + size)} if first + size < len(self._listed_now) else {}
+        return told | more
+
+
 def _serve_gce(orders: Any, answers: Any) -> None:
-    compute = FakeCompute(SystemClock(), operation_s=0.0, quota_cpus=1e6, checked=False)
+    compute = Crowded(SystemClock(), operation_s=0.0, quota_cpus=1e6, checked=False)
     answers.put(Server(compute).endpoint)
     for order in iter(orders.get, None):
         if order != "calls":

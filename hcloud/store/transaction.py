@@ -115,6 +115,8 @@ class Transaction:
         self._head_before = dict(self.head)
         self.revision: int = max(self.head["revision"] + 1, first_revision)
         self._events: list[dict[str, object]] = []
+        # Nobody else writes meanwhile, so what was read or written here is what is stored.
+        self._seen_instances: dict[int, Instance] = {}
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
@@ -226,8 +228,10 @@ class Transaction:
     def instance(self, instance_id: InstanceId) -> Instance:
         """Return the instance as it is now. Raises NotFound."""
         number = instance_number(instance_id)
-        row = self._row(instance_id, _INSTANCE, number)
-        return load_instance(number, row.revision, row.document)
+        if number not in self._seen_instances:
+            row = self._row(instance_id, _INSTANCE, number)
+            self._seen_instances[number] = load_instance(number, row.revision, row.document)
+        return self._seen_instances[number]
 
     def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
         """Give the next free id to ``build``, write the instance it returns and return that with its revision.
@@ -248,18 +252,19 @@ class Transaction:
 
     def put_instance(self, instance: Instance) -> Instance:
         """Write an instance's new state and return it with its new revision. Raises like ``put_job``."""
-        number = instance_number(instance.id)
-        row = self._row(instance.id, _INSTANCE, number)
-        check_revision(instance.id, instance.revision, row.revision)
-        if row.state != instance.state.value:
-            move_instance(load_instance(number, row.revision, row.document), instance.state)
-        if row.token != instance.token:
+        stored = self.instance(instance.id)
+        check_revision(instance.id, instance.revision, stored.revision)
+        if stored.state is not instance.state:
+            move_instance(stored, instance.state)
+        if stored.token != instance.token:
             raise InvalidTransition(
-                f"{instance.id} was launched with token {row.token}; it cannot become {instance.token}"
+                f"{instance.id} was launched with token {stored.token}; it cannot become {instance.token}"
             )
+        number = instance_number(instance.id)
         self._connection.execute(_UPDATE_INSTANCE, {"n": number} | self._instance_columns(instance))
         self.head["revision"] = self.revision
-        return replace(instance, revision=self.revision)
+        after = self._seen_instances[number] = replace(instance, revision=self.revision)
+        return after
 
     def _instance_columns(self, instance: Instance) -> dict[str, object]:
         return {

@@ -16,20 +16,19 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
-from botocore.loaders import Loader, create_loader
 from botocore.utils import parse_timestamp
 
 from hcloud.errors import ConfigError
-from providers.ec2.bulk import EVENT, drop_bulk
+from providers.ec2.bulk import EVENT, Descriptions, drop_bulk
 from providers.ec2.settings import Ec2Settings
 
 CONNECT_TIMEOUT_S = 10.0
 
 
 @cache
-def _descriptions() -> Loader:
+def _descriptions() -> Descriptions:
     """Return the descriptions of services, one for all providers of the process: EC2's alone is several megabytes."""
-    return create_loader()
+    return Descriptions()
 
 
 def _moment(text: Any) -> datetime:

@@ -11,7 +11,7 @@ from hcloud.model import InstanceType, Market
 from providers.ec2.clients import Clients
 from providers.ec2.prices import Price
 from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations
-from providers.ec2.running import Running, quota_class, quota_market, read_quotas, read_running, vcpus_used
+from providers.ec2.running import Running, quota_of, read_quotas, read_running, vcpus_used
 from providers.ec2.savings import SavingsLeft, SavingsPlan, read_savings_plans
 
 TROUBLES = (ProviderUnavailable, Throttled)
@@ -125,19 +125,19 @@ class Inventory:
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
         """Return how many machines of a type the account's quota still allows; None: no such quota is known."""
-        key = (quota_market(market), quota_class(type_name))
+        key = quota_of(type_name, market)
         limit, vcpus = self.quotas.get(key), self._vcpus().get(type_name)
         if limit is None or not vcpus:
             return None
         used = vcpus_used(self.running, self._vcpus())[key]
         for each in self._launched.values():
-            if (quota_market(each.market), quota_class(each.type_name)) == key:
+            if quota_of(each.type_name, each.market) == key:
                 used += self._vcpus().get(each.type_name, 0.0)  # type: ignore[assignment]
         return max(0, int((limit - used) // vcpus))
 
     def too_large(self, type_name: str, market: Market) -> bool:
         """Whether the whole quota would not do for one machine."""
-        limit = self.quotas.get((quota_market(market), quota_class(type_name)))
+        limit = self.quotas.get(quota_of(type_name, market))
         return limit is not None and self._vcpus().get(type_name, 0.0) > limit
 
     def _vcpus(self) -> dict[str, float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from hcloud.clock import Clock
 from hcloud.errors import LaunchRejected, ProviderError
 from hcloud.model import Offer
-from hcloud.provider import CloudInstance, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.ec2.provider import Ec2Provider
 from providers.ec2.settings import Ec2Settings
 
@@ -79,6 +80,16 @@ class Ec2Regions:
         _, troubles = self._of_all(lambda each: each.terminate(wanted[each.settings.region]))
         if troubles:
             raise next(iter(troubles.values()))
+
+    def examine(self) -> Sequence[Finding]:
+        """Look every region over; each finding names its region, and one that is in trouble hides no other."""
+        told, troubles = self._of_all(lambda each: each.examine())
+        found = [replace(each, check=f"{each.check} {region}") for region in told for each in told[region]]
+        do = "see that the region's endpoint is reached"
+        return [
+            *found,
+            *(Finding(check=f"region {name}", verdict="fail", finding=str(e), do=do) for name, e in troubles.items()),
+        ]
 
     def facts(self) -> Mapping[str, str]:
         """Say what each region says."""

@@ -69,27 +69,33 @@ QUOTAS: Mapping[str, Mapping[str, str]] = {
         "f": "L-88CF9481",
         "g": "L-3819A6DF",
         "p": "L-7212CCBC",
+        "p5": "L-C4BD4855",
         "x": "L-E3A00192",
         "inf": "L-B5D1601B",
         "trn": "L-6B0D517C",
         "dl": "L-85EED4F7",
     },
 }
-"""Service Quotas codes by market and class of types; all count vCPUs of the region."""
+"""Service Quotas codes by market and class of types; all count vCPUs of the region.
+
+Each code was compared with the tables "On-Demand Instance quotas" and "Spot Instance quotas" of Amazon's "EC2 Instance
+Types" guide (ec2-instance-quotas), which links every quota by its code.
+"""
 _OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf": "inf", "trn": "trn", "dl": "dl",
               "hpc": "hpc", "u": "u"}  # fmt: skip
 
 
-def quota_class(type_name: str) -> str:
-    """Return the class of types whose vCPUs one quota counts: ``standard`` (A, C, D, H, I, M, R, T, Z) or its own."""
-    found = re.match(r"[a-z]+", type_name)
-    letters = found[0] if found else ""
-    return _OWN_CLASS.get(letters, "standard")
+def quota_of(type_name: str, market: Market) -> tuple[str, str]:
+    """Return market and class of the quota that a type's vCPUs count against.
 
-
-def quota_market(market: Market) -> str:
-    """Return the market whose quota a machine counts against: reserved ones are on-demand machines."""
-    return "spot" if market is Market.SPOT else "on_demand"
+    Reserved machines are on-demand ones. Classes are ``standard`` (A, C, D, H, I, M, R, T, Z) or a family's own; P5 has
+    one of its own on the spot market only.
+    """
+    found = re.match(r"([a-z]+)(\d*)", type_name)
+    letters, generation = found.groups() if found else ("", "")
+    of = "spot" if market is Market.SPOT else "on_demand"
+    numbered = letters + generation
+    return of, numbered if numbered in QUOTAS[of] else _OWN_CLASS.get(letters, "standard")
 
 
 def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, str], float]:
@@ -98,14 +104,16 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
     Raises ProviderUnavailable, Throttled where they cannot be read.
     """
     found = {}
-    classes = sorted({quota_class(each) for each in type_names})
+    wanted = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
     with calling(Call.READ, "reading quotas"):
-        for market, codes in QUOTAS.items():
-            for name in (each for each in classes if each in codes):
-                answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=codes[name])
-                value = answer.get("Quota", {}).get("Value")
-                if value is not None:
-                    found[market, name] = float(value)
+        for market, kind in sorted(wanted):
+            code = QUOTAS[market].get(kind)
+            if code is None:  # machines of this class cannot be had on that market
+                continue
+            answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
+            value = answer.get("Quota", {}).get("Value")
+            if value is not None:
+                found[market, kind] = float(value)
     return found
 
 
@@ -114,5 +122,5 @@ def vcpus_used(running: Iterable[Running], vcpus_of: Mapping[str, float]) -> Cou
     used: Counter[tuple[str, str]] = Counter()
     for each in running:
         vcpus = each.vcpus or vcpus_of.get(each.type_name, 0.0)
-        used["spot" if each.spot else "on_demand", quota_class(each.type_name)] += vcpus  # type: ignore[assignment]
+        used[quota_of(each.type_name, Market.SPOT if each.spot else Market.ON_DEMAND)] += vcpus  # type: ignore[assignment]
     return used

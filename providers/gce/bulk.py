@@ -27,6 +27,15 @@ READ = frozenset(
     }
 )
 _LIST = "/aggregated/instances"
+_READ_OF_SCHEDULING = ("onHostMaintenance",)
+
+
+def _slim(machine: dict[str, Any]) -> dict[str, Any]:
+    """Return what is read of a machine."""
+    kept = {key: value for key, value in machine.items() if key in READ}
+    if "scheduling" in kept:
+        kept["scheduling"] = {key: kept["scheduling"][key] for key in _READ_OF_SCHEDULING if key in kept["scheduling"]}
+    return kept
 
 
 def drop_bulk(response: requests.Response, *_: Any, **__: Any) -> requests.Response:
@@ -39,9 +48,7 @@ def drop_bulk(response: requests.Response, *_: Any, **__: Any) -> requests.Respo
     try:
         told = json.loads(response.content)
         for scope in told.get("items", {}).values():
-            scope["instances"] = [
-                {key: value for key, value in each.items() if key in READ} for each in scope.get("instances", ())
-            ]
+            scope["instances"] = [_slim(each) for each in scope.get("instances", ())]
     except (ValueError, AttributeError, TypeError):
         return response
     response._content = json.dumps(told).encode()  # what `content` gives from now on

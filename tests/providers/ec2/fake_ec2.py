@@ -83,7 +83,7 @@ class Fault:
 
     ``kind``: a key of ERRORS; lose_request, lose_reply (the connection closes before, after it was carried out);
     late (it closes, and the launch happens some seconds later); hold (no answer until ``release``); partial (the first
-    page tells of a second one, which fails); page (a proxy's error page).
+    page tells of a second one, which fails); page (a proxy's error page). ``match``: parameters, or the ``region``.
     """
 
     action: str
@@ -237,9 +237,10 @@ class FakeEc2:
             return _send(start, self._truth(content))
         with self._lock:
             parameters = query if "Action" in query else parameters_in(content)
-            self.calls.append(Recorded(service_in(environ), action, parameters))
+            self.calls.append(Recorded(scope_of(environ)[1], action, parameters))
             self._live_on()
-            fault = self._fault(action, query, str(environ.get("HTTP_AMZ_SDK_INVOCATION_ID", "")))
+            met = {**query, "region": scope_of(environ)[0]}
+            fault = self._fault(action, met, str(environ.get("HTTP_AMZ_SDK_INVOCATION_ID", "")))
             kind = fault.kind if fault is not None else ""
             if query.get("NextToken") == LOST_PAGE:
                 kind = "unavailable"
@@ -272,6 +273,8 @@ class FakeEc2:
         return None
 
     def _answer(self, action: str, query: Mapping[str, str], environ: Environment, content: bytes) -> Reply:
+        if query.get("DryRun") == "true" and action.startswith("Describe"):  # moto would tell everything
+            return _error("412 Precondition Failed", "DryRunOperation", "Request would have succeeded.")
         own = {
             "DescribeSpotPriceHistory": self._spot_prices,
             "DescribeReservedInstances": self._reserved_instances,
@@ -515,10 +518,10 @@ def expanded(query: Mapping[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-def service_in(environ: Environment) -> str:
-    """Return the service a call was signed for."""
-    scope = re.search(r"Credential=[^/]+/\d+/[^/]+/([^/]+)/", str(environ.get("HTTP_AUTHORIZATION", "")))
-    return scope[1] if scope else ""
+def scope_of(environ: Environment) -> tuple[str, str]:
+    """Return the region and the service a call was signed for."""
+    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", str(environ.get("HTTP_AUTHORIZATION", "")))
+    return (scope[1], scope[2]) if scope else ("", "")
 
 
 def orders_in(user_data: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hcloud.errors import InsufficientCapacity, QuotaExceeded
 from hcloud.model import Market
 from providers.ec2.reservations import Coverage, Reservations, Reserved, pool_of
+from providers.ec2.running import QUOTAS, quota_of
 from providers.ec2.savings import SavingsLeft, SavingsPlan
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION
@@ -202,6 +203,24 @@ def test_narrow_plans_are_charged_before_wide_ones_and_where_they_save_most() ->
 
 
 # ------------------------------------------------------------------------------------------------------------- quotas
+@pytest.mark.parametrize(
+    ("type_name", "market", "quota"),
+    [
+        ("m5.large", Market.ON_DEMAND, ("on_demand", "standard")),
+        ("im4gn.large", Market.SPOT, ("spot", "standard")),
+        ("inf2.xlarge", Market.SPOT, ("spot", "inf")),
+        ("u-6tb1.metal", Market.RESERVED, ("on_demand", "u")),
+        ("gr6.4xlarge", Market.SPOT, ("spot", "g")),
+        ("p4d.24xlarge", Market.SPOT, ("spot", "p")),
+        ("p5.48xlarge", Market.SPOT, ("spot", "p5")),
+        ("p5.48xlarge", Market.ON_DEMAND, ("on_demand", "p")),
+    ],
+)
+def test_each_type_counts_against_its_own_quota(type_name: str, market: Market, quota: tuple[str, str]) -> None:
+    assert quota_of(type_name, market) == quota
+    assert quota[1] in QUOTAS[quota[0]]
+
+
 def test_what_the_quota_still_allows_is_counted_with_machines_of_others_and_by_market(bench: Ec2Bench) -> None:
     bench.fake.quota_vcpus = 6
     found = offered(bench, spot_prices_every_s=300)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import ManualClock
+from hcloud.clock import ManualClock, SystemClock
 from hcloud.errors import ConfigError, LaunchRejected, ProviderUnavailable
 from hcloud.model import Market
-from hcloud.provider import CloudState
+from hcloud.provider import CloudState, Examinable
 from providers.ec2 import factory
 from providers.ec2.regions import Ec2Regions
 from providers.ec2.settings import parse_regions
@@ -85,6 +85,23 @@ def test_launch_elsewhere_is_refused(bench: Ec2Bench) -> None:
     offer = replace(provider.offers()[0], region="ap-south-1")
     with pytest.raises(LaunchRejected, match="it uses us-east-1, eu-west-1"):
         provider.launch(bench.order(offer))
+
+
+def test_looking_over_tells_of_every_region_and_one_in_trouble_hides_no_other(bench: Ec2Bench) -> None:
+    bench.manual.advance(SystemClock().now() - bench.manual.now())
+    provider = regional(bench)
+    assert isinstance(provider, Examinable)
+    right = provider.examine()
+    assert {each.verdict for each in right} == {"ok"}
+    parts = ("credentials", "clock", "permissions", "image", "region", "quota")
+    assert {f"{part} {region}" for part in parts for region in (REGION, ELSEWHERE)} == {each.check for each in right}
+    bench.fake.arm("RunInstances", "forbidden", times=9, region=ELSEWHERE)
+    bench.fake.arm("GetCallerIdentity", "expired", region=REGION)
+    found = {each.check: each for each in provider.examine()}
+    assert (found[f"credentials {REGION}"].verdict, found[f"credentials {ELSEWHERE}"].verdict) == ("fail", "ok")
+    assert found[f"permission {ELSEWHERE}"].finding == "ec2:RunInstances is not allowed"
+    assert found[f"quota {ELSEWHERE}"].verdict == "ok"
+    assert bench.fake.machines() == []
 
 
 PLAIN: dict[str, object] = {"prices": {"m5.large": {"on_demand": 0.1}}, "credential": "image"}
