@@ -78,6 +78,61 @@ class Host:
 
 
 @dataclass(slots=True)
+class Holders:
+    """Which units are on which machine; follows the live jobs, at the cost of those that changed.
+
+    ``owners``: unreleased allocations of jobs on machines, by machine and unit id. ``changes``: a number for each
+    machine that is another one whenever those have changed.
+    """
+
+    owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    _known: dict[str, Job] = field(default_factory=dict)
+    _jobs: Sequence[Job] = ()
+    _moments: int = 0
+
+    def follow(self, jobs: Sequence[Job]) -> None:
+        """Take in all live jobs as they are now."""
+        if jobs is self._jobs:
+            return
+        known, self._jobs = self._known, jobs
+        changed = [job for job in jobs if known.get(job.id) is not job]
+        for job in changed:
+            if job.id in known:
+                self._count(known[job.id], -1)
+            self._count(job, 1)
+            known[job.id] = job
+        if len(known) > len(jobs):
+            for job_id in known.keys() - {job.id for job in jobs}:
+                self._count(known.pop(job_id), -1)
+        if len(self.changes) > 2 * len(self._held) + 1000:  # most of them ended long ago
+            self.changes = {name: count for name, count in self.changes.items() if name in self._held}
+
+    def busy(self, instance_id: str) -> bool:
+        """Return whether anything of a machine is held."""
+        return instance_id in self._held
+
+    def _count(self, job: Job, by: int) -> None:
+        attempt = job.attempt
+        for held in attempt.allocations if attempt is not None else ():
+            if held.released:
+                continue
+            name = held.instance_id
+            self._moments += 1
+            self.changes[name] = self._moments
+            self._held[name] = self._held.get(name, 0) + by
+            if not self._held[name]:
+                del self._held[name]
+            if attempt is None or job.state not in JOB_ON_INSTANCE:
+                continue
+            if by > 0:
+                self.owners.setdefault(name, {})[attempt.unit_id(held.rank)] = (job, held)
+            else:
+                self.owners[name].pop(attempt.unit_id(held.rank), None)
+
+
+@dataclass(slots=True)
 class Observer:
     """Reads providers and the engine. Its memory (poll times, absences, sample times) may be lost without harm."""
 
@@ -99,6 +154,9 @@ class Observer:
     _sampled_at: dict[str, float] = field(default_factory=dict)
     _reached: dict[str, Reached] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
+    _holders: Holders = field(default_factory=Holders)
+    _settled: dict[str, tuple[WorkerReport, Instance, int, float]] = field(default_factory=dict)
+    """By machine, from what its worker's last report taught nothing new: the same again teaches nothing either."""
 
     def observe(self, sample_every_s: float, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
@@ -134,6 +192,8 @@ class Observer:
     # --------------------------------------------------------------------------------------------------------- machines
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
         now = self.clock.now()
+        if now < self._listed_at.get(name, -1e18) + self.poll_s.get(name, 2.0):
+            return None
         ours = [i for i in self.store.live().instances if i.offer.provider == name]
         busy = any(i.state in _ON_THE_WAY or i.id in self.silent or i.id in self._absent for i in ours)
         every_s = self._poll_s(name) if busy else max(SLOW_POLL_S, self._poll_s(name))
@@ -219,11 +279,11 @@ class Observer:
             yield _price(instance.id, price)
 
     def _idle_changes(self, view: LiveView) -> Iterator[Change]:
-        busy = {a.instance_id for job in view.jobs if job.attempt for a in job.attempt.allocations if not a.released}
+        self._holders.follow(view.jobs)
         for instance in view.instances:
-            settled = instance.state in (InstanceState.READY, InstanceState.DRAINING)
-            if settled and instance.idle_since is None and instance.id not in busy:
-                yield _idle(instance.id)
+            if instance.idle_since is None and not self._holders.busy(instance.id):
+                if instance.state in (InstanceState.READY, InstanceState.DRAINING):
+                    yield _idle(instance.id)
 
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_changes(
@@ -231,21 +291,38 @@ class Observer:
     ) -> list[Change]:
         changes: list[Change] = []
         instances = {i.id: i for i in view.instances}
-        held = _held_by_instance(view.jobs)
+        self._holders.follow(view.jobs)
         for worker in engine.workers:
             instance = instances.get(worker.instance_id)
             if instance is None:
                 continue
             self.seen_at[instance.id] = now
-            changes += _registered(instance, worker, now)
-            here = held.get(instance.id, {})
-            alone = len({job.id for job, _ in here.values()}) <= 1
-            for report in worker.units:
-                host = Host(worker=worker, instance=instance, alone=alone)
-                changes += self._unit(report, host, here.get(report.id), sample_every_s, ended)
-            if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
-                changes += self._missing(worker, here, now)
+            facts = (worker, instance, self._holders.changes.get(instance.id, 0), sample_every_s)
+            before = self._settled.get(instance.id)
+            if before is not None and before[0] is worker and before[1] is instance and before[2:] == facts[2:]:
+                continue
+            news = list(self._worker_changes(worker, instance, now, sample_every_s, ended))
+            changes += news
+            here = self._holders.owners.get(instance.id, {})
+            if not news and here.keys() == {report.id for report in worker.units if report.exit is None}:
+                self._settled[instance.id] = facts
+            else:
+                self._settled.pop(instance.id, None)
+        if len(self._settled) > len(instances):
+            self._settled = {name: facts for name, facts in self._settled.items() if name in instances}
         return changes
+
+    def _worker_changes(
+        self, worker: WorkerReport, instance: Instance, now: float, sample_every_s: float, ended: dict[str, str]
+    ) -> Iterator[Change]:
+        yield from _registered(instance, worker, now)
+        here = self._holders.owners.get(instance.id, {})
+        alone = len({job.id for job, _ in here.values()}) <= 1
+        host = Host(worker=worker, instance=instance, alone=alone)
+        for report in worker.units:
+            yield from self._unit(report, host, here.get(report.id), sample_every_s, ended)
+        if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
+            yield from self._missing(worker, here, now)
 
     def _unit(
         self,
@@ -322,7 +399,7 @@ class Observer:
     def _missing(self, worker: WorkerReport, here: Mapping[str, Owner], now: float) -> Iterator[Change]:
         """A unit that ran and is no longer there at all, for long, while its worker answers: its disk was lost."""
         present = {report.id for report in worker.units}
-        for unit, (job, allocation) in here.items():
+        for unit, (job, allocation) in sorted(here.items(), key=lambda each: _place(*each[1])):
             if allocation.started_at is None or unit in present:
                 continue
             since = self._unit_missing_since.setdefault(unit, now)
@@ -330,16 +407,9 @@ class Observer:
                 yield _vanished(job.id, allocation.rank)
 
 
-def _held_by_instance(jobs: Sequence[Job]) -> dict[str, dict[str, Owner]]:
-    """Return the unreleased allocations by instance and unit id."""
-    found: dict[str, dict[str, Owner]] = {}
-    for job in jobs:
-        attempt = job.attempt
-        if attempt is not None and job.state in JOB_ON_INSTANCE:
-            for held in attempt.allocations:
-                if not held.released:
-                    found.setdefault(held.instance_id, {})[attempt.unit_id(held.rank)] = (job, held)
-    return found
+def _place(job: Job, held: Allocation) -> tuple[int, int]:
+    """Return a unit's place in order of its job's number and its rank."""
+    return int(job.id.rpartition("-")[2]), held.rank
 
 
 def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from types import MappingProxyType
 
 from hcloud.model import AttemptId, Event, EventKind, JobId
@@ -43,6 +44,7 @@ class Watched:
     attempt: AttemptId
     ranks: Mapping[int, tuple[Sampled, ...]]
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
+    _calm: dict[str, tuple[tuple[object, ...], float]] = field(default_factory=dict, compare=False, repr=False)
 
     def pace(self, rank: int, counter: Counter, since: float, readings: int) -> Pace | None:
         """Return :func:`pace_of_counter` of a rank; worked out once, however many plans ask before the next sample."""
@@ -50,6 +52,15 @@ class Watched:
         if key not in self._paces:
             self._paces[key] = pace_of_counter(self.ranks[rank], counter, since, readings)
         return self._paces[key]
+
+    def calm(self, facts: tuple[object, ...], now: float) -> bool:
+        """Return whether an earlier plan found from the very same ``facts`` that nothing is to be done before now."""
+        known = self._calm.get("")
+        return known is not None and now < known[1] and all(map(is_, known[0], facts))
+
+    def calm_until(self, facts: tuple[object, ...], until: float) -> None:
+        """Remember that these samples and ``facts`` call for nothing before ``until``, so that nobody asks again."""
+        self._calm[""] = (facts, until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ from hcloud.planner.wording import seconds
 BUSIEST = 0.95
 """A service is taken to be no busier than this: beyond it nothing can be said of its latency."""
 RECLASSIFY, SAMPLED, RESIZE, EVICT, NODES = "reclassify", "sampled", "resize", "evict", "nodes"
+DUST_S = 1e-3
+"""What is worked out ahead of time is looked at so much earlier: sums round."""
 MISSED_WORDS = {
     "deadline": "of the pace that meets its deadline",
     "latency": "of the performance that keeps its latency",
@@ -64,12 +66,62 @@ def correct(draft: Draft) -> None:
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
     left = policy.max_per_cycle
-    for job in sorted((job for job in draft.running if _watchable(draft, job)), key=queue_key):
+    for job in sorted(
+        (job for job in draft.running if _watchable(draft, job) and not _calm(draft, job)), key=queue_key
+    ):
+        if left <= 0:
+            break
         look = look_at(draft, job)
-        if left <= 0 or look is None:
-            continue
-        left -= _help(draft, look) or _sample(draft, look)
+        done = look is not None and (_help(draft, look) or _sample(draft, look))
+        left -= done
+        if not done:
+            draft.snapshot.watched[job.id].calm_until(_facts(draft, job), _calm_until(draft, look))
     relaunch_stragglers(draft, left)
+
+
+def _calm(draft: Draft, job: Job) -> bool:
+    return draft.snapshot.watched[job.id].calm(_facts(draft, job), draft.now)
+
+
+def _facts(draft: Draft, job: Job) -> tuple[object, ...]:
+    """Return all but its samples and the time that decides whether anything is to be done about a job."""
+    index, machines = draft.fleet.index, draft.fleet.instances
+    held = job.attempt.allocations if job.attempt is not None else ()
+    here = (machines[index[a.instance_id]] if a.instance_id in index else None for a in held)
+    return job, draft.snapshot.applications.get(job.application), draft.policy, *here
+
+
+def _calm_until(draft: Draft, look: Look | None) -> float:
+    """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes."""
+    if look is None:
+        return math.inf
+    return min(_helpless_until(draft, look), _unsampled_until(draft, look)) - DUST_S
+
+
+def _helpless_until(draft: Draft, look: Look) -> float:
+    """Return until when :func:`_help` surely finds no target missed; its deeds of this attempt are among the facts."""
+    policy = draft.policy.correction
+    if _deeds(look.job) >= policy.max_steps_per_attempt:
+        return math.inf
+    return look.kept_until(deviations_of(policy.confidence), policy.margin)
+
+
+def _unsampled_until(draft: Draft, look: Look) -> float:
+    """Return until when :func:`_sample` surely finds nothing to look at."""
+    policy, job = draft.policy.correction, look.job
+    period, drawn = _drawn(draft, job)
+    if "reclassify" not in policy.steps:
+        return math.inf
+    if not drawn:
+        return (period + 1) * policy.sample_every_s
+    lately = (c.at for c in job.corrections if c.step in (SAMPLED, RECLASSIFY))
+    due_at = max(
+        [(look.held.started_at or draft.now) + policy.long_running_s, *(at + policy.sample_every_s for at in lately)]
+    )
+    departure = look.departure()
+    if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
+        return math.inf
+    return due_at
 
 
 def guard(draft: Draft) -> None:
@@ -99,10 +151,8 @@ def _machines(draft: Draft, job: Job) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- escalation
 def _help(draft: Draft, look: Look) -> bool:
     """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
-    policy, job = draft.policy.correction, look.job
-    attempt = job.attempt.id if job.attempt is not None else ""
-    deeds = [each for each in job.corrections if each.attempt == attempt and each.step not in LEARNING]
-    if len(deeds) >= policy.max_steps_per_attempt:
+    policy = draft.policy.correction
+    if _deeds(look.job) >= policy.max_steps_per_attempt:
         return False
     found = look.assess()
     if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
@@ -113,6 +163,12 @@ def _help(draft: Draft, look: Look) -> bool:
                 _take(draft, look, found, option)
                 return True
     return False
+
+
+def _deeds(job: Job) -> int:
+    """Return how many corrections of its present attempt did more than change what is believed."""
+    attempt = job.attempt.id if job.attempt is not None else ""
+    return sum(each.attempt == attempt and each.step not in LEARNING for each in job.corrections)
 
 
 def saved_s(draft: Draft, found: Assessment, factor: float) -> float:
@@ -461,8 +517,7 @@ def _sample(draft: Draft, look: Look) -> bool:
     Who is looked at follows from name and period, so that a new daemon goes on with the same.
     """
     policy, job = draft.policy.correction, look.job
-    period = int(draft.now // policy.sample_every_s)
-    drawn = zlib.crc32(f"{job.id}:{period}".encode()) / 2**32 < policy.sample_share
+    _, drawn = _drawn(draft, job)
     ran_s = draft.now - (look.held.started_at or draft.now)
     lately = any(c.step in (SAMPLED, RECLASSIFY) and draft.now - c.at < policy.sample_every_s for c in job.corrections)
     if not drawn or lately or ran_s < policy.long_running_s or "reclassify" not in policy.steps:
@@ -478,3 +533,10 @@ def _sample(draft: Draft, look: Look) -> bool:
     reason = Reason(code="phase_changed", text=text, numbers=numbers)
     draft.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))
     return True
+
+
+def _drawn(draft: Draft, job: Job) -> tuple[int, bool]:
+    """Return the present period, and whether ``job`` is looked at in it."""
+    policy = draft.policy.correction
+    period = int(draft.now // policy.sample_every_s)
+    return period, zlib.crc32(f"{job.id}:{period}".encode()) / 2**32 < policy.sample_share

@@ -7,6 +7,7 @@ said with the uncertainty of its readings, so that noise alone is never taken fo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -116,6 +117,21 @@ class Look:
             return None
         wanted = (1.0 - self.draft.policy.placement.tolerance) * found.would.limits()[0]
         return Assessment(by="expectation", pace=found.measured, wanted=wanted, done=done, remaining_s=left_s)
+
+    def kept_until(self, deviations: float, margin: float) -> float:
+        """Return until when its target is surely not missed (:meth:`Assessment.missed`) by these samples.
+
+        Only a deadline comes nearer as time passes; latency and expectation are judged by samples alone.
+        """
+        found, deadline_at = self.assess(), self.job.deadline_at
+        if found is None:
+            return math.inf
+        if found.missed(deviations, margin):
+            return -math.inf
+        if found.by != "deadline" or deadline_at is None:
+            return math.inf
+        surely = found.pace.at_most(deviations)
+        return deadline_at - (1.0 - margin) * (1.0 - found.done) / surely if surely > 0 else -math.inf
 
     def done(self) -> float:
         """Return the least that any rank says of the job's progress (0..1)."""
