@@ -272,7 +272,7 @@ class Attempt:
     @property
     def over(self) -> bool:
         """Whether nothing of this attempt runs any more."""
-        return all(a.released for a in self.allocations)
+        return None not in [each.ended_at for each in self.allocations]  # asked of every job in every cycle
 
     @property
     def failure(self) -> FailureCause | None:

@@ -281,9 +281,9 @@ class Observer:
     def _idle_changes(self, view: LiveView) -> Iterator[Change]:
         self._holders.follow(view.jobs)
         for instance in view.instances:
-            if instance.idle_since is None and not self._holders.busy(instance.id):
-                if instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                    yield _idle(instance.id)
+            unnoted = instance.idle_since is None and not self._holders.busy(instance.id)
+            if unnoted and instance.state in (InstanceState.READY, InstanceState.DRAINING):
+                yield _idle(instance.id)
 
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_changes(

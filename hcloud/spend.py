@@ -65,7 +65,13 @@ class SpendBook:
         day_starts_at, month_starts_at, month_ends_at = _period(now)
         users = {user: dict(days) for user, days in self._days.items()}
         for user, since, rate in self._open():
-            _add(users.setdefault(user, {}), since, now, rate)
+            days = users.get(user)
+            if days is None:
+                days = users[user] = {}
+            if day_starts_at <= since < now:  # nearly always
+                days[day_starts_at] = days.get(day_starts_at, 0.0) + (now - since) * rate / 3600.0
+            else:
+                _add(days, since, now, rate)
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
         month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
         return Spend(

@@ -56,6 +56,8 @@ class Book:
     _changed: set[str] = field(default_factory=set)
     _fitted_rows: dict[str, Application] = field(default_factory=dict)
     _beliefs: dict[str, tuple[int, Application, Classification]] = field(default_factory=dict)
+    _same: dict[str, Application] = field(default_factory=dict)
+    """Rows that were found to say the same as those their beliefs rest on."""
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
     _prior: tuple[int, SourcePrior | None] = (0, None)
 
@@ -86,12 +88,13 @@ class Book:
             if row is None or not row.cells:
                 continue
             number, seen, belief = self._beliefs.get(row.name, (0, None, None))
-            if belief is None or ((number != self._fit_number or _moved(seen, row)) and left > 0):
+            if belief is None or ((number != self._fit_number or self._says_else(seen, row)) and left > 0):
                 if left <= 0:
                     continue
                 left -= 1
                 belief = _widened(replace(fitted.classify(measured_of(row)), measure=row.measure), row)
                 self._beliefs[row.name] = (self._fit_number, row, belief)
+                self._same[row.name] = row
             found[key] = self._at_scale(key, belief, scale_of(row, key))
         return found
 
@@ -101,6 +104,15 @@ class Book:
         if self._prior[0] != self._fit_number:
             self._prior = (self._fit_number, source_prior(fitted.fitted))
         return self._prior[1]
+
+    def _says_else(self, seen: Application | None, row: Application) -> bool:
+        """Return whether a row says something else than the one its belief rests on; looked at once per row."""
+        if self._same.get(row.name) is row:
+            return False
+        moved = _moved(seen, row)
+        if not moved:
+            self._same[row.name] = row
+        return moved
 
     def _at_scale(self, key: str, belief: Classification, scale: float) -> Classification:
         """Return a belief at a scale: the same object as long as both are the same."""

@@ -44,7 +44,7 @@ class Conditional:
 
 def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Conditional:
     """Return the conditional given the cells at ``index`` (at least one)."""
-    inverse: Matrix = np.asarray(np.linalg.inv(covariance[np.ix_(index, index)]), dtype=np.float64)
+    inverse: Matrix = np.asarray(np.linalg.inv(covariance[index[:, None], index]), dtype=np.float64)
     cross = covariance[:, index]
     variance = covariance.diagonal() - ((cross @ inverse) * cross).sum(1)
     if not free_bias:
@@ -175,7 +175,7 @@ class GaussianFoldIn:
         for cells, members in patterns.items():
             index = np.array(cells)
             given = condition(ridge, index, free_bias=free_bias)
-            residual = values[np.ix_(members, index)] - mean[index]
+            residual = values[members[:, None], index] - mean[index]
             pull = covariance[:, index] @ given.precision
             expected[members] = residual @ pull.T
             within += len(members) * (covariance - pull @ covariance[index])

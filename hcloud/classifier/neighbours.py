@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -116,8 +116,9 @@ class FittedNeighbours:
         for pair in evenly(pairs, TRIAL_PAIRS_MAX):
             known, features, residuals = self._seen_from(np.array(pair), with_context=with_context)
             groups = np.array([self.references.groups[i] for i in known])
+            members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
             plain += float(np.abs(residuals).mean()) if residuals.size else 0.0
-            errors += [_left_out(features, residuals, groups, each) for each in GRID]
+            errors += [_left_out(features, residuals, members, each) for each in GRID]
         best = int(errors.argmin())
         return replace(GRID[best], left=float(errors[best] / plain)) if errors[best] < plain else None
 
@@ -199,14 +200,17 @@ def _kernel(left: Matrix, right: Matrix, likeness: Likeness) -> Matrix:
     return np.asarray(np.exp(-np.maximum(squared, 0.0) / (2.0 * likeness.length**2)))
 
 
-def _left_out(
-    features: Matrix, residuals: Matrix, groups: np.ndarray[tuple[int], np.dtype[np.str_]], likeness: Likeness
-) -> float:
-    """Return the mean absolute error of each group's residuals predicted from the other groups, in closed form."""
+def _left_out(features: Matrix, residuals: Matrix, members: Sequence[Index], likeness: Likeness) -> float:
+    """Return the mean absolute error of each group's residuals predicted from the other groups, in closed form.
+
+    ``members``: which rows each group has.
+    """
     inverse = np.linalg.inv(_kernel(features, features, likeness) + likeness.noise * np.eye(len(features)))
     solved = inverse @ residuals
     errors = np.zeros_like(residuals)
-    for group in np.unique(groups):
-        own = np.flatnonzero(groups == group)
-        errors[own] = np.linalg.solve(inverse[np.ix_(own, own)], solved[own])
+    for own in members:
+        if len(own) == 1:  # most are alone
+            errors[own] = solved[own] * (1.0 / inverse[own, own])
+        else:
+            errors[own] = np.linalg.solve(inverse[own[:, None], own], solved[own])
     return float(np.abs(errors).mean()) if errors.size else 0.0

@@ -53,10 +53,14 @@ class Watched:
             self._paces[key] = pace_of_counter(self.ranks[rank], counter, since, readings)
         return self._paces[key]
 
-    def calm(self, facts: tuple[object, ...], now: float) -> bool:
-        """Return whether an earlier plan found from the very same ``facts`` that nothing is to be done before now."""
-        known = self._calm.get("")
-        return known is not None and now < known[1] and all(map(is_, known[0], facts))
+    def calm_at(self, now: float) -> bool:
+        """Return whether some earlier plan found that nothing is to be done before ``now`` passes its time."""
+        return bool(self._calm) and now < self._calm[""][1]
+
+    def calm(self, facts: tuple[object, ...]) -> bool:
+        """Return whether it found that from the very same ``facts``."""
+        known = self._calm[""][0]
+        return len(known) == len(facts) and all(map(is_, known, facts))
 
     def calm_until(self, facts: tuple[object, ...], until: float) -> None:
         """Remember that these samples and ``facts`` call for nothing before ``until``, so that nobody asks again."""

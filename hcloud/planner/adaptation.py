@@ -60,7 +60,7 @@ def _adapt_running(draft: Draft, job: Job) -> None:
         draft.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
         draft.stop(job, FailureCause.EVICTED, _budget_reason(job))
-    elif job.spec.nodes.gang:
+    elif len(attempt.allocations) > 1 and job.spec.nodes.gang:
         _stop_gang_of_failed_rank(draft, job, attempt)
 
 

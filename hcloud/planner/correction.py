@@ -66,21 +66,27 @@ def correct(draft: Draft) -> None:
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
     left = policy.max_per_cycle
-    for job in sorted(
-        (job for job in draft.running if _watchable(draft, job) and not _calm(draft, job)), key=queue_key
-    ):
+    for job in sorted(_restless(draft), key=queue_key):
         if left <= 0:
             break
         look = look_at(draft, job)
         done = look is not None and (_help(draft, look) or _sample(draft, look))
         left -= done
         if not done:
-            draft.snapshot.watched[job.id].calm_until(_facts(draft, job), _calm_until(draft, look))
+            snapshot.watched[job.id].calm_until(_facts(draft, job), _calm_until(draft, look))
     relaunch_stragglers(draft, left)
 
 
-def _calm(draft: Draft, job: Job) -> bool:
-    return draft.snapshot.watched[job.id].calm(_facts(draft, job), draft.now)
+def _restless(draft: Draft) -> list[Job]:
+    """Return the running jobs about which something may be to be done, by what earlier plans found from these facts."""
+    watched, now, found = draft.snapshot.watched, draft.now, []
+    for job in draft.running:
+        samples = watched.get(job.id)
+        if samples is None or (samples.calm_at(now) and samples.calm(_facts(draft, job))):
+            continue
+        if _watchable(draft, job):
+            found.append(job)
+    return found
 
 
 def _facts(draft: Draft, job: Job) -> tuple[object, ...]:

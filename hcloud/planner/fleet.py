@@ -92,6 +92,7 @@ class Fleet:
                     self.room[:, at] += vector(held.resources)
 
     def _hold(self, jobs: Sequence[Job]) -> None:
+        vcpus, memory_mib, disk_gib = (row.tolist() for row in self.free)
         for job in jobs:
             if job.attempt is None:
                 continue
@@ -99,7 +100,11 @@ class Fleet:
                 at = self.index.get(held.instance_id)
                 if at is not None and held.ended_at is None:
                     self.holdings[at].append((job, held))
-                    self.free[:, at] -= vector(held.resources)
+                    amount = held.resources
+                    vcpus[at] -= amount.vcpus
+                    memory_mib[at] -= amount.memory_mib
+                    disk_gib[at] -= amount.disk_gib
+        self.free[:] = vcpus, memory_mib, disk_gib
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand``."""

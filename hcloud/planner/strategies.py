@@ -270,6 +270,26 @@ def _heads(job: Job) -> bool:
     return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
 
 
+def _qualities(
+    snapshot: Snapshot, policy: Provisioning, full_from: Mapping[str, float], offers: Sequence[Offer]
+) -> list[float]:
+    """Return :func:`expected_quality` of each; worked out once for those that nothing but the price tells apart."""
+    known: dict[tuple[object, ...], float] = {}
+    found = []
+    for offer in offers:
+        kind = (
+            offer.provider,
+            offer.region,
+            offer.market,
+            offer.instance_type.name,
+            offer.instance_type.capacity.vcpus,
+        )
+        if kind not in known:
+            known[kind] = expected_quality(snapshot, policy, full_from, offer)
+        found.append(known[kind])
+    return found
+
+
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from = policy.provisioning, strategy.full_from
     kinds = [instance.offer for instance in fleet.instances]
@@ -291,7 +311,7 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         fleet=fleet,
         full_from=full_from,
         reserved=reserved,
-        quality=np.array([expected_quality(snapshot, own, full_from, offer) for offer in kinds], dtype=np.float64),
+        quality=np.array(_qualities(snapshot, own, full_from, kinds), dtype=np.float64),
         full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_),
         paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
         soft=soft_limit(snapshot, own),

@@ -8,8 +8,10 @@ said with the uncertainty of its readings, so that noise alone is never taken fo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import NormalDist
+from typing import cast
 
 from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_rate
 from hcloud.known import Classification, Measure
@@ -58,6 +60,7 @@ class Departure:
         return too_low or self.measured.at_least(deviations) > (1.0 + departure) * high
 
 
+@lru_cache(maxsize=64)
 def deviations_of(confidence: float) -> float:
     """Return how many standard errors make a mean so sure (one-sided)."""
     return NormalDist().inv_cdf(confidence)
@@ -88,6 +91,7 @@ class Look:
     instance: Instance
     watched: Watched
     since: float
+    _found: dict[str, Assessment | Departure | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
@@ -100,6 +104,11 @@ class Look:
 
     def assess(self) -> Assessment | None:
         """Return how the job does beside its target; None: it has none that can be measured, or too little was."""
+        if "assessment" not in self._found:
+            self._found["assessment"] = self._assess()
+        return cast(Assessment | None, self._found["assessment"])
+
+    def _assess(self) -> Assessment | None:
         target = self.job.spec.target
         if isinstance(target, ServiceTarget):
             pace = pace_of_rate(self._latency_kept(target), self.since, self.draft.policy.correction.readings)
@@ -166,6 +175,11 @@ class Look:
 
     def departure(self) -> Departure | None:
         """Return what was measured beside what was expected; None: one of them is not known."""
+        if "departure" not in self._found:
+            self._found["departure"] = self._departure()
+        return cast(Departure | None, self._found["departure"])
+
+    def _departure(self) -> Departure | None:
         known, would = self.known(), self.would()
         if known is None or known.measure is None or would is None:
             return None
