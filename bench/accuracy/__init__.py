@@ -23,8 +23,10 @@ def run(folder: Path = DATA) -> list[Row]:
     """Print every table for which ``folder`` has data (``lumos/``, ``c3o/``); return the figures with targets."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: small matrices lose by sharing, as do neighbours
     from bench.accuracy import interference, speed
+    from hcloud.classifier.classify import METHODS
 
     print(CAUTION)
+    print("the product's estimators: " + "; ".join(f"{question} {each!r}" for question, each in METHODS.items()))
     figures = list(_lumos(folder / "lumos"))
     _report_c3o(folder / "c3o" / "runs.csv")
     interference.report()

@@ -11,17 +11,19 @@ from statistics import median
 import numpy as np
 
 from bench.accuracy.score import Score
+from hcloud.classifier.classify import METHODS
 from hcloud.classifier.completion import AdditiveLog, Completion, Estimator
 from hcloud.classifier.gaussian import GaussianFoldIn
+from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.rows import Matrix, Scale, rows_of
-from hcloud.classifier.scaling import CurveFoldIn, ernest
+from hcloud.classifier.scaling import ernest
 
 ESTIMATORS: Mapping[str, Estimator] = {
     "additive log model": AdditiveLog(),
     "Gaussian fold-in": GaussianFoldIn(),
     "neighbours by cells and size": NeighbourFoldIn(use_level=True),
-    "curves + Ernest (default)": CurveFoldIn(),
+    "the product's": METHODS[Question.NODES],
 }
 Curves = Mapping[tuple[str, ...], Mapping[str, float]]
 Pairs = Callable[[Sequence[str]], Sequence[tuple[str, ...]]]

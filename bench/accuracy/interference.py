@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hcloud import shipped
-from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.classify import METHODS, Classifier, FittedClassifier
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Library, Measured, Question
 from hcloud.classifier.pressing import choose_sources, source_prior
@@ -51,7 +51,7 @@ def _choices() -> Iterator[tuple[str, Choice]]:
 def _without(library: Library, name: str) -> FittedClassifier:
     program = library.known[name].program
     others = {other: row for other, row in library.known.items() if other != name and row.program != program}
-    methods = {question: Classifier().methods[question] for question in QUESTIONS}
+    methods = {question: METHODS[question] for question in QUESTIONS}
     return Classifier(methods=methods).fit(Library(known=others))
 
 

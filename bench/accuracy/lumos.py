@@ -14,8 +14,10 @@ from numpy.random import Generator, default_rng
 
 from bench.accuracy.score import COVERAGE, HEADER, MAE_MAX, P90_MAX, REGRET_MAX, Score
 from bench.rows import Row
+from hcloud.classifier.classify import METHODS as PRODUCT
 from hcloud.classifier.completion import AdditiveLog, ColumnMean, Estimator, Fitted, ProbeMean
 from hcloud.classifier.gaussian import FittedGaussian, GaussianFoldIn
+from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.pqsgd import PqSgd
 from hcloud.classifier.probes import choose_probes, random_probes
@@ -109,11 +111,13 @@ METHODS = (
     Method(name="additive log model", estimator=AdditiveLog()),
     Method(name="PQ-SGD as printed", estimator=PqSgd(), slow=True),
     Method(name="Gaussian fold-in, no heavy tails", estimator=GaussianFoldIn(tail=None)),
-    Method(name="Gaussian fold-in (default)", estimator=GaussianFoldIn()),
-    Method(name="  + neighbours by cells and size", estimator=NeighbourFoldIn(use_level=True)),
-    Method(name="  + neighbours by resource use", estimator=NeighbourFoldIn(use_level=True), with_use=True),
+    Method(name="Gaussian fold-in", estimator=GaussianFoldIn()),
+    Method(name="the product's", estimator=PRODUCT[Question.TYPE]),
+    Method(name="the product's, with resource use", estimator=PRODUCT[Question.TYPE], with_use=True),
+    Method(name="  + likeness by size", estimator=NeighbourFoldIn(use_level=True)),
+    Method(name="  + likeness by size, resource use", estimator=NeighbourFoldIn(use_level=True), with_use=True),
 )
-MAIN = METHODS[5]
+MAIN = METHODS[6]
 WITH_USE = METHODS[7]
 
 

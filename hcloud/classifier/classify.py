@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,21 +26,23 @@ from hcloud.known import Classification, Estimate, Neighbour
 NEAREST = 5
 
 
-def _methods() -> dict[Question, Estimator]:
-    return {
+METHODS: Mapping[Question, Estimator] = MappingProxyType(
+    {
         Question.TYPE: NeighbourFoldIn(),
         Question.STEP: GaussianFoldIn(),
         Question.NODES: CurveFoldIn(),
         Question.TOLERATED: GaussianFoldIn(),
         Question.CAUSED: GaussianFoldIn(),
     }
+)
+"""Which estimator answers which question of a job; benchmarks judge these very objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
     """Which estimator answers which question; the defaults are those that measured best (``make bench-accuracy``)."""
 
-    methods: Mapping[Question, Estimator] = field(default_factory=_methods)
+    methods: Mapping[Question, Estimator] = field(default_factory=lambda: METHODS)
 
     def fit(self, library: Library) -> FittedClassifier:
         """Fit every question's estimator. Raises BadInput, naming row and column, for a cell that is no measurement."""

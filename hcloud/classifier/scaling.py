@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from hcloud.classifier.completion import NOISE, Z80, Completion, Context, cells_of, completed
-from hcloud.classifier.gaussian import FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
+from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
 from hcloud.classifier.rows import Matrix, Rows, Scale
 from hcloud.errors import BadInput
 
@@ -64,8 +64,9 @@ class CurveFoldIn:
         if rows.scale is not Scale.RATIO:
             raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
         nodes = np.array([node_count(column) for column in rows.columns], dtype=np.int_)
-        share, stretch = self._judged(rows, nodes)
-        return FittedCurves(folded=self._folded(rows, nodes), nodes=nodes, share=share, stretch=stretch)
+        folded = self._folded(rows, nodes)
+        share, stretch = self._judged(rows, nodes, folded)
+        return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch)
 
     def _folded(self, rows: Rows, nodes: NDArray[np.int_]) -> FittedGaussian:
         fitted = replace(self.base, calibrate=False).fit(rows)
@@ -74,16 +75,21 @@ class CurveFoldIn:
             return fitted
         return replace(fitted, moments=self._drawn(fitted.moments, nodes, seen), _known={})
 
-    def _judged(self, rows: Rows, nodes: NDArray[np.int_]) -> tuple[float, float]:
-        """Return the share with the least mean absolute error on groups left out, and the stretch that fits it."""
+    def _judged(self, rows: Rows, nodes: NDArray[np.int_], of_all: FittedGaussian) -> tuple[float, float]:
+        """Return the share with the least mean absolute error on groups left out, and the stretch that fits it.
+
+        Where rows are many, leaving some out changes nothing, and ``of_all`` is judged.
+        """
         groups = sorted(set(rows.groups))
+        many = len(rows) > CALIBRATION_ROWS_MAX
         folds = min(FOLDS, len(groups))
         found: list[Matrix] = []
         for fold in range(folds if folds >= 3 else 0):
             out = set(groups[fold::folds])
             kept = [i for i, group in enumerate(rows.groups) if group not in out]
             held = [i for i, group in enumerate(rows.groups) if group in out]
-            fitted = FittedCurves(folded=self._folded(rows.take(kept), nodes), nodes=nodes, share=1.0, stretch=1.0)
+            folded = of_all if many else self._folded(rows.take(kept), nodes)
+            fitted = FittedCurves(folded=folded, nodes=nodes, share=1.0, stretch=1.0)
             found += [fitted.errors(rows.values[i]) for i in evenly(held, JUDGED_MAX // folds)]
         pooled = np.concatenate(found) if found else np.empty((0, 3))
         if len(pooled) < 20:
