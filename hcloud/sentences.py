@@ -64,7 +64,10 @@ def _printable(key: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint: the nearest right spelling, or the known names (at most twelve) when none is near."""
     names = sorted(known)
-    close = difflib.get_close_matches(name[:80].lower().replace("-", "_"), names, n=1, cutoff=0.6)
+    wanted = name[:80].lower()
+    if not any("-" in each for each in names):  # keys have underscores, which people type as dashes
+        wanted = wanted.replace("-", "_")
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -80,6 +80,7 @@ class _BulkList:
         self._endpoint = settings.endpoint or BULK_ENDPOINT
 
     def read(self, versions: Mapping[str, str]) -> Reading:
+        """See :class:`Source`."""
         reading = Reading(source=self.name, at=self._clock.now())
         with closing(PriceServer(self._endpoint, self._clock)) as server:
             index = server.json(REGION_INDEX).get("regions", {})
@@ -122,6 +123,7 @@ class _QueriedList:
         self._settings, self._clock = settings, clock
 
     def read(self, versions: Mapping[str, str]) -> Reading:
+        """See :class:`Source`."""
         reading = Reading(source=self.name, at=self._clock.now())
         client = aws_client("pricing", _QUERY_REGION, self._settings.endpoint, self._settings.profile)
         for region in self._settings.regions:
@@ -143,6 +145,7 @@ class _SkuList:
         self._settings, self._secret, self._clock = settings, secret, clock
 
     def read(self, versions: Mapping[str, str]) -> Reading:
+        """See :class:`Source`."""
         reading = Reading(source=self.name, at=self._clock.now())
         headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
         with closing(PriceServer(self._settings.endpoint, self._clock, headers)) as server:

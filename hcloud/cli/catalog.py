@@ -61,7 +61,10 @@ def show(types: tuple[str, ...], cloud: str | None, regions: tuple[str, ...], on
     known = shipped_catalogue() if only_shipped else catalogue_in_force()
     now = SystemClock().now()
     if not types:
-        write_rows(form, list(_summary(known, cloud, regions)), SUMMARY_COLUMNS, lambda each: list(each.values()))
+        summary = list(_summary(known, cloud, regions))
+        if not summary and known.quotes:
+            raise NotFound(_nowhere(known, cloud, regions))
+        write_rows(form, summary, SUMMARY_COLUMNS, lambda each: list(each.values()))
         _say_age(known, now)
         return
     rows = [_row(known, place) for place in known.places() if _chosen(place, cloud, regions, types)]
@@ -80,6 +83,12 @@ def _chosen(
 
 def _nothing(known: Catalogue, types: tuple[str, ...]) -> str:
     return f"no price is known of {' '.join(types)} there; {nearest(types[0], {key.type for key in known.quotes})}"
+
+
+def _nowhere(known: Catalogue, cloud: str | None, regions: tuple[str, ...]) -> str:
+    there = {key.region for key in known.quotes if cloud in (None, key.cloud)}
+    whose = f" of {cloud}" if cloud is not None else ""
+    return f"no price{whose} is known in {' '.join(regions) or 'any region'}; {nearest((*regions, '')[0], there)}"
 
 
 def _row(known: Catalogue, place: tuple[str, str, str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 from hcloud.cli.client import Client
 from hcloud.cli.follow import PATIENCE_S
 from hcloud.cli.output import format_option, span, stop_when_unread, usd, when, write_json, write_rows
-from hcloud.errors import BadInput, HCloudError
+from hcloud.errors import BadInput, HCloudError, Unreachable
 from hcloud.quantity import parse_duration_s
 
 ORDER_COLUMNS = ("order", "about", "by", "since", "deadline", "machines", "jobs")
@@ -45,6 +45,7 @@ def drain(
     Without --deadline jobs run to their end, which services never reach. Of a type or provider nothing more is launched
     until --undo.
     """
+    deadline_s = None if deadline is None else _deadline_s(deadline)
     client = Client()
     if not (instances or types or providers):
         if undo or deadline is not None:
@@ -54,8 +55,8 @@ def drain(
     if undo and deadline is not None:
         raise BadInput("--deadline says when a drain ends; with --undo there is none")
     body: dict[str, Any] = {"instances": instances, "types": types, "providers": providers, "undo": undo}
-    if deadline is not None:
-        body["deadline_at"] = client.get("/v1/status")["now"] + _deadline_s(deadline)
+    if deadline_s is not None:
+        body["deadline_at"] = client.get("/v1/status")["now"] + deadline_s
     _show_orders(client.post("/v1/drain", body), form)
 
 
@@ -115,7 +116,12 @@ def destroy(
         return code
     if providers:
         raise BadInput("--provider is for --without-daemon; see 'hcloud drain --provider'")
-    return _destroy(Client(), {"instances": instances, "every": every}, yes, dry_run, wait_s, form)
+    try:
+        return _destroy(Client(), {"instances": instances, "every": every}, yes, dry_run, wait_s, form)
+    except Unreachable as error:
+        if not every:
+            raise
+        raise Unreachable(f"{error}; or let the providers end all machines: --all --without-daemon") from error
 
 
 def _destroy(client: Client, body: dict[str, Any], yes: bool, dry_run: bool, wait_s: float | None, form: str) -> int:

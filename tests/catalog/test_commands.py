@@ -51,6 +51,11 @@ def test_a_type_that_is_not_known_is_told_with_the_nearest(hcloud: Hcloud) -> No
     assert "did you mean 'c6i.large'?" in complaint_of(hcloud("catalog", "show", "c6j.large", "--shipped"))
 
 
+def test_a_region_that_is_not_known_is_told_with_the_nearest(hcloud: Hcloud) -> None:
+    told = complaint_of(hcloud("catalog", "show", "--shipped", "--cloud", "ec2", "--region", "us-east-11"))
+    assert "no price of ec2 is known in us-east-11; did you mean 'us-east-1'?" in told
+
+
 def complaint_of(done: object) -> str:
     return complaint(done)  # type: ignore[arg-type]
 

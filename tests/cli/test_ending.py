@@ -41,6 +41,13 @@ def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) 
     assert deployment.store.live().instances == ()
 
 
+def test_without_a_daemon_bad_input_is_told_first_and_the_other_way_is_named(lonely: Shell) -> None:
+    _, err = lonely.run("drain", "inst-1", "--deadline", "soon", exit_code=2)
+    assert "soon" in err
+    _, err = lonely.run("destroy", "--all", "--yes", exit_code=3)
+    assert "--without-daemon" in err
+
+
 def test_at_a_terminal_the_number_of_machines_must_be_typed(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "--", "sleep", "10000")
     wait_until(lambda: bool(deployment.store.live().instances), 60)
