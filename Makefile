@@ -16,7 +16,7 @@ demo: setup  ## see HCloud run real jobs on this machine, be killed half-way and
 
 test: lint  ## lint, then every test
 	@echo "==> pytest ($(PYTEST_WORKERS) workers)"
-	@$(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+	@$(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000

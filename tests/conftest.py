@@ -19,6 +19,29 @@ settings.load_profile("hcloud")
 for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
     del os.environ[_name]
 
+# The files that take longest, longest first: begun first, none of them is still running when all else has ended.
+LONGEST = (
+    "tests/daemon/test_daemon_process.py",
+    "tests/chaos/test_kill_anywhere.py",
+    "tests/profiler/test_measure.py",
+    "tests/contract/test_runner_dask.py",
+    "tests/planner/test_properties.py",
+    "tests/house/test_doc_examples.py",
+    "tests/cli/test_jobs.py",
+    "tests/cli/test_entry.py",
+    "tests/engine/test_isolation.py",
+    "tests/contract/test_provider_ec2.py",
+    "tests/chaos/test_every_call.py",
+    "tests/simulator/test_soak.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; the others keep their order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
 SESSION_VARIABLE = "HCLOUD_TEST_SESSION"
 # Helpers of Python's own multiprocessing; they end with the process that started them.
 _PYTHON_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from hcloud.classifier.rows import Matrix, Rows, Scale
 from hcloud.errors import BadInput
@@ -47,7 +47,7 @@ class Completion:
 
     def interval(self, level: float = INTERVAL) -> tuple[Matrix, Matrix]:
         """Return the central interval that holds the truth with probability ``level``, in the user's units."""
-        reach = Z80 if level == INTERVAL else float(norm.ppf(0.5 + level / 2))
+        reach = Z80 if level == INTERVAL else NormalDist().inv_cdf(0.5 + level / 2)
         return self.scale.from_axis(self.mean - reach * self.sd), self.scale.from_axis(self.mean + reach * self.sd)
 
 

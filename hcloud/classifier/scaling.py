@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from hcloud.classifier.completion import NOISE, Z80, Completion, Context, cells_of, completed
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
@@ -170,6 +169,8 @@ def ernest(nodes: Counts, times_s: Sequence[float] | Matrix, wanted: Counts) -> 
 
     The yardstick; it uses the two or more observations only.
     """
+    from scipy.optimize import nnls  # a third of a daemon's start, and only comparisons need it
+
     observed, targets = np.asarray(times_s, dtype=np.float64), np.asarray(wanted)
     weights, _ = nnls(_ernest_terms(np.asarray(nodes)) / observed[:, None], np.ones(len(observed)))
     return np.asarray(_ernest_terms(targets) @ weights)

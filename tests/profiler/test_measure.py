@@ -59,7 +59,7 @@ def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) 
 
 def found(subject: Subject, host: EngineHost | None = None, **changes: Any) -> Findings:
     """What a profiling run at one size finds."""
-    request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 30.0}
+    request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 14.0}
     return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost())
 
 
@@ -227,7 +227,7 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
         steps_vcpus=(0.5,),
         sources=("integer", "memory-capacity", "network-bandwidth", "no-such-source"),
         run_s=0.8,
-        total_s=25.0,
+        total_s=16.0,
     )
     findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), EngineHost(), told=told.append)
     pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
@@ -258,7 +258,7 @@ def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
     told: list[Findings] = []
     host = EngineHost(stopping=lambda: bool(told))
     request = ProfileRequest(
-        job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=60.0
+        job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=24.0
     )
     findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, told=told.append)
     assert [each.column for each in findings.readings if each.question == "step"] == ["0.5 vCPU"]
@@ -274,7 +274,7 @@ def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
 @needs_stress_ng
 def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) -> None:
     host = EngineHost(isolation=_isolation(), cgroup=None)
-    findings = found(subject(workdir, LOOP, progress=PROGRESS), host, sources=("integer",), total_s=20.0)
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), host, sources=("integer",), total_s=12.0)
     assert ("tolerated", "integer") in [(each.question, each.column) for each in findings.readings]
     assert any("no writable control groups" in note for note in findings.notes)
 
