@@ -30,7 +30,9 @@ def test_help_and_unknown_commands_load_no_command(lonely: Shell) -> None:
 
 
 def test_daemon_starts_without_what_only_comparisons_need() -> None:
-    code = "import sys, hcloud.daemon\nassert not {'scipy', 'boto3', 'distributed', 'google.api_core'} & set(sys.modules)"
+    code = (
+        "import sys, hcloud.daemon\nassert not {'scipy', 'boto3', 'distributed', 'google.api_core'} & set(sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None)
     assert done.returncode == 0, done.stderr
 
