@@ -250,6 +250,8 @@ class Allocation:
     cause: FailureCause | None = None
     detail: str = ""
     relaunch: int = 0  # how often the rank was started anew elsewhere, as a straggler
+    resized_from: Resources | None = None
+    """What it held before ``resources``, while not every worker of its job is known to have taken its new bounds."""
 
     @property
     def released(self) -> bool:

@@ -328,16 +328,16 @@ class Admission:
     """But never longer than this."""
 
 
-CorrectionStep = Literal["reclassify", "resize", "evict", "nodes", "move"]
+CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", "move"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Correction:
     """What is done about a running job that misses its target, or does other than expected (Quasar §4.4)."""
 
-    steps: tuple[CorrectionStep, ...] = ("reclassify", "resize", "evict", "nodes", "move")
-    """What may be done, always tried in this order: believe what is measured, give it more of its machine, evict
-    best-effort neighbours, add missing nodes, move it. Empty: nothing."""
+    steps: tuple[CorrectionStep, ...] = ("reprofile", "reclassify", "resize", "evict", "nodes", "move")
+    """What may be done, always tried in this order: profile a copy anew, believe what is measured, give it more of its
+    machines, evict best-effort neighbours, add missing nodes, move it. Empty: nothing."""
     margin: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     """It counts as missed when performance is surely below the wanted one by this part of it."""
     confidence: Annotated[Number, Field(ge=0.9, le=0.999999)] = 0.999
@@ -351,7 +351,7 @@ class Correction:
     promise_worth: Annotated[Number, Field(ge=1, le=1000)] = 10.0
     """Work of jobs with a promise counts so many times that of best-effort jobs."""
     resize_limit: Annotated[Number, Field(ge=1, le=64)] = 2.0
-    """A job is given at most so many times the vCPUs it asked for."""
+    """A job is given at most so many times the vCPUs it asked for; one that states resources.vcpus_max up to that."""
     max_steps_per_attempt: PositiveCount = 8
     """A job is left alone after so many corrections of one attempt."""
     max_moves_per_job: PositiveCount = 2

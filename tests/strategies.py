@@ -126,6 +126,7 @@ allocations = st.builds(
     cause=st.none() | causes,
     detail=texts,
     relaunch=st.integers(0, 3),
+    resized_from=st.none() | resources,
 )
 corrections = st.builds(
     Correction,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -163,7 +164,7 @@ class Applier:
         free = free_by_instance(view.instances, view.jobs)
         done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_resize(txn, a, free))
         if intents:
-            self.units.drive_resizes(intents, lease)
+            self.units.drive_resizes(list(chain.from_iterable(intents)), lease)
         return list(done)
 
     def _terminates(self, plan: Plan, policy: Policy, refused: list[Refusal], lease: Lease | None) -> list[Action]:

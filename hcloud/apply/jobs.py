@@ -76,17 +76,23 @@ def finish(txn: Transaction, action: Finish) -> None:
 def profile(txn: Transaction, action: Profile) -> None:
     """Submit a job's profiling runs and note them with it, all in one transaction: so they are made once.
 
-    Refused where the job has gone on or was cancelled, or has a whole set of runs already.
+    Refused where the job has gone on or was cancelled, or has a whole set of runs already. A running job may be
+    profiled again, while no other run of it is left; it stays what it is taken for until that has found something.
     """
     job = txn.job(action.job_id)
-    if job.state is not JobState.SUBMITTED or job.cancelled_by:
+    again = job.state in JOB_ON_INSTANCE
+    if (job.state is not JobState.SUBMITTED and not again) or job.cancelled_by:
         raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
-    if job.profile_runs and not all(_only_looked(txn.job(run)) for run in job.profile_runs):
+    before = [txn.job(run) for run in job.profile_runs]
+    if not all(run.state in JOB_ENDED if again else _only_looked(run) for run in before):
         raise Refused(f"{job.id} was profiled already: {', '.join(job.profile_runs)}")
     runs = txn.add_jobs([Submission(spec=spec, actor="hcloud") for spec in action.runs])
     names = tuple(run.id for run in runs)
-    noted = replace(job, profile_runs=(*job.profile_runs, *names), application=action.application)
-    after = txn.put_job(replace(noted, wait_code=action.reason.code, wait_text=action.reason.text))
+    noted = replace(job, profile_runs=(*job.profile_runs, *names))
+    if not again:
+        noted = replace(noted, application=action.application, wait_code=action.reason.code)
+        noted = replace(noted, wait_text=action.reason.text)
+    after = txn.put_job(noted)
     fields = {**reason_fields(action.reason), "from": job.state.value, "to": job.state.value, "profile_runs": names}
     txn.emit(EventKind.JOB_STATE, job_id=after.id, user=job.spec.user, **fields)
 

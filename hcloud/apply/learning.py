@@ -18,7 +18,7 @@ from hcloud.classifier.applications import (
     scale_of,
 )
 from hcloud.known import Application, Classification, Estimate, Findings, Measure
-from hcloud.model import EventKind, Instance, Job
+from hcloud.model import JOB_ON_INSTANCE, EventKind, Instance, Job
 from hcloud.planner.sizing import expected
 from hcloud.store import Transaction
 
@@ -50,6 +50,9 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
         text = "behaves otherwise than its program is known to" if request.look else _what_was_measured(findings)
         if own is not None and not comparable(own, findings):
             text += f"; numbers by {own.measure} are not comparable to that, and not kept together with it"
+        if job.state in JOB_ON_INSTANCE and findings.readings and row_name(job.application) != known.name:
+            txn.put_job(replace(job, application=known.name))
+            text += f"; it is taken for {known.name} from now on, not for {job.application or 'a typical application'}"
     _tell(txn, job, run, findings, known.name, text)
 
 

@@ -181,27 +181,36 @@ class UnitActions:
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
 
     # -------------------------------------------------------------------------------------------------------- resizing
-    def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> Intent:
-        """Let a rank hold other resources, and write the intent to bound its unit so. ``free`` is kept up to date.
+    def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> list[Intent]:
+        """Let ranks hold other resources, all or none, and write the intents to bound their units so. ``free`` is kept
+        up to date.
 
-        Raises Refused where the rank does not run, or its machine has not so much left.
+        Raises Refused where one does not run there, is being resized already, or its machine has not so much left.
         """
-        job = txn.job(action.job_id)
-        attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
-        if attempt is None or held is None or held.released or held.started_at is None:
-            raise Refused(f"rank {action.rank} of {job.id} does not run")
-        more, left = action.resources.minus(held.resources), free.get(held.instance_id)
-        if left is None or not more.fits(left):
-            raise Refused(f"{held.instance_id} has only {left} left, {more} more wanted")
-        free[held.instance_id] = left.minus(more)
-        unit = attempt.unit_id(action.rank)
-        _set_resources(txn, job, action.rank, action.resources)
-        intent = Intent(token=f"resize:{unit}", kind=IntentKind.RESIZE, subject=job.id, created_at=txn.now)
-        txn.open_intent(intent)
-        return intent
+        job, left = txn.job(action.job_id), dict(free)
+        attempt = job.attempt
+        if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:
+            raise Refused(f"{job.id} does not run, or is ending")
+        told = [f"resize:{attempt.unit_id(rank.rank)}" for rank in action.ranks]
+        if any(txn.intent(token) is not None for token in told):
+            raise Refused(f"not every worker of {attempt.id} has taken the bounds of before")
+        changed = []
+        for rank in action.ranks:
+            held = _running_rank(attempt, rank.rank, rank.instance_id)
+            more, room = rank.resources.minus(held.resources), left.get(held.instance_id)
+            if room is None or not more.fits(room):
+                raise Refused(f"{held.instance_id} has only {room} left, {more} more wanted")
+            left[held.instance_id] = room.minus(more)
+            changed.append(replace(held, resources=rank.resources, resized_from=held.resources))
+        free.update(left)
+        _put_ranks(txn, job, changed)
+        intents = [_resize_intent(txn, job, attempt.unit_id(held.rank)) for held in changed]
+        for intent in intents:
+            txn.open_intent(intent)
+        return intents
 
     def drive_resizes(self, intents: Sequence[Intent], lease: Lease | None) -> None:
-        """Tell workers the bounds that rows state; said again until taken. One refused goes back to what was asked."""
+        """Tell workers the bounds that rows state; said again until taken. Where one refuses, all ranks go back."""
         wanted: dict[str, tuple[str, Resources]] = {}
         for intent in intents:
             held = _resized(self.store.job(intent.subject), intent)
@@ -209,19 +218,63 @@ class UnitActions:
                 wanted[intent.token.removeprefix("resize:")] = (held.instance_id, held.resources)
         results = self.runner.resize(wanted) if wanted else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
-            for intent in intents:
-                self._record_resized(txn, intent, results.get(intent.token.removeprefix("resize:")))
+            told = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
+            # Refusals last: who has taken new bounds by then is told to go back.
+            for intent, result in sorted(told, key=lambda each: each[1] is not None and each[1].outcome == "refused"):
+                self._record_resized(txn, intent, result)
 
     def _record_resized(self, txn: Transaction, intent: Intent, result: ResizeResult | None) -> None:
         if result is not None and result.outcome == "unknown":
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
             return
+        txn.close_intent(intent.token)
         job = txn.job(intent.subject)
         held = _resized(job, intent)
         if result is not None and result.outcome == "refused" and held is not None:
-            asked = job.spec.held_of(txn.instance(held.instance_id).capacity)
-            _set_resources(txn, job, held.rank, asked, detail=result.detail)
-        txn.close_intent(intent.token)
+            _all_back(txn, job, held, result.detail)
+        else:
+            _settle_resizes(txn, job)
+
+
+def _running_rank(attempt: Attempt, rank: int, instance_id: str) -> Allocation:
+    """Return the rank, which runs on that machine with bounds that are settled. Raises Refused."""
+    held = attempt.held(rank)
+    if held is None or held.released or held.started_at is None or held.instance_id != instance_id:
+        raise Refused(f"rank {rank} of {attempt.id} does not run on {instance_id}")
+    if held.resized_from is not None:
+        raise Refused(f"rank {rank} of {attempt.id} is being resized already")
+    return held
+
+
+def _resize_intent(txn: Transaction, job: Job, unit: str) -> Intent:
+    return Intent(token=f"resize:{unit}", kind=IntentKind.RESIZE, subject=job.id, created_at=txn.now)
+
+
+def _resizing(job: Job) -> list[Allocation]:
+    """Return the running ranks whose new bounds are not settled."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return [each for each in held if each.resized_from is not None and not each.released]
+
+
+def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str) -> None:
+    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so."""
+    attempt, changed = job.attempt, _resizing(job)
+    assert attempt is not None
+    back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in changed]
+    _put_ranks(txn, job, back, detail)
+    for each in back:
+        intent = _resize_intent(txn, job, attempt.unit_id(each.rank))
+        if each.rank != refused.rank and txn.intent(intent.token) is None:
+            txn.open_intent(intent)
+
+
+def _settle_resizes(txn: Transaction, job: Job) -> None:
+    """Forget what ranks held before, once no worker is to be told any more."""
+    attempt, changed = job.attempt, _resizing(job)
+    if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in changed):
+        return
+    if changed:
+        _put_allocations(txn, job, [replace(each, resized_from=None) for each in changed])
 
 
 def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, str]]:
@@ -244,25 +297,28 @@ def _resized(job: Job, intent: Intent) -> Allocation | None:
     return None
 
 
-def _set_resources(txn: Transaction, job: Job, rank: int, resources: Resources, detail: str = "") -> None:
-    """Change what a rank holds, with the event that cost is told from."""
-    attempt = job.attempt
+def _put_allocations(txn: Transaction, job: Job, changed: Sequence[Allocation]) -> None:
+    attempt, anew = job.attempt, {each.rank: each for each in changed}
     assert attempt is not None
-    held = attempt.held(rank)
-    assert held is not None
-    ranks = tuple(replace(a, resources=resources) if a.rank == rank else a for a in attempt.allocations)
+    ranks = tuple(anew.get(each.rank, each) for each in attempt.allocations)
     txn.put_job(replace(job, attempt=replace(attempt, allocations=ranks)))
-    txn.emit(
-        EventKind.UNIT_RESIZED,
-        job_id=job.id,
-        instance_id=held.instance_id,
-        user=job.spec.user,
-        attempt=attempt.id,
-        rank=rank,
-        vcpus=resources.vcpus,
-        memory_mib=resources.memory_mib,
-        detail=detail,
-    )
+
+
+def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail: str = "") -> None:
+    """Change what ranks hold, with the events that cost is told from."""
+    _put_allocations(txn, job, changed)
+    for held in changed:
+        txn.emit(
+            EventKind.UNIT_RESIZED,
+            job_id=job.id,
+            instance_id=held.instance_id,
+            user=job.spec.user,
+            attempt=job.attempt.id if job.attempt is not None else "",
+            rank=held.rank,
+            vcpus=held.resources.vcpus,
+            memory_mib=held.resources.memory_mib,
+            detail=detail,
+        )
 
 
 def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:

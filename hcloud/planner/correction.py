@@ -1,14 +1,14 @@
 """What is done about running jobs that do not do as they should (Paragon §3.4, Quasar §4.4, Mage).
 
-A job that surely misses its target (``watching``) is helped step by step: what was measured is believed, then it is
-given more of its machine, then best-effort neighbours are evicted, missing nodes added, and at last it is moved,
-stateless jobs first. A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the
-job's own work: what is lost and has to be done again, the gap, and what others lose. After each step the job settles
-and is judged anew, by readings taken since. What was done stands in ``Job.corrections``, so nothing of it is lost with
-the daemon; that, the margin and the certainty asked of readings keep noise from moving anybody.
+A job that surely misses its target (``watching``) is helped step by step. First it is learnt why: where a slice stands
+idle a copy of it is profiled there anew, and then what it was measured to do where it runs is believed. Then it is
+given more of its machines, best-effort neighbours are evicted, missing nodes added, and at last it is moved, stateless
+jobs first. A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the job's own
+work: what is lost and has to be done again, the gap, and what others lose. After each step the job settles and is
+judged anew, by readings taken since. What was done stands in ``Job.corrections``, so nothing of it is lost with the
+daemon; that, the margin and the certainty asked of readings keep noise from moving anybody.
 
-There is no profiling in place: a profiling run needs a machine of its own. A job is reclassified from what it was
-measured to do instead.
+No source of interference is injected beside a running job, as Quasar does: a copy of it bears that instead.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from hcloud.known import Measure
-from hcloud.model import FailureCause, Job, Number, Reason, Resources
+from hcloud.model import JOB_ENDED, FailureCause, Job, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
-from hcloud.planner.draft import MOVED, Draft
+from hcloud.planner.draft import MOVED, NODES, NODES_LAUNCHED, Draft
 from hcloud.planner.eviction import evictable
-from hcloud.planner.fleet import SLACK, Mask, vector
+from hcloud.planner.fleet import SLACK, Mask
+from hcloud.planner.option import Option, remaining_s, saved_s
 from hcloud.planner.placement import usable
-from hcloud.planner.plan import Correct, Learnt, Resize
+from hcloud.planner.plan import Correct, Learnt
+from hcloud.planner.profiling import profile_again
+from hcloud.planner.scale import more_nodes, resize
 from hcloud.planner.sizing import LOSS_AT_TOLERATED
 from hcloud.planner.stragglers import relaunch_stragglers
-from hcloud.planner.watching import LEARNING, Assessment, Look, column_of, deviations_of, look_at
+from hcloud.planner.watching import LEARNING, Assessment, Departure, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
-BUSIEST = 0.95
-"""A service is taken to be no busier than this: beyond it nothing can be said of its latency."""
-RECLASSIFY, SAMPLED, RESIZE, EVICT, NODES = "reclassify", "sampled", "resize", "evict", "nodes"
+REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "evict"
 DUST_S = 1e-3
 """What is worked out ahead of time is looked at so much earlier: sums round."""
 MISSED_WORDS = {
@@ -43,20 +43,6 @@ MISSED_WORDS = {
     "latency": "of the performance that keeps its latency",
     "expectation": "of what was expected of it",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """A step that could be taken: by which factor it makes the job faster, and what it costs in its seconds."""
-
-    step: str
-    text: str
-    factor: float
-    cost_s: float
-    act: Callable[[Reason], None]
-    instances: tuple[str, ...] = ()
-    learnt: Learnt | None = None
-    numbers: dict[str, Number] = field(default_factory=dict)
 
 
 def correct(draft: Draft) -> None:
@@ -130,12 +116,22 @@ def _unsampled_until(draft: Draft, look: Look) -> float:
     return due_at
 
 
+def _being_measured(draft: Draft, job: Job) -> bool:
+    """Return whether a profiling run of ``job`` is not over: what is done for it waits for what that tells."""
+    runs = {*job.profile_runs}
+    return bool(runs) and any(each.id in runs and each.state not in JOB_ENDED for each in draft.jobs)
+
+
 def guard(draft: Draft) -> None:
-    """Close machines where best-effort neighbours were evicted for a job that still runs there to their like."""
+    """Go on with what was done for jobs that still run: no best effort comes back to where it was evicted for them,
+    and those that were to get all their nodes still are."""
     for job in draft.running:
         if not job.corrections or job.attempt is None:
             continue
-        if any(c.step == EVICT and c.attempt == job.attempt.id for c in job.corrections):
+        done = {c.step for c in job.corrections if c.attempt == job.attempt.id}
+        if done & {NODES, NODES_LAUNCHED}:
+            draft.behind.add(job.id)
+        if EVICT in done:
             if draft.guarded is None:
                 draft.guarded = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
             draft.guarded[_machines(draft, job)] = True
@@ -163,8 +159,10 @@ def _help(draft: Draft, look: Look) -> bool:
     found = look.assess()
     if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
         return False
-    for step in ("reclassify", "resize", "evict", "nodes", "move"):
-        for option in _OPTIONS[step](draft, look, found) if step in policy.steps else ():
+    if _being_measured(draft, job):
+        return False
+    for step, options in _OPTIONS.items():
+        for option in options(draft, look, found) if step in policy.steps else ():
             if repays(draft, found, option):
                 _take(draft, look, found, option)
                 return True
@@ -177,16 +175,10 @@ def _deeds(job: Job) -> int:
     return sum(each.attempt == attempt and each.step not in LEARNING for each in job.corrections)
 
 
-def saved_s(draft: Draft, found: Assessment, factor: float) -> float:
-    """Return how many seconds earlier the job ends if it gets faster by ``factor``; a service has a horizon's time."""
-    remaining_s = found.remaining_s if found.remaining_s is not None else draft.policy.lease.horizon_s
-    return remaining_s * (1.0 - 1.0 / factor)
-
-
 def repays(draft: Draft, found: Assessment, option: Option) -> bool:
-    """Return whether a step is expected to help visibly, and to save enough for what it costs."""
+    """Return whether a step is expected to help visibly, and to save enough for what it costs; to learn always is."""
     policy = draft.policy.correction
-    if option.learnt is not None:
+    if option.step in LEARNING:
         return True
     return (
         option.factor >= 1.0 + policy.margin / 2 and saved_s(draft, found, option.factor) >= policy.gain * option.cost_s
@@ -204,7 +196,7 @@ def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
     }
     text = f"reached {found.pace.mean / found.wanted:.0%} {MISSED_WORDS[found.by]} ({found.pace.count} readings): "
     text += option.text
-    if option.learnt is None:
+    if option.step not in LEARNING:
         gain_s = saved_s(draft, found, option.factor)
         numbers |= {"factor": round(option.factor, 4), "saved_s": round(gain_s, 3), "cost_s": round(option.cost_s, 3)}
         text += f"; expected to be {option.factor:.2f} times as fast, which saves {seconds(gain_s)} and costs "
@@ -217,10 +209,29 @@ def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ the steps
+def _done(look: Look) -> set[str]:
+    """Return the steps that were taken in this attempt."""
+    attempt = look.job.attempt
+    return {c.step for c in look.job.corrections if attempt is not None and c.attempt == attempt.id}
+
+
+def _reprofile(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+    """Profile a copy anew on a slice that stands idle, once, where the job does other than its class says."""
+    policy, departure = draft.policy.correction, look.departure()
+    if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
+        return
+    again = any(each.step == REPROFILE for each in look.job.corrections)
+    if again or remaining_s(draft, found) < policy.gain * draft.policy.profiling.total_s:
+        return
+    run = profile_again(draft, look.job)
+    if run is not None:
+        text = f"it does other than expected, so it is {run.reason.text}"
+        yield Option(step=REPROFILE, text=text, factor=1.0, cost_s=0.0, act=lambda _: draft.add(run))
+
+
 def _reclassify(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Believe what was measured, once in an attempt: what follows is then decided by that."""
-    done = {c.step for c in look.job.corrections if look.job.attempt is not None and c.attempt == look.job.attempt.id}
-    learnt = _learn(draft, look) if RECLASSIFY not in done else None
+    learnt = _learn(draft, look) if RECLASSIFY not in _done(look) else None
     if learnt is not None:
         yield Option(step=RECLASSIFY, text=_words(learnt), factor=1.0, cost_s=0.0, act=_nothing, learnt=learnt)
 
@@ -234,6 +245,8 @@ def _learn(draft: Draft, look: Look) -> Learnt | None:
     policy, departure = draft.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
         return None
+    if _less_was_asked(draft, look, departure):
+        return None
     at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
     neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
     mean, vcpus = departure.measured.mean, look.held.resources.vcpus
@@ -241,6 +254,15 @@ def _learn(draft: Draft, look: Look) -> Learnt | None:
         return Learnt(column=column, vcpus=vcpus, performance=mean) if mean > 0 else None
     tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
+
+
+def _less_was_asked(draft: Draft, look: Look, departure: Departure) -> bool:
+    """Return whether a service serves less than expected only because no more is asked of it."""
+    known, target, margin = look.known(), look.job.spec.target, draft.policy.correction.margin
+    if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
+        return False
+    asked = target.requests_per_s / max(1, look.job.spec.nodes.count)
+    return departure.measured.mean < departure.would.value and departure.measured.mean >= (1.0 - margin) * asked
 
 
 def _tolerated(draft: Draft, look: Look, neighbours: list[Job], loss: float) -> dict[str, float]:
@@ -267,53 +289,6 @@ def _words(learnt: Learnt) -> str:
 
 def _nothing(_: Reason) -> None:
     """The row says it all."""
-
-
-def _resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
-    """Give it more vCPUs of its machine, as far as nobody has or awaits them: no work is lost."""
-    job, at, held = look.job, draft.fleet.index[look.held.instance_id], look.held.resources
-    if job.attempt is None or len(job.attempt.allocations) > 1 or not draft.fleet.placeable[at] or job.spec.exclusive:
-        return
-    spare = min(float(draft.fleet.free[0, at]), float(draft.fleet.room[0, at]))
-    most = min(held.vcpus + spare, draft.policy.correction.resize_limit * job.spec.resources.vcpus)
-    short = found.wanted / found.pace.mean if found.pace.mean > 0 else draft.policy.correction.resize_limit
-    vcpus = math.floor(100 * min(most, held.vcpus * short * (1.0 + draft.policy.correction.margin)) + SLACK) / 100
-    if vcpus <= held.vcpus + SLACK:
-        return
-    resources = Resources(vcpus=vcpus, memory_mib=held.memory_mib, disk_gib=held.disk_gib)
-    more = Resources(vcpus=vcpus - held.vcpus, memory_mib=0, disk_gib=0.0)
-    if draft.ledger.placement_refusal(job.spec.user, look.instance, more) is not None:
-        return
-
-    def act(reason: Reason) -> None:
-        draft.ledger.book_placement(job.spec.user, look.instance, more)
-        draft.fleet.use(at, vector(more))
-        draft.add(Resize(job_id=job.id, rank=look.held.rank, resources=resources, reason=reason))
-
-    text = f"it is given {vcpus:g} instead of {held.vcpus:g} vCPU of {look.instance.id}"
-    yield Option(
-        step=RESIZE,
-        text=text,
-        factor=_faster_with(look, found, vcpus),
-        cost_s=0.0,
-        act=act,
-        numbers={"vcpus": vcpus, "vcpus_before": held.vcpus},
-    )
-
-
-def _faster_with(look: Look, found: Assessment, vcpus: float) -> float:
-    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has.
-
-    A service waits in queues: its latency goes with ``1 / (1 - use)`` (M/M/1, processor sharing), use falls with size.
-    """
-    known, now, then = look.known(), look.would(), look.would(vcpus=vcpus)
-    if found.by == "latency":
-        cpu = look.pace("cpu_s")
-        use = min(BUSIEST, cpu.mean / look.held.resources.vcpus) if cpu is not None else 0.0
-        return (1.0 - use * look.held.resources.vcpus / vcpus) / (1.0 - use)
-    if known is not None and known.by_step and now is not None and then is not None:
-        return float(np.exp(then.mean - now.mean))
-    return vcpus / look.held.resources.vcpus if look.busy() else 1.0
 
 
 def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
@@ -397,27 +372,6 @@ def _alone(look: Look, found: Assessment) -> float:
     if departure is None or departure.measured.mean <= 0:
         return found.pace.best
     return max(found.pace.best, found.pace.mean * departure.would.value / departure.measured.mean)
-
-
-def _nodes(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
-    """Let an incremental job have the nodes it still lacks, where there is room; ``grow`` starts them."""
-    job, attempt = look.job, look.job.attempt
-    if attempt is None or job.spec.nodes.gang or len(attempt.allocations) >= job.spec.nodes.count:
-        return
-    group = draft.group_of(job)
-    if not draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable)).any():
-        return
-    now, count = len(attempt.allocations), job.spec.nodes.count
-    more, less = look.would(nodes=count), look.would(nodes=now)
-    factor = float(np.exp(more.mean - less.mean)) if more is not None and less is not None else count / now
-    remaining_s = found.remaining_s or draft.policy.lease.horizon_s
-    cost_s = max(0.0, remaining_s * (count / now / factor - 1.0)) / draft.policy.correction.promise_worth
-
-    def act(_: Reason) -> None:
-        draft.behind.add(job.id)
-
-    text = f"it may have all its {count} nodes, not only {now}"
-    yield Option(step=NODES, text=text, factor=factor, cost_s=cost_s, act=act, numbers={"nodes": count})
 
 
 def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
@@ -508,10 +462,11 @@ def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:
 
 
 _OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {
+    "reprofile": _reprofile,
     "reclassify": _reclassify,
-    "resize": _resize,
+    "resize": resize,
     "evict": _evict,
-    "nodes": _nodes,
+    "nodes": more_nodes,
     "move": _move,
 }
 

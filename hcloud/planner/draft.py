@@ -95,6 +95,8 @@ class Group:
 
 MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
+NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
+"""Corrections by which a job is to get all its nodes: where there is room, and on machines launched for it."""
 AVOIDED_S = 900.0
 """For so long; then other neighbours may be there."""
 Key = tuple[object, ...]
@@ -111,7 +113,8 @@ class Draft:
     their horizon, and renewed only if something is placed there; ``gone`` are ended by this plan; ``kept`` are awaited
     by somebody as the plan begins; ``used`` are promised or taken by this plan; ``guarded`` are closed to best effort,
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
-    to get all their nodes, because they miss their target. ``kinds_told``: groups whose candidates were worked out.
+    to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
+    ``kinds_told``: groups whose candidates were worked out.
     """
 
     snapshot: Snapshot
@@ -139,6 +142,7 @@ class Draft:
     kept: dict[int, list[Job]] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     behind: set[JobId] = field(default_factory=set)
+    expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
     kinds_told: int = 0
 

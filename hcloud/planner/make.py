@@ -12,7 +12,7 @@ from hcloud.planner.draft import Draft, open_draft
 from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
 from hcloud.planner.plan import Plan
-from hcloud.planner.provisioning import launch, open_desk, provision
+from hcloud.planner.provisioning import expand, launch, open_desk, provision
 from hcloud.planner.retention import let_misbehaving_go, release_idle
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
@@ -39,12 +39,15 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
 
 
 def _serve(draft: Draft) -> None:
-    """Place and provision: first for everybody with a promise, then, in what that leaves, for best effort."""
+    """Place and provision: first more nodes for those who miss their target, then for everybody with a promise, then,
+    in what that leaves, for best effort."""
     if draft.snapshot.paused:
         draft.used = set(draft.kept)
         return
     desk = open_desk(draft)
     hold_what_comes(draft)
+    grow(draft, behind=True)
+    expand(desk)
     for promise in (True, False):
         place(draft, promise)
         provision(desk)

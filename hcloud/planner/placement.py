@@ -489,18 +489,21 @@ def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:
 
 
 # -------------------------------------------------------------------------------------------------------------- growing
-def grow(draft: Draft) -> None:
-    """Add missing ranks of running incremental jobs where room is left."""
-    growing = [job for job in draft.running if _may_grow(draft, job)]
+def grow(draft: Draft, *, behind: bool = False) -> None:
+    """Add missing ranks of running incremental jobs where room is left; ``behind``: of those only that miss their
+    target, and keep for them what starts."""
+    growing = [job for job in draft.running if (not behind or job.id in draft.behind) and _may_grow(draft, job)]
     for job in sorted(growing, key=queue_key):
         group = draft.group_of(job)
-        missing = _missing_ranks(job)
+        missing = missing_ranks(job)
         if draft.suit is not None and job.id not in draft.behind:
             present = job.spec.nodes.count - len(missing)
             missing = missing[: draft.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
         places = _find_places(draft, job, group, 1, len(missing)) if group.stuck is None else []
         if places:
             _add_place(draft, job, group, missing[: len(places)], places)
+        if behind:
+            draft.used.update(claim(draft, group, draft.fleet.coming, len(missing) - len(places)))
 
 
 def _may_grow(draft: Draft, job: Job) -> bool:
@@ -508,13 +511,13 @@ def _may_grow(draft: Draft, job: Job) -> bool:
         job.state in JOB_ON_INSTANCE
         and not job.spec.nodes.gang
         and job.attempt is not None
-        and bool(_missing_ranks(job))
+        and bool(missing_ranks(job))
         and not job.attempt.over
         and job.id not in draft.stopping
     )
 
 
-def _missing_ranks(job: Job) -> list[int]:
+def missing_ranks(job: Job) -> list[int]:
     """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
     held = job.attempt.allocations if job.attempt is not None else ()
     taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}

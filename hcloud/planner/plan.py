@@ -187,11 +187,10 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Let one rank of a running job hold ``resources`` of its machine from now on."""
+    """Let ranks of a running job hold other resources of their machines from now on: all of them, or none."""
 
     job_id: JobId
-    rank: int
-    resources: Resources
+    ranks: tuple[RankPlacement, ...]
     reason: Reason
 
 

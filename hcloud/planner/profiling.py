@@ -266,6 +266,27 @@ def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | No
     return None
 
 
+def profile_again(draft: Draft, job: Job) -> Profile | None:
+    """Return the run that measures a running ``job`` anew on a machine that stands idle; None where none does, or the
+    policy, the job or limits are against it.
+
+    Nothing is launched for it, and it is a base run: its application is known by what that finds from then on.
+    """
+    desk, identity = _open_desk(draft, []), identify(job.spec)
+    rows, offers = draft.snapshot.programs.get(identity.program, ()), _offers_for(desk, job)
+    if not offers or (offers[0].provider, offers[0].instance_type.name) not in _idle_types(draft):
+        return None
+    if _not_to_be_profiled(desk, job, identity, rows) is not None or job.id in desk.runs:
+        return None
+    vcpus, pressing = job.spec.resources.vcpus, _pressing(desk, job, identity, offers[0])
+    run = _run(desk, job, offers[0], "again", steps_vcpus=(vcpus, vcpus / 2), sources=pressing.sources)
+    runs, cost_usd = _affordable(desk, [run], offers)
+    if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
+        return None
+    reason = _starting(runs, cost_usd, desk.policy.total_s, pressing)
+    return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
+
+
 def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
     draft, busy, limit = desk.draft, len(desk.runs), desk.policy.max_concurrent
     if draft.snapshot.paused:

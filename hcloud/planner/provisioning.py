@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hcloud.model import Instance, Job, JobState, Market, Number, Offer, Reason
+from hcloud.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
 from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
@@ -124,6 +124,19 @@ def provision(desk: Desk) -> None:
             group.stuck = kept_away(draft, group, holding_out(draft, job, group, refusal))
         if group.stuck is not None:
             _give_reason(draft, job, group.stuck)
+
+
+def expand(desk: Desk) -> None:
+    """Decide on new machines for the missing nodes of running jobs that miss their target (``draft.expanding``)."""
+    draft, index = desk.draft, desk.draft.fleet.index
+    for job in draft.expanding:
+        held = job.attempt.allocations if job.attempt is not None else ()
+        present = [index[each.instance_id] for each in held if not each.released and each.instance_id in index]
+        ledger = draft.ledger
+        if _buy(desk, job, draft.group_of(job), present) is None:
+            draft.count_active(job, -1)  # it is counted already
+        else:
+            draft.ledger = ledger
 
 
 def launch(desk: Desk) -> None:
@@ -452,7 +465,9 @@ def _launch(desk: Desk, machine: NewMachine) -> Launch:
     text = f"{offer_words(offer)} for {names}: {why} of {len(machine.choices)} offer(s) that can be had"
     expires_at = draft.now + draft.policy.lease.horizon_s
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
-    return Launch(offer=offer, expires_at=expires_at, for_jobs=tuple(job.id for job in jobs), reason=reason)
+    # A running job does not await its further nodes: it grows onto them.
+    for_jobs = tuple(job.id for job in jobs if job.state not in JOB_ON_INSTANCE)
+    return Launch(offer=offer, expires_at=expires_at, for_jobs=for_jobs, reason=reason)
 
 
 # ---------------------------------------------------------------------------------------------------------- making room

@@ -20,7 +20,7 @@ from hcloud.planner.draft import Draft
 from hcloud.planner.sizing import Performance, expected
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
-LEARNING = ("reclassify", "sampled")
+LEARNING = ("reprofile", "reclassify", "sampled")
 """Corrections that change only what is believed."""
 BUSY = 0.9
 """A rank that uses so much of its vCPUs would use more of them."""

@@ -22,7 +22,7 @@ from hcloud.model import (
 )
 from hcloud.planner.explain import tell_story
 from hcloud.planner.plan import Action, Correct, Place, Plan, RankPlacement, Resize, StopRank
-from hcloud.provider import Machine
+from hcloud.provider import Machine, ResizeResult
 from hcloud.report import build_report
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import SMALL, Deployment
@@ -39,6 +39,14 @@ def apply(site: Deployment, *actions: Action) -> list[str]:
     return [refusal.why for refusal in outcome.refused]
 
 
+def resize(site: Deployment, to: Resources = MORE, number: int = 1) -> Resize:
+    """All ranks of a job are to hold so much."""
+    attempt = site.job(number).attempt
+    assert attempt is not None
+    held = [RankPlacement(rank=a.rank, instance_id=a.instance_id, resources=to) for a in attempt.allocations]
+    return Resize(job_id=f"job-{number}", ranks=tuple(held), reason=WHY)
+
+
 def resources(site: Deployment, number: int = 1) -> Resources:
     attempt = site.job(number).attempt
     assert attempt is not None
@@ -53,7 +61,7 @@ def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
         apply(
             site,
             Correct(job_id="job-1", step="resize", reason=WHY),
-            Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY),
+            resize(site),
         )
         == []
     )
@@ -72,7 +80,7 @@ def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
 def test_a_resize_that_the_machine_has_no_room_for_is_refused(site: Deployment) -> None:
     site.submit("sleep", "500", count=2)
     site.until(lambda: site.state(1) is site.state(2) is JobState.RUNNING)
-    [why] = apply(site, Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY))
+    [why] = apply(site, resize(site))
     assert "has only" in why
     assert resources(site) == SMALL
 
@@ -85,7 +93,7 @@ def test_a_resize_whose_reply_is_lost_is_told_again(site: Deployment) -> None:
     apply(
         site,
         Correct(job_id="job-1", step="resize", reason=WHY),
-        Resize(job_id="job-1", rank=0, resources=MORE, reason=WHY),
+        resize(site),
     )
     assert [intent.token for intent in site.scene.store.live().intents] == ["resize:job-1.1.0"]
     site.scene.engine.unsilence(machine)
@@ -220,3 +228,64 @@ def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDepl
     assert other.startswith("mock/m.two|0.2||||not there yet")
     table = build_report("decisions", site.scene.store.iter_events(), site.now)
     assert (table.rows, table.notes[-1][:20]) == ((), "1 jobs are left out,")
+
+
+def both(site: Deployment) -> list[float]:
+    """The vCPUs that each rank of the first job holds by its row, which its engine has taken."""
+    attempt = site.job().attempt
+    assert attempt is not None
+    units = site.scene.engine._units
+    told = [units[attempt.unit_id(held.rank)].spec.resources.vcpus for held in attempt.allocations]
+    assert told == [held.resources.vcpus for held in attempt.allocations]
+    return told
+
+
+def two_ranks(site: Deployment) -> list[str]:
+    """Start a job with a rank on each of two machines; return them."""
+    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=2), resources=replace(SMALL, vcpus=1.2))
+    site.until(lambda: len(site.starts("job-1")) == 2)
+    site.until_state(JobState.RUNNING)
+    site.cycle()
+    attempt = site.job().attempt
+    assert attempt is not None
+    return [held.instance_id for held in attempt.allocations]
+
+
+def test_all_ranks_of_a_job_are_resized(site: Deployment) -> None:
+    two_ranks(site)
+    assert apply(site, Correct(job_id="job-1", step="resize", reason=WHY), resize(site)) == []
+    assert both(site) == [1.5, 1.5]
+    attempt = site.job().attempt
+    assert attempt is not None and [held.resized_from for held in attempt.allocations] == [None, None]
+
+
+def test_no_rank_is_resized_where_one_machine_has_no_room(site: Deployment) -> None:
+    _, second = two_ranks(site)
+    more = resize(site)
+    too_much = replace(more.ranks[1], resources=replace(MORE, vcpus=2.5))
+    [why] = apply(site, replace(more, ranks=(more.ranks[0], too_much)))
+    assert f"{second} has only" in why
+    assert both(site) == [1.2, 1.2]
+
+
+def test_all_ranks_go_back_where_one_worker_refuses_also_after_a_restart(make: MakeDeployment) -> None:
+    site = make(cloud={"persist": True})
+    first, second = two_ranks(site)
+    engine = site.scene.engine
+    engine.silence(first)
+    bounded = type(engine)._bounded
+
+    def refuses(self: object, unit: str, instance_id: str, wanted: Resources) -> object:
+        if instance_id == second and wanted.vcpus > 1.2:
+            return None, ResizeResult(outcome="refused", detail="no control groups")
+        return bounded(engine, unit, instance_id, wanted)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(engine), "_bounded", refuses)
+        apply(site, Correct(job_id="job-1", step="resize", reason=WHY), resize(site))
+        [why] = apply(site, resize(site))
+        assert "has taken the bounds of before" in why
+    site.restart()
+    site.until(lambda: site.scene.store.live().intents == (), cycles=30)
+    assert both(site) == [1.2, 1.2]
+    site.scene.store.request_cancel("job-1", "ada", site.now)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from numpy.random import default_rng
 
 from hcloud.classifier.applications import identify
 from hcloud.engine.fake import StartFault
@@ -19,10 +20,15 @@ from hcloud.model import (
     MetricsHook,
     Nodes,
     ProgressHook,
+    Reason,
     ServiceTarget,
 )
+from hcloud.planner.draft import open_draft
+from hcloud.planner.plan import Profile
+from hcloud.planner.profiling import _open_desk, _run
 from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
+from tests.apply.test_correcting import apply
 
 TYPES = {
     "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},
@@ -261,3 +267,25 @@ def test_service_teaches_while_it_runs_and_drift_is_seen_before_it_ends(site: De
     assert (told["question"], told["measure"]) == ("run", "requests")
     assert float(str(told["predicted"])) > 2 * float(str(told["measured"]))
     assert site.scene.store.live().applications[name].missed[-1] is True
+
+
+def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Deployment) -> None:
+    """As a correction does where a job runs unlike the program it was taken for."""
+    site.submit("sleep", "5000", target=PROMISE, profiling="never")
+    site.until_state(JobState.RUNNING)
+    job = site.job()
+    draft = open_draft(replace(site.scene.controller.snapshot()), site.scene.controller.policy, default_rng(0))
+    [offer, *_] = [each for each in draft.snapshot.offers if each.instance_type.name == "m.two"]
+    spec = replace(job.spec, profiling="auto")
+    run, _ = _run(_open_desk(draft, []), replace(job, spec=spec), offer, "again", steps_vcpus=(1.0, 0.5), sources=())
+    name = identify(job.spec).name
+    again = Profile(job_id=job.id, application=name, runs=(run,), reason=Reason(code="profiling", text="once more"))
+    assert apply(site, again) == []
+    assert site.job().application == "" and site.state() is JobState.RUNNING
+    assert "was profiled already" in apply(site, again)[0], "while a run is left"
+    site.until(lambda: site.job().application == name, cycles=60)
+    assert site.state() is JobState.RUNNING
+    told = [str(event.fields["text"]) for event in site.events(EventKind.JOB_PROFILED)]
+    assert f"it is taken for {name} from now on, not for a typical application" in told[-1]
+    site.cycle()
+    assert name in site.scene.controller.last_snapshot.applications

@@ -175,7 +175,8 @@ def _change_rank(world: World, job_id: str, rank: int, **changes: Any) -> None:
 
 
 def _resize(world: World, action: Resize) -> None:
-    _change_rank(world, action.job_id, action.rank, resources=action.resources)
+    for each in action.ranks:
+        _change_rank(world, action.job_id, each.rank, resources=each.resources)
 
 
 def _stop_rank(world: World, action: StopRank) -> None:

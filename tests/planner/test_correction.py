@@ -61,7 +61,7 @@ def test_a_job_that_uses_all_it_has_is_given_more_of_its_machine_first() -> None
     plan = decide(slow(late(here), neighbour(2, here), here, **BUSY))
     assert steps(plan) == ["resize"]
     [resize] = of(plan, Resize)
-    assert resize.resources == need(2.0)
+    assert [each.resources for each in resize.ranks] == [need(2.0)]
     assert resize.reason.numbers["by"] == "deadline"
     assert float(resize.reason.numbers["wanted"] or 0) == pytest.approx((1 - 0.024) / 1398, rel=0.001)
     assert not of(plan, StopAttempt)

@@ -42,7 +42,7 @@ def test_sound_snapshot_violates_nothing() -> None:
         (scene(machine(1, expires_at=0.0)), "expires before"),
         (scene(PROFILES), "job-9 profiles job-1, which does not wait for it"),
         (scene(PROFILES, job(1, profile_runs=("job-9",))), "which does not wait for it"),
-        (scene(job(1, profile_runs=("job-9", "job-9"))), "one look and three others at most"),
+        (scene(job(1, profile_runs=("job-9", "job-9"))), "one look, three others and one again at most"),
     ],
 )
 def test_violation_is_named(broken: Snapshot, words: str) -> None:
