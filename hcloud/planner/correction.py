@@ -159,7 +159,7 @@ def _help(draft: Draft, look: Look) -> bool:
     found = look.assess()
     if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
         return False
-    if _being_measured(draft, job):
+    if _being_measured(draft, look.job):
         return False
     for step, options in _OPTIONS.items():
         for option in options(draft, look, found) if step in policy.steps else ():
