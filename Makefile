@@ -24,7 +24,7 @@ soak: setup  ## random worlds full of faults, every promise checked after each c
 	@$(PYTHON) -m hcloud.cli.main soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
 
 chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives)
-	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py
+	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py
 
 lint: setup  ## formatting, lint, strict types, import rules
 	@scripts/lint
