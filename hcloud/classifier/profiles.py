@@ -79,6 +79,7 @@ class Performance:
     """From how many repeats."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey where the value is outside its limits."""
         _check_limits(self)
 
 
@@ -96,6 +97,7 @@ class Pressure:
     """From how many repeats."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey where the value is outside its limits."""
         _check_limits(self)
 
 
@@ -140,6 +142,7 @@ class Units:
     """Of each number of use."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey where resource use is in other units than ``USE_UNITS``, or another order."""
         if self.use != USE_UNITS:
             raise AtKey("use", f"must be {', '.join(USE_UNITS)}")
 
@@ -199,6 +202,7 @@ class Profile:
     """What the measurement could not do, in sentences."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey where there is no cell at all."""
         if not any(self.cells.of(question) for question in Question):
             raise AtKey("cells", "holds no measurement")
 

@@ -61,6 +61,7 @@ class Rows:
     context: Matrix | None = None
 
     def __post_init__(self) -> None:
+        """Raise BadInput for a column named twice, other shapes than named, or an infinite cell."""
         if len(set(self.columns)) != len(self.columns):
             raise BadInput(f"columns {sorted(self.columns)} name one column twice; each column must appear once")
         if self.values.shape != (len(self.names), len(self.columns)) or len(self.groups) != len(self.names):
@@ -71,6 +72,7 @@ class Rows:
             raise BadInput("the matrix has an infinite cell; a cell must be a finite number, or NaN where not measured")
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.names)
 
     def take(self, chosen: Sequence[int] | NDArray[np.int_]) -> Rows:

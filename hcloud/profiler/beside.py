@@ -93,13 +93,16 @@ class Switch:
     """The machine in one of several ways, each a block that is entered at need; the last one is left at the end."""
 
     def __init__(self, ways: Mapping[str, Callable[[], AbstractContextManager[object]]]) -> None:
+        """Take the ways by name, each a function that returns a block to enter; none is entered yet."""
         self._ways, self._now = ways, ""
         self._stack = ExitStack()
 
     def __enter__(self) -> Switch:
+        """Begin in no way."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Leave the way the machine is in."""
         self._stack.close()
 
     def to(self, way: str) -> bool:

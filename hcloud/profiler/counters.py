@@ -42,6 +42,7 @@ class Counter:
     """Counts for a set of threads, and for all that they start from now on."""
 
     def __init__(self, handles: list[int]) -> None:
+        """Own these open counters, one for each CPU or process (file descriptors)."""
         self._handles = handles
 
     def total(self) -> float:

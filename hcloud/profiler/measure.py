@@ -63,15 +63,18 @@ class Bench:
     """
 
     def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline_s: float) -> None:
+        """Take a subject and the machine; nothing runs yet, but the time of ``deadline_s`` does."""
         self.host, self.notes = host, list[str]()
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: Look | None = None
         self._alone: dict[float, Rate] = {}
 
     def __enter__(self) -> Bench:
+        """Begin; nothing runs before the first question."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End what is at work, however the block ended."""
         self.close()
 
     def close(self) -> None:

@@ -66,6 +66,7 @@ class InputFile:
     """The content, where it is not made."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey unless exactly one of ``kind`` and ``text`` is there."""
         if bool(self.kind) == bool(self.text):
             raise AtKey("kind", "a file is either made (kind) or given (text)")
 
@@ -94,6 +95,7 @@ class Recipe:
     """What is counted; performance is so many of it per second."""
 
     def __post_init__(self) -> None:
+        """Raise AtKey for a command where the loop takes none, or none where it takes one."""
         if bool(self.command) == self.loop.startswith("call "):
             raise AtKey("command", "is what is fed, repeated or asked; `call` has none, the others have one")
 

@@ -189,6 +189,7 @@ class LiveCopy:
     def __init__(
         self, host: Host, launch: Started, group: Group | None, job: Path, log: Path, lacks: tuple[str, ...]
     ) -> None:
+        """Take a process that has been launched; ``lacks`` says what this machine could not isolate, in sentences."""
         self._host, self._launch, self._group, self._log = host, launch, group, log
         self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()

@@ -128,6 +128,7 @@ class Load:
     """A source at work. ``tunable``: intensities between 0 and 100 can be had on this machine."""
 
     def __init__(self, host: Host, process: subprocess.Popen[bytes] | None, group: Group | None) -> None:
+        """Take the process of the source (None: intensity 0) and its control group (None: there is none here)."""
         self._host, self._process, self._group = host, process, group
         self.tunable = group is not None
 

@@ -55,6 +55,7 @@ class Stage:
     """Holds at most one copy of a subject at work. ``starts`` counts them; ``use`` is of the last whole window."""
 
     def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline: float) -> None:
+        """Take a subject and the machine; ``run_s``: seconds of a look, ``deadline``: monotonic time of the end."""
         self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
         # Each reading of a hook is a process of its own: more of them would disturb what they read.

@@ -150,6 +150,14 @@ def test_program_that_crashes_while_profiled_still_runs_as_asked(site: Deploymen
     assert "ended with code 7" in str(told["text"])
 
 
+def test_job_that_needs_the_network_is_classified_from_what_is_known_and_runs(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "2", target=PROMISE, network="host")
+    until_ended(site, job)
+    told = classified(site, job)
+    assert (told["source"], told["code"], runs_of(site, job)) == ("prior", "profiling_network", [])
+    assert site.scene.store.job(job.id).state is JobState.SUCCEEDED
+
+
 def test_runs_that_take_too_long_are_given_up_and_ended(tmp_path: Path) -> None:
     site = open_site(tmp_path, patience_s=5, total_s=200, run_s=100)
     (job,) = site.submit("sleep", "5", target=PROMISE)

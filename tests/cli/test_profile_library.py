@@ -66,6 +66,14 @@ def test_import_is_all_or_nothing(library: Shell) -> None:
     _, err = library.run("profile", "import", "own-gzip.yaml", "wrong.yaml", exit_code=2)
     assert err.startswith("hcloud: wrong.yaml:8: units.interference: must be percent, not 'fraction'")
     assert not imported(library).exists()
+    for right, other, words in (
+        ("0.5 vCPU: {", "half: {", ":26: cells.step.half: 'half' is no column; write an amount of one machine"),
+        ("1 vCPU: {value: 20.0", "1 vCPU: {value: fast", ":27: cells.step.1 vCPU.value: must be a number, not 'fast'"),
+    ):
+        (library.directory / "wrong.yaml").write_text(profile_yaml(profile("third")).replace(right, other, 1))
+        _, err = library.run("profile", "import", "own-gzip.yaml", "wrong.yaml", exit_code=2)
+        assert err.startswith(f"hcloud: wrong.yaml{words}"), err
+        assert not imported(library).exists()
     _, err = library.run("profile", "import", "own-gzip.yaml", "own-gzip.yaml", exit_code=2)
     assert "is also in own-gzip.yaml; import one of them" in err
     assert not imported(library).exists()

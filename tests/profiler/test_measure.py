@@ -165,11 +165,18 @@ def test_missing_command_is_named(workdir: Path) -> None:
         ours.rate(0.5)
 
 
-def test_network_that_it_may_not_have_is_its_own_failure(workdir: Path) -> None:
-    script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)", "Network is unreachable"),
+        ("import os, sys; os.path.exists('/dev/no-gpu0') or sys.exit('no CUDA device found')", "no CUDA device found"),
+    ],
+    ids=["network", "gpu"],
+)
+def test_what_a_copy_may_not_or_cannot_have_is_its_own_failure(workdir: Path, script: str, words: str) -> None:
     findings = found(subject(workdir, "", command=("python3", "-c", script)), run_s=10.0)
     assert findings.readings == ()
-    assert any("ended with code 1" in note for note in findings.notes)
+    assert any("ended with code 1" in note and words in note for note in findings.notes)
 
 
 @pytest.mark.parametrize(
