@@ -1,7 +1,7 @@
 """Kill the daemon immediately before and after every provider, runner and commit call; restart; check every promise.
 
-Between two effects a kill finds the same rows, machines and units, wherever it strikes. ``make test`` strikes after each
-effect, and once at each kind of call; ``make chaos`` (``CHAOS_LIVES=all``) at every moment.
+Between two effects a kill finds the same rows, machines and units, wherever it strikes. So ``make test`` strikes after
+each effect, and once at each kind of call; ``make chaos`` (``CHAOS_LIVES=all``) at every moment.
 """
 
 from __future__ import annotations
