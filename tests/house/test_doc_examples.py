@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ DOCUMENTS = docs.documents()
 LOADERS = {"job": "load_job", "policy": "load_policy", "config": "load_config"}
 
 
+@cache
 def verb_exists(verb: str) -> bool:
     line = [sys.executable, "-m", "hcloud.cli.main", verb, "--help"]
     return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
