@@ -105,7 +105,9 @@ def _decide(desk: _Desk, job: Job) -> Job | None:
     identity = identify(job.spec)
     rows = desk.draft.snapshot.programs.get(identity.program, ())
     known = known_as(identity, rows)
-    if job.id in desk.runs:
+    if job.id in desk.runs and _has_time(desk, job):
+        return None
+    if job.id in desk.runs and known is None:
         return _give_up(desk, job)
     if known is not None:
         return _go_known(desk, job, identity, known)
@@ -124,12 +126,15 @@ def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -
     return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
 
 
-def _give_up(desk: _Desk, job: Job) -> Job | None:
-    """Let a job go on whose runs take too long; None: they have time left."""
-    runs, policy, now = desk.runs[job.id], desk.policy, desk.draft.now
-    ends_at = min(min(run.submitted_at for run in runs) + policy.total_s + policy.patience_s, _slack_ends_at(desk, job))
-    if now < ends_at:
-        return None
+def _has_time(desk: _Desk, job: Job) -> bool:
+    """Whether a job may still wait for its runs."""
+    began_at = min(run.submitted_at for run in desk.runs[job.id])
+    return desk.draft.now < min(began_at + desk.policy.total_s + desk.policy.patience_s, _slack_ends_at(desk, job))
+
+
+def _give_up(desk: _Desk, job: Job) -> Job:
+    """Let a job go on whose runs take too long, and of which none that is over told enough."""
+    runs = desk.runs[job.id]
     text = f"{len(runs)} profiling run(s) are not over, and it can wait no longer; taken for a typical application"
     return _go_unknown(desk, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": desk.waited_s(job)})
 
@@ -189,7 +194,10 @@ def _go_known(desk: _Desk, job: Job, identity: Identity, row: Application) -> Jo
         _hold(desk, job, "classifying", f"{row.name} is being classified", {})
         return None
     source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
-    text = f"profiled in {len(job.profile_runs)} run(s)" if source == "profiled" else f"taken for {row.name}"
+    useful = len(set(job.profile_runs) & set(row.runs))
+    text = f"profiled in {useful} run(s)" if source == "profiled" else f"taken for {row.name}"
+    if job.id in desk.runs:
+        text += ", as it can wait no longer for the others"
     if source == "known" and identity.input not in row.inputs:
         text += f", which behaved alike under {len(row.inputs)} inputs"
     elif source == "known" and job.profile_runs:

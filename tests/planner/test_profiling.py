@@ -206,6 +206,16 @@ def test_runs_that_are_stuck_are_given_up() -> None:
     assert not of(decide(scene(waiting, replace(stuck, submitted_at=NOW - 60), SMALL), ALWAYS), Classify)
 
 
+def test_what_one_run_found_is_used_where_another_is_stuck() -> None:
+    waiting = replace(new(at=NOW - 1000), profile_runs=("job-8", "job-9"))
+    stuck, row = run_for(waiting, 9, at=NOW - 900), row_of(waiting, runs=("job-8",))
+    (told_of,) = of(decide(knowing(scene(waiting, stuck, SMALL), row), ALWAYS), Classify)
+    assert (told_of.source, told_of.application) == ("profiled", row.name)
+    assert told_of.reason.text.startswith("profiled in 1 run(s), as it can wait no longer for the others; expected")
+    early = replace(stuck, submitted_at=NOW - 60)
+    assert not of(decide(knowing(scene(waiting, early, SMALL), row), ALWAYS), Classify)
+
+
 def test_profiling_runs_are_queued_like_any_job_and_never_profiled() -> None:
     waiting = replace(new(), profile_runs=("job-9",))
     run = replace(run_for(waiting, 9), state=JobState.SUBMITTED)
