@@ -24,6 +24,8 @@ BILLING_MINIMUM_USD = 0.192 / 60
 """One minute of the dearest machine there is."""
 LISTS = ("DescribeInstances", "instances.aggregatedList")
 """The calls by which machines are listed."""
+OF_ONE_LAUNCH = ("instances.get", "zoneOperations.get", "zoneOperations.list")
+"""Reads about one machine: after a restart its fate may be learnt from a listing, and they are not made again."""
 CHANGES = (Kind.FAILS, Kind.HANGS, Kind.LOST, Kind.LIES, Kind.DENIES)
 """What a call that changes the cloud can meet."""
 LIST_TIMES = 3
@@ -108,8 +110,7 @@ class Site:
             if life.killed:
                 life = self._live_on(home, build)
         found = [*life.violations, *self.problems()]
-        # What had been asked for may be found in another way after a restart.
-        if not self.gateway.struck and not self.gateway.deaths:
+        if not self.gateway.struck:
             found.append("the trouble met no call")
         if (case.side or case.death is not Death.NEVER) and not deaths:
             found.append("nobody was killed")
@@ -117,8 +118,10 @@ class Site:
 
     def _trouble(self, case: Case) -> Trouble:
         occurrence = 0 if case.when == When.FIRST else self.record()[case.call] // 2
-        times = LIST_TIMES if case.call in LISTS else 1
-        return Trouble(call=case.call, occurrence=occurrence, kind=case.kind, death=case.death, times=times)
+        killed = case.death is not Death.NEVER
+        then = "instances.aggregatedList" if killed and case.call in OF_ONE_LAUNCH else case.call
+        times = LIST_TIMES if then in LISTS else 1
+        return Trouble(call=case.call, occurrence=occurrence, kind=case.kind, death=case.death, times=times, then=then)
 
     def _life(self, home: Path, trouble: Trouble | None, kill_at: int | None, build: Build | None = None) -> Life:
         (home / "hcloud.db").write_bytes(self._empty_database())
@@ -173,7 +176,7 @@ def cases(calls: Mapping[str, Sequence[str]], writes: Collection[str]) -> list[C
     """Return every case there is: ``calls`` says which of the calls of a name are tried.
 
     A read changes nothing, so it does not matter whether one that goes wrong was carried out, nor how the one after a
-    restart goes wrong.
+    restart goes wrong. Reads of ``OF_ONE_LAUNCH`` are followed by a listing that fails.
     """
     sites = [(call, when) for call, whens in calls.items() for when in whens]
     told = [Case(call=call, when=when, kind=kind) for call, when in sites for kind in _kinds(call, writes)]

@@ -43,22 +43,27 @@ class Death(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """From its ``occurrence`` (0: the first) on, ``times`` calls meet ``kind``; before them one kills, if any does."""
+    """From its ``occurrence`` (0: the first) on, ``times`` calls meet ``kind``.
+
+    Where it kills, that occurrence does, and the next ``times`` calls of ``then`` meet the kind.
+    """
 
     call: str
     occurrence: int
     kind: Kind
     death: Death = Death.NEVER
     times: int = 1
+    then: str = ""
 
-    def strikes(self, occurrence: int) -> bool:
-        """Whether this occurrence of the call meets the kind of trouble."""
-        first = self.occurrence + (self.death is not Death.NEVER)
-        return first <= occurrence < first + self.times
+    def kills(self, call: str, occurrence: int) -> bool:
+        """Whether the daemon dies of this call."""
+        return self.death is not Death.NEVER and (call, occurrence) == (self.call, self.occurrence)
 
-    def kills(self, occurrence: int) -> bool:
-        """Whether the daemon dies of this occurrence."""
-        return self.death is not Death.NEVER and occurrence == self.occurrence
+    def strikes(self, call: str, occurrence: int, deaths: int, struck: int) -> bool:
+        """Whether this call meets the kind of trouble, after so many deaths and calls that met it."""
+        if self.death is not Death.NEVER:
+            return bool(deaths) and call == (self.then or self.call) and struck < self.times
+        return call == self.call and self.occurrence <= occurrence < self.occurrence + self.times
 
 
 class Gateway:
@@ -112,12 +117,12 @@ class Gateway:
             occurrence = self.counts[call]
             self.counts[call] += 1
             trouble = self.trouble
-            if trouble is None or trouble.call != call:
+            if trouble is None:
                 return None, Death.NEVER
-            if trouble.kills(occurrence):
+            if trouble.kills(call, occurrence):
                 self.deaths += 1
                 return None, trouble.death
-            if trouble.strikes(occurrence):
+            if trouble.strikes(call, occurrence, self.deaths, self.struck):
                 self.struck += 1
                 return trouble.kind, Death.NEVER
             return None, Death.NEVER

@@ -50,7 +50,9 @@ class ContractSuite:
 
 
 class VirtualTime:
-    """Time that stands still until a test lets it pass."""
+    """Time that stands still until a test lets it pass. ``looks`` are taken at most while waiting for something."""
+
+    looks = 400
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock: Clock = clock
@@ -62,7 +64,7 @@ class VirtualTime:
 
     def until(self, condition: Callable[[], T | None], timeout_s: float) -> T:
         """Let time pass in small steps until the condition holds, and return its value."""
-        step_s = max(0.02, timeout_s / 400)
+        step_s = max(0.02, timeout_s / self.looks)
         for _ in range(round(timeout_s / step_s) + 1):
             value = condition()
             if value:

@@ -73,6 +73,7 @@ class Ec2Bench(VirtualTime, ProviderBench):
     """The provider over real HTTP on the fake, whose time is a clock that tests move."""
 
     misspelt_setting = ("subnet", "subnets")
+    looks = 100  # each is two calls over HTTP
     provider: Ec2Provider
 
     def __init__(self, fake: FakeEc2, home: Path, **more: object) -> None:
