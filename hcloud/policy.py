@@ -413,8 +413,11 @@ class Profiling:
     """Jobs known to run shorter than this are not profiled: it would cost more than it could gain (Paragon §3.5)."""
     patience_s: PositiveSeconds = 300.0
     """A job that has waited this long for its profiling to start, or for its end, goes on without."""
+    types: PositiveCount = 2
+    """On so many types each job is measured (two in Paragon §2.2); each further one tells more, and costs a run."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
-    """Types to profile on, with * and ? as wildcards. Used are the cheapest with a vCPU to spare, and another one."""
+    """Types to profile on, with * and ? as wildcards. Used are those that stand idle, the most telling first, then the
+    cheapest; the first one has a vCPU to spare."""
     sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] | None = None
     """Sources of interference to measure every job beside; []: none. null: the two that leave least to guess."""
 

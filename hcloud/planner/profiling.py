@@ -7,7 +7,8 @@ of the time to the deadline, a price and a number of jobs at one time, and who h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -22,6 +23,7 @@ from hcloud.model import (
     Job,
     JobId,
     JobSpec,
+    JobState,
     Market,
     Nodes,
     Number,
@@ -43,16 +45,19 @@ NEIGHBOUR_VCPUS = 1.0
 """What a machine to profile on should have beside the job: for the source of interference, and for who measures."""
 FRUITLESS_RUNS = 3
 """A program of which so many runs could not learn anything is not profiled again."""
+_YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 STOP_MARGIN_S = 30.0
 """A profiling run that is not over this long after its own time cap is stopped."""
 
 
 @dataclass(slots=True)
 class _Desk:
-    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
-    found to profile on, by what a job asks for."""
+    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``idle``: machines by
+    provider and type that stand idle, less those that runs wait for; ``offers``: what was found to profile on, by what
+    a job asks for."""
 
     draft: Draft
+    idle: Counter[tuple[str, str]] = field(default_factory=Counter)
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
     programs: set[str] = field(default_factory=set)
     offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
@@ -84,7 +89,7 @@ def _urgency(job: Job) -> tuple[int, float, int]:
 
 
 def _open_desk(draft: Draft, submitted: Sequence[Job]) -> _Desk:
-    desk = _Desk(draft)
+    desk = _Desk(draft, idle=_idle(draft))
     for job in draft.jobs:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
             desk.runs.setdefault(job.spec.profile.job_id, []).append(job)
@@ -264,6 +269,7 @@ def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | No
             return _go_unknown(desk, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         desk.programs.add(identity.program)
         desk.runs[job.id] = []
+        _take_idle(desk, runs, offers)
         reason = _starting(runs, cost_usd, needs_s, pressing)
         draft.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
@@ -308,7 +314,7 @@ def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Off
     if not offers:
         text = "no machine to profile it on can be had"
         return Reason(code="profiling_no_offer", text=text)
-    if (offers[0].provider, offers[0].instance_type.name) in _idle_types(draft):
+    if desk.idle[_type_of(offers[0])] > 0:
         return None
     refusal = draft.ledger.refusal(offers[0], {job.spec.user: 1.0})
     if refusal is None:
@@ -318,18 +324,34 @@ def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Off
     )
 
 
-def _idle_types(draft: Draft) -> Set[tuple[str, str]]:
-    """Return provider and type of every machine that stands idle."""
-    return {
-        (each.offer.provider, each.offer.instance_type.name)
+def _type_of(offer: Offer) -> tuple[str, str]:
+    return offer.provider, offer.instance_type.name
+
+
+def _idle(draft: Draft) -> Counter[tuple[str, str]]:
+    """Count the machines that stand idle by provider and type, less those that profiling runs wait for."""
+    idle = Counter(
+        _type_of(each.offer)
         for at, each in enumerate(draft.fleet.instances)
         if each.state is InstanceState.READY and not draft.fleet.holdings[at]
-    }
+    )
+    runs = (job.spec for job in draft.jobs if job.spec.profile is not None and job.state in _YET_TO_START)
+    awaited = Counter(name for run in runs for name in run.instance_types[:1])
+    return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
+
+
+def _take_idle(desk: _Desk, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
+    """Count the idle machines that ``runs`` will be on as taken, so that the next job looks for others."""
+    types = {offer.instance_type.name: _type_of(offer) for offer in offers}
+    for run in runs:
+        desk.idle[types[run.instance_types[0]]] -= run.nodes.count
+    desk.offers.clear()
 
 
 def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
-    """Return the cheapest offer with a vCPU left for a neighbour (else: the cheapest), and the cheapest other type.
+    """Return one offer of each type to profile on, the first with a vCPU left for a neighbour where there is one.
 
+    First what stands idle, those types that tell most of all others (random ones in Paragon §2.2); then the cheapest.
     Never spot, which may go in the middle.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
@@ -341,28 +363,36 @@ def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
 
 def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
-    patterns, idle = replace(job.spec, instance_types=desk.policy.instance_types), _idle_types(draft)
+    patterns = replace(job.spec, instance_types=desk.policy.instance_types)
     for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         name = offer.instance_type.name
         suits = job.spec.may_use(offer) and patterns.may_run_on(name) and offer.market is not Market.SPOT
-        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(draft, offer, idle):
+        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(desk, offer):
             cheapest.setdefault((offer.provider, name), offer)
-    found, needed = list(cheapest.values()), job.spec.resources.vcpus + NEIGHBOUR_VCPUS
+    telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
+    found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
+    needed = job.spec.resources.vcpus + NEIGHBOUR_VCPUS
     roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
     first = [roomy] if roomy is not None else found[:1]
-    return first + [each for each in found if each not in first][:1]
+    return first + [each for each in found if each not in first][: desk.policy.types - 1]
 
 
-def _can_be_had(draft: Draft, offer: Offer, idle: Set[tuple[str, str]]) -> bool:
+def _telling_rank(desk: _Desk, offer: Offer, telling: Mapping[str, int]) -> int:
+    """Return how early a type is profiled on; those that do not stand idle or of which nothing is known, last."""
+    last = len(telling)
+    return telling.get("/".join(_type_of(offer)), last) if desk.idle[_type_of(offer)] > 0 else last
+
+
+def _can_be_had(desk: _Desk, offer: Offer) -> bool:
     """Whether a machine of that offer may be rented, or stands idle (all that are reserved may be up already)."""
-    policy, name = draft.policy, offer.instance_type.name
+    draft, policy, name = desk.draft, desk.draft.policy, offer.instance_type.name
     dear = policy.caps.max_price_usd_per_h is not None and offer.price_usd_per_h > policy.caps.max_price_usd_per_h
     never_rented = policy.provisioning.strategy == "sr" and offer.market is not Market.RESERVED
     refused = never_rented or dear or policy.caps.max_instances_per_type.get(name) == 0
     if refused or policy.allow.refusal(offer) is not None:
         return False
     backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
-    return (offer.provider, name) in idle or not (backed_off or offer.available == 0)
+    return desk.idle[_type_of(offer)] > 0 or not (backed_off or offer.available == 0)
 
 
 def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer) -> Pressing:
@@ -387,8 +417,7 @@ def _runs(
     if look:
         return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
     runs = [_run(desk, job, first, "base", steps_vcpus=(vcpus, vcpus / 2), sources=pressing.sources)]
-    if len(offers) > 1:
-        runs.append(_run(desk, job, offers[1], "type", steps_vcpus=(vcpus,)))
+    runs += [_run(desk, job, each, "type", steps_vcpus=(vcpus,)) for each in offers[1:]]
     if job.spec.nodes.count > 1:
         runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs

@@ -133,6 +133,8 @@ class Snapshot:
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
     source_prior: SourcePrior | None = None
     """How pressures go together in all that is known; None: too little is, or no job is to be profiled."""
+    telling_types: tuple[str, ...] = ()
+    """Machine types (``provider/name``), those first that tell most of how a program does on all others."""
     orders: tuple[Order, ...] = ()
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""

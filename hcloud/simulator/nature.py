@@ -186,11 +186,16 @@ FAMILY_SHARE = 0.95
 """How alike the sizes of one family are."""
 
 
-def type_speeds(nature: Nature, types: Sequence[str], seed: int, heterogeneity: float) -> dict[str, float]:
-    """Return the speed of a program on each type, 1 on its best. ``heterogeneity`` 0: all alike; 1: as in clouds."""
+def type_speeds(
+    nature: Nature, types: Sequence[str], seed: int, heterogeneity: float, common: float = 1.0
+) -> dict[str, float]:
+    """Return the speed of a program on each type, 1 on its best. ``heterogeneity`` 0: all alike; 1: as in clouds.
+
+    ``common``: how much of what all programs prefer alike is left in (1: as in clouds; 0: each has its own favourites).
+    """
+    weights = (common * nature.traits[0], *nature.traits[1:])
     logs = {
-        name: heterogeneity * sum(w * f for w, f in zip(nature.traits, _features(name, seed), strict=True))
-        for name in types
+        name: heterogeneity * sum(w * f for w, f in zip(weights, _features(name, seed), strict=True)) for name in types
     }
     best = max(logs.values(), default=0.0)
     return {name: math.exp(each - best) for name, each in logs.items()}
@@ -203,7 +208,9 @@ def _features(name: str, seed: int) -> tuple[float, ...]:
     return tuple(FAMILY_SHARE * family.gauss(0, 1) + rest * own.gauss(0, 1) for _ in range(1 + OWN_TRAITS))
 
 
-def offline_library(seed: int, types: Mapping[str, float], column: str, *, heterogeneity: float) -> Library:
+def offline_library(
+    seed: int, types: Mapping[str, float], column: str, *, heterogeneity: float, common: float = 1.0
+) -> Library:
     """Return programs that were profiled exhaustively on every type before (``types``: vCPUs by name).
 
     ``column``: what goes before a type's name in the classifier's columns.
@@ -213,7 +220,7 @@ def offline_library(seed: int, types: Mapping[str, float], column: str, *, heter
     for number in range(OFFLINE):
         name = f"offline:{number:02d}"
         nature = draw_nature(name, KINDS[number % len(KINDS)], seed, phased=0.0)
-        speeds = type_speeds(nature, list(types), seed, heterogeneity)
+        speeds = type_speeds(nature, list(types), seed, heterogeneity, common)
         cells = {
             Question.TYPE: {column + each: speed for each, speed in speeds.items()},
             Question.STEP: {f"{vcpus:g} vCPU": nature.on_vcpus(vcpus) for vcpus in steps},

@@ -130,7 +130,7 @@ class Simulation:
         if self.setting.truth is None:
             return None
         types = {
-            offer.instance_type.name: offer.instance_type.capacity.vcpus
+            offer.instance_type.name: offer.instance_type.capacity
             for each in providers.values()
             for offer in each.offers()
         }
@@ -215,7 +215,8 @@ class Simulation:
     def _ideal(self, arrival: Arrival) -> Ideal:
         target = arrival.spec.target
         if not isinstance(target, ServiceTarget):
-            return Ideal(run_s=arrival.run_s, counts=target.kind != "best_effort")
+            alone_s = arrival.run_s if self._world is None else self._world.alone_s(arrival)
+            return Ideal(run_s=alone_s, counts=target.kind != "best_effort")
         best_ms = LATENCY_MS if self._world is None else BEST_LATENCY * target.latency_ms
         return Ideal(run_s=arrival.run_s, latency_ms=best_ms, promised_ms=target.latency_ms)
 

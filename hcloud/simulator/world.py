@@ -17,9 +17,9 @@ from hcloud.engine.fakeprofile import measured_as, profiling_s, why_not_measured
 from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import BadInput
 from hcloud.known import Findings, Measure, Reading
-from hcloud.model import JobSpec, Market, ServiceTarget
+from hcloud.model import JobSpec, Market, Resources, ServiceTarget
 from hcloud.provider import Machine, UnitSpec
-from hcloud.simulator.nature import SOURCES, Nature, Phase, chance, draw_nature, offline_library, type_speeds
+from hcloud.simulator.nature import SOURCES, STEADY, Nature, Phase, chance, draw_nature, offline_library, type_speeds
 from hcloud.simulator.workload import Arrival
 
 Z95 = 1.96
@@ -37,7 +37,8 @@ class Truth:
     """What a world is like. Everything follows from these numbers and the seed.
 
     ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 2.5: old and new servers
-    side by side). ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
+    side by side); ``common``: how much of that is alike for all programs (1: as measured; 0: nothing).
+    ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
     whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
     (HCloud §8.2: 25 % +- 10 %); it changes every ``external_step_s``. ``drift``: standard deviation of a machine's
     speed over time; ec2 machines of one type differ by 0.2 to 0.5 % in CPU and memory, 2 to 3 % in serving the web
@@ -46,6 +47,7 @@ class Truth:
     """
 
     heterogeneity: float = 1.0
+    common: float = 1.0
     sensitivity: float = 1.0
     pressure: float = 1.0
     external_load: float = 0.25
@@ -67,20 +69,22 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is true of one job: its program, how long it takes at its best, and what it asked for."""
+    """What is true of one job: its program, how long it takes at its best, what it asked for, and its program's speed
+    on the best type on which it fits (1: on the best of all)."""
 
     run_s: float
     spec: JobSpec
     nature: Nature
+    best: float
 
 
 @dataclass(slots=True)
 class World:
-    """The truth about programs and machines. ``types``: vCPUs of every machine type there is, by name."""
+    """The truth about programs and machines. ``types``: every machine type there is, by name."""
 
     truth: Truth
     seed: int
-    types: Mapping[str, float]
+    types: Mapping[str, Resources]
     provider: str
     _natures: dict[str, Nature] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -89,13 +93,26 @@ class World:
     def library(self) -> Library:
         """Return the programs that were profiled on all machine types before the simulation begins."""
         column = f"{self.provider}/"
-        return offline_library(self.seed, self.types, column, heterogeneity=self.truth.heterogeneity)
+        vcpus = {name: each.vcpus for name, each in self.types.items()}
+        return offline_library(
+            self.seed, vcpus, column, heterogeneity=self.truth.heterogeneity, common=self.truth.common
+        )
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def take_in(self, job_id: str, arrival: Arrival) -> None:
         """Learn what a submitted job really is."""
         spec = arrival.spec
-        self._tasks[job_id] = Task(run_s=arrival.run_s, spec=spec, nature=self.nature(spec))
+        nature = self.nature(spec)
+        fitting = [self.on_type(nature, name) for name, size in self.types.items() if spec.resources.fits(size)]
+        self._tasks[job_id] = Task(run_s=arrival.run_s, spec=spec, nature=nature, best=max(fitting, default=1.0))
+
+    def alone_s(self, arrival: Arrival) -> float:
+        """Return how long a job takes alone on its best type, through all its phases."""
+        begin, took_s = 0.0, 0.0
+        for phase in (*self.nature(arrival.spec).phases, STEADY):
+            end = min(1.0, phase.until)
+            begin, took_s = end, took_s + arrival.run_s * (end - begin) / phase.speed
+        return took_s
 
     def forget(self, job_id: str) -> None:
         """Let go of a job that has ended."""
@@ -163,7 +180,7 @@ class World:
         if unit.profile is not None:
             return 1.0
         asked, nature = task.spec, task.nature
-        factor = self.on_type(nature, machine.type_name)
+        factor = self.on_type(nature, machine.type_name) / task.best
         if unit.resources.vcpus != asked.resources.vcpus:
             factor *= nature.on_vcpus(unit.resources.vcpus) / nature.on_vcpus(asked.resources.vcpus)
         if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
@@ -173,10 +190,10 @@ class World:
         return factor
 
     def on_type(self, nature: Nature, type_name: str) -> float:
-        """Return the speed of a program on a machine type, 1 on the best there is."""
+        """Return the speed of a program on a machine type, 1 on the best there is, whether or not a job fits there."""
         speeds = self._speeds.get(nature.name)
         if speeds is None:
-            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity)
+            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.truth.common)
             self._speeds[nature.name] = speeds
         return speeds[type_name]
 
@@ -225,7 +242,7 @@ class World:
         asked, type_name = task.spec, request.type_column.rpartition("/")[2]
         # A count of CPU time does not tell how much is done in it.
         on_type = 1.0 if measure is Measure.CPU else self.on_type(nature, type_name)
-        alone = best * on_type / nature.on_vcpus(asked.resources.vcpus) / nature.on_nodes(asked.nodes.count)
+        alone = best * on_type / task.best / nature.on_vcpus(asked.resources.vcpus) / nature.on_nodes(asked.nodes.count)
         if request.nodes > 1:
             value = alone * nature.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)

@@ -1,8 +1,10 @@
 """Beliefs are made once per application and change, whatever is asked how often."""
 
+import math
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from hcloud.classifier.book import CLASSIFIED_AT_ONCE, Book
@@ -112,3 +114,21 @@ def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
     assert narrow.high / narrow.low < 1.5
     assert wide.high / wide.low > 2.0
     assert wide.low < wide.value < wide.high
+
+
+def test_types_that_tell_most_come_first_and_twins_of_known_ones_last() -> None:
+    shapes = {"fast": 1.0, "slow": 0.0, "other": -1.0}
+    cells = {
+        f"p{number}": {
+            Question.TYPE: {
+                **{name: math.exp(slope * bend + 0.01 * (number % 3)) for name, slope in shapes.items()},
+                "twin": math.exp(bend + 0.001 * number),
+            }
+        }
+        for number, bend in enumerate(np.linspace(-1, 1, 12))
+    }
+    known = {name: Measured(name=name, cells=each) for name, each in cells.items()}
+    order = Book(library=Library(known=known)).telling_types
+    assert set(order[:2]) in ({"fast", "other"}, {"twin", "other"})
+    assert sorted(order) == ["fast", "other", "slow", "twin"]
+    assert Book().telling_types == ()

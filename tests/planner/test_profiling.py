@@ -191,6 +191,21 @@ def test_machines_that_are_all_up_already_are_profiled_on_while_they_stand_idle(
     assert told(decide(scene(new(1), busy, mine, machine(1, of=mine), SMALL), cluster), "job-1") == "profiling_no_offer"
 
 
+def test_of_what_stands_idle_the_most_telling_types_are_taken_and_each_machine_once() -> None:
+    names = ("one", "two", "three")
+    mine = [offer(name, vcpus=4.0, market=Market.RESERVED, available=0) for name in names]
+    cluster = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    idle = [machine(number, of=each) for number, each in enumerate(mine, 1)]
+    snapshot = replace(scene(new(1), new(2), *mine, *idle), telling_types=("mock/three", "mock/two", "mock/one"))
+    first, second = of(decide(snapshot, cluster), Profile)
+    assert [run.instance_types for run in first.runs] == [("three",), ("two",)]
+    assert [run.instance_types for run in second.runs] == [("one",)]
+    three = replace(cluster, profiling=replace(cluster.profiling, types=3))
+    assert [run.instance_types for run in of(decide(snapshot, three), Profile)[0].runs] == [
+        (n,) for n in reversed(names)
+    ]
+
+
 def test_dear_profiles_are_cut_and_then_left_out() -> None:
     policy = Policy(profiling=Profiling(enabled="always", max_usd_per_job=0.006))
     assert len(of(decide(scene(new(), SMALL, LARGE), policy), Profile)[0].runs) == 1

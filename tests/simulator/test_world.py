@@ -19,14 +19,16 @@ from hcloud.simulator.world import Truth, World
 
 STILL = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0)
 LEARNING = parse_policy({"placement": {"order": "paragon"}, "profiling": {"max_share_of_slack": 1.0}})
-TYPES = {"m.large": 4.0, "m.2xlarge": 16.0, "c.large": 4.0}
+TYPES = {
+    name: Resources(vcpus=vcpus, memory_mib=65536, disk_gib=100)
+    for name, vcpus in (("m.large", 4.0), ("m.2xlarge", 16.0), ("c.large", 4.0))
+}
 
 
 def machine(type_name: str = "m.2xlarge", market: Market = Market.ON_DEMAND, quality: float = 1.0) -> Machine:
-    size = Resources(vcpus=TYPES[type_name], memory_mib=65536, disk_gib=100)
     return Machine(
         instance_id="inst-1",
-        capacity=size,
+        capacity=TYPES[type_name],
         ready_at=0.0,
         expires_at=1e12,
         quality=quality,
@@ -77,6 +79,21 @@ def test_a_program_alone_on_its_best_type_runs_at_full_speed_and_nowhere_faster(
     assert min(speeds.values()) < 1.0
 
 
+def test_its_best_type_is_one_on_which_a_job_fits() -> None:
+    made = world(STILL)
+    spec = job("sort", vcpus=8.0)
+    made.take_in("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
+    assert made.speeds(machine("m.2xlarge"), [resident(1, spec)], 0.0)[0] == [1.0]
+
+
+@pytest.mark.parametrize("common", [0.0, 1.0])
+def test_without_what_is_common_programs_prefer_types_of_their_own(common: float) -> None:
+    types = [f"t{number}" for number in range(8)]
+    speeds = [type_speeds(draw_nature(f"p{n}", "single", 3, phased=0.0), types, 3, 1.0, common) for n in range(40)]
+    favourites = {max(each, key=each.__getitem__) for each in speeds}
+    assert (len(favourites) > 4) is (common == 0.0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) -> None:
     one, other = draw_nature("one", kind, 7, phased=0.0), draw_nature("other", kind, 7, phased=0.0)
@@ -114,6 +131,9 @@ def test_phases_change_speed_and_pressure_in_the_middle() -> None:
     made = world(truth, ("sort", "analytics"))
     phases = made.nature(job("sort")).phases
     assert len(phases) == 2
+    alone_s = made.alone_s(Arrival(at_s=0.0, run_s=100.0, spec=job("sort")))
+    slow = phases[1].until - phases[0].until
+    assert alone_s == pytest.approx(100.0 * (1 - slow + slow / phases[1].speed))
     (speed,), until = made.speeds(machine(), [resident(1, job("sort"))], 50.0)
     assert until == pytest.approx(50.0 + 100.0 * phases[0].until / speed)
     (middle,), _ = made.speeds(machine(), [resident(1, job("sort"), done_s=100.0 * phases[0].until)], 0.0)
