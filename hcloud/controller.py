@@ -177,7 +177,7 @@ class Controller:
             applications=self._believed(view),
             programs=self._programs_of(view.jobs) if view.applications else {},
             source_prior=self._source_prior(view.jobs),
-            telling_types=self.book.telling_types if self.policy.profiles_jobs else (),
+            telling_types=self.book.telling_types(self.rng) if self.policy.profiles_jobs else (),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,

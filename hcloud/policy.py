@@ -396,7 +396,7 @@ class Profiling:
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target whose jobs are profiled: batch, service, best_effort."""
     max_concurrent: PositiveCount = 2
-    """Jobs that are being profiled at one time; each uses up to three machines."""
+    """Jobs that are being profiled at one time; each uses up to `types` + 1 machines."""
     max_usd_per_job: PositiveUsd | None = 0.25
     """Profiling one job may cost at most this much, by the prices of its machines; null: no limit."""
     max_share_of_budget: Annotated[Number, Field(gt=0, le=1)] = 0.01
@@ -414,7 +414,7 @@ class Profiling:
     patience_s: PositiveSeconds = 300.0
     """A job that has waited this long for its profiling to start, or for its end, goes on without."""
     types: PositiveCount = 2
-    """On so many types each job is measured (two in Paragon §2.2); each further one tells more, and costs a run."""
+    """On so many machine types each job is measured; each further one tells more of the others, and costs a run."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
     """Types to profile on, with * and ? as wildcards. Used are those that stand idle, the most telling first, then the
     cheapest; the first one has a vCPU to spare."""

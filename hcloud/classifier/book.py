@@ -128,14 +128,13 @@ class Book:
             known = self._scaled[key] = (belief, scale, _scaled(belief, scale))
         return known[2]
 
-    @property
-    def telling_types(self) -> tuple[str, ...]:
+    def telling_types(self, rng: np.random.Generator) -> tuple[str, ...]:
         """The reference programs' machine types, those first that tell most of the others; empty where they are many.
 
         Found once: what a few more programs would change of it is little, and looking at all pairs takes its time.
         """
         if self._telling is None:
-            self._telling = _telling(self.library)
+            self._telling = _telling(self.library, rng)
         return self._telling
 
     def _fit(self) -> FittedClassifier:
@@ -169,11 +168,11 @@ class Book:
                     )
 
 
-def _telling(library: Library) -> tuple[str, ...]:
+def _telling(library: Library, rng: np.random.Generator) -> tuple[str, ...]:
     rows = library.rows(Question.TYPE)
     if not 2 < len(rows.columns) <= COMPARED_TYPES:
         return ()
-    return choose_probes(GaussianFoldIn().fit(rows), len(rows.columns), np.random.default_rng(0))
+    return choose_probes(GaussianFoldIn().fit(rows), len(rows.columns), rng)
 
 
 def _moved(then: Application | None, now: Application) -> bool:

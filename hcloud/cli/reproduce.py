@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import click
 from hcloud.cli.output import console
 from hcloud.errors import BadInput
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
-from hcloud.simulator.reproduce.page import bars_svg, markdown
-from hcloud.simulator.reproduce.study import Found
+from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
+from hcloud.simulator.reproduce.study import Done, found_in
 
 
 @click.command()
@@ -26,6 +26,7 @@ from hcloud.simulator.reproduce.study import Found
               help="Length of HCloud's scenarios.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="How often each is run.")
 @click.option("--processes", type=click.IntRange(min=1), help="At the same time; as many as CPUs where not given.")
+@click.option("--run/--no-run", default=True, help="Or write the page from what stands in `results/`, of any size.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
               help="The page; pictures and numbers go into `results/` beside it.")  # fmt: skip
 def reproduce(
@@ -35,11 +36,13 @@ def reproduce(
     hours: float,
     seeds: int,
     processes: int | None,
+    run: bool,
     out: Path,
 ) -> None:
     """Run the experiments of HCloud, Paragon, ARQ and Quasar (CHAPTERS: only these) and write one page.
 
-    What was run before with the same size, and stands in `results/` beside the page, is not run again.
+    What was run before with the same size, and stands in `results/` beside the page, is not run again: not a single
+    case with a single seed, so that a run that was broken off goes on where it was.
     """
     size = Size(share=share, hours=hours, seeds=seeds)
     named = chapters or tuple(CHAPTERS)
@@ -47,15 +50,15 @@ def reproduce(
     _refuse_unknown(wanted, figures)
     folder = out.parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    done = {
-        CHAPTERS[name][0]: [(each, _found(each, size, processes or os.cpu_count() or 1, folder)) for each in mine]
-        for name, mine in figures.items()
-        if mine
-    }
-    for figure, found in (pair for pairs in done.values() for pair in pairs):
-        if figure.drawn:
-            (folder / f"{figure.name}.svg").write_text(bars_svg(figure, found))
-    out.write_text(markdown(done, size, _command(named, share, hours, seeds)))
+    shown: dict[str, list[Shown]] = {}
+    for name, figure in ((name, figure) for name, mine in figures.items() for figure in mine):
+        kept = folder / f"{figure.name}.json"
+        part = _shown(figure, kept) if not run else _ran(figure, size, processes or os.cpu_count() or 1, kept)
+        if part is not None:
+            shown.setdefault(CHAPTERS[name][0], []).append(part)
+            if figure.drawn:
+                (folder / f"{figure.name}.svg").write_text(bars_svg(figure, part[1]))
+    out.write_text(markdown(shown, _command(named, share, hours, seeds, run)))
     click.echo(f"wrote {out}")
 
 
@@ -68,30 +71,57 @@ def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> 
         raise BadInput("--figure: none of these figures belongs to the chapters named")
 
 
-def _command(chapters: Sequence[str], share: float, hours: float, seeds: int) -> str:
+def _command(chapters: Sequence[str], share: float, hours: float, seeds: int, run: bool) -> str:
     names = "" if set(chapters) == set(CHAPTERS) else " " + " ".join(chapters)
-    return f"hcloud reproduce{names} --share {share:g} --hours {hours:g} --seeds {seeds}"
+    sized = f" --share {share:g} --hours {hours:g} --seeds {seeds}" if run else " --no-run"
+    return f"hcloud reproduce{names}{sized}"
 
 
-def _found(figure: Figure, size: Size, processes: int, folder: Path) -> Found:
-    """Return what an earlier run of the same size kept, else run the figure and keep it."""
-    kept, made_of = folder / f"{figure.name}.json", {"share": size.share, "hours": size.hours, "seeds": size.seeds}
-    if kept.exists():
-        content: dict[str, Any] = json.loads(kept.read_text())
-        if content.get("size") == made_of and list(content["found"]) == [case.label for case in figure.cases]:
-            found: Found = content["found"]
-            return found
-    found = _run(figure, size, processes)
-    kept.write_text(json.dumps({"size": made_of, "found": found}, indent=1) + "\n")
-    return found
+def _read(kept: Path) -> tuple[Size, Done] | None:
+    """Return what an earlier run kept: its size, as far as seeds go the most any case has, and its numbers."""
+    if not kept.exists():
+        return None
+    content: dict[str, Any] = json.loads(kept.read_text())
+    done = {
+        label: {int(seed): numbers for seed, numbers in runs.items()} for label, runs in content.get("runs", {}).items()
+    }
+    made_of = content.get("size", {})
+    return Size(share=made_of.get("share", 0.0), hours=made_of.get("hours", 0.0)), done
 
 
-def _run(figure: Figure, size: Size, processes: int) -> Found:
+def _shown(figure: Figure, kept: Path) -> Shown | None:
+    """Return what stands in ``kept`` of a figure, if any seed was run with all of its cases."""
+    size, done = _read(kept) or (Size(), {})
+    found = found_in(figure, done)
+    seeds = min(len(runs) for runs in found.values())
+    return (figure, found, Size(share=size.share, hours=size.hours, seeds=seeds)) if seeds else None
+
+
+def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None:
+    """Run what an earlier run of the same size did not, keeping each result at once."""
+    before, done = _read(kept) or (Size(), {})
+    if (before.share, before.hours) != (size.share, size.hours):
+        done = {}
+
+    def keep(_: str) -> None:
+        made_of = {"share": size.share, "hours": size.hours}
+        kept.with_suffix(".new").write_text(json.dumps({"size": made_of, "runs": done}, indent=1) + "\n")
+        kept.with_suffix(".new").replace(kept)
+
+    _run(figure, size, processes, done, keep)
+    return _shown(figure, kept)
+
+
+def _run(figure: Figure, size: Size, processes: int, done: Done, keep: Callable[[str], None]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds)
-        return run_figure(
-            figure, size, processes, lambda label: bar.update(task, advance=1, description=f"{figure.name}: {label}")
-        )
+        before = sum(len(runs) for runs in done.values())
+        task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds, completed=before)
+
+        def told(label: str) -> None:
+            keep(label)
+            bar.update(task, advance=1, description=f"{figure.name}: {label}")
+
+        run_figure(figure, size, processes, done, told)

@@ -18,9 +18,11 @@ from hcloud.config import load_policy, read_documents
 from hcloud.errors import BadInput
 from hcloud.policy import Policy
 from hcloud.report import ReportTable
+from hcloud.sentences import nearest
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.clouds import reserved_for
+from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
@@ -28,8 +30,9 @@ from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
+from hcloud.simulator.world import Truth
 
-CLOUD: Mapping[str, object] = {
+CLOUD: dict[str, object] = {
     "zones": ["east-1a"],
     "reserved_default": 0,
     "quality": {"spread": 0.05},
@@ -60,6 +63,14 @@ FAST_FOLDER = Path("/dev/shm")
     type=click.Path(path_type=Path, dir_okay=False),
     help="YAML with settings of a mock provider; or `offers`: what the daemon is offered now.",
 )
+@click.option(
+    "--world",
+    type=click.Choice(["plain", "interference"]),
+    default="plain",
+    show_default=True,
+    help="plain: every job runs as long as the workload says. interference: neighbours, machine types and strangers "
+    "slow it down, and what it needs is learnt by profiling. An experiment of a paper brings its own world.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
 @click.option("--share", type=float, default=1.0, show_default=True, help="Part of the jobs, or of a scenario's load.")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Length of a scenario.")
@@ -75,6 +86,7 @@ def simulate(
     peers: bool,
     reserved: str,
     cloud: Path | None,
+    world: str,
     seed: int,
     share: float,
     hours: float,
@@ -86,20 +98,26 @@ def simulate(
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
-    (FILE.csv), or `history`: what this daemon was given.
+    (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines: paragon-small-low,
+    -medium, -phases, -oversubscribed, paragon-large-low, -high, -oversubscribed, quasar. Its servers are all there at
+    once, so a policy for it keeps idle ones and allows as many.
     """
-    made = _workload(workload, seed, share, hours, node_vcpus, since)
+    experiment = _experiment(workload, seed, share, hours)
+    made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
+    own = experiment.cloud if experiment else {}
+    truth = experiment.truth if experiment else Truth() if world == "interference" else None
     ours = [_policy(each) for each in policies if not str(each).startswith(PREFIX)]
     ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
     rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
     settings = [
-        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, reserved, policy, made)) for policy in ours
+        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, own, reserved, policy, made), truth=truth)
+        for policy in ours
     ]
     for peer in PEERS.values() if peers else rivals:
         limits = replace(ours[0], name=PREFIX + peer.name)
         buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
-        offered = _cloud(cloud, reserved, buys, made)
-        settings.append(Setting(workload=made, policy=limits, seed=seed, cloud=offered, planner=peer.plan))
+        offered = _cloud(cloud, own, reserved, buys, made)
+        settings.append(Setting(workload=made, policy=limits, seed=seed, cloud=offered, truth=truth, planner=peer.plan))
     if len(settings) > len(ours):
         compare_with_peers(settings, form, out)
     else:
@@ -136,6 +154,13 @@ def _tell_notes(workload: Workload) -> None:
         click.echo(f"{workload.name}: {note}", err=True)
 
 
+def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment | None:
+    """Return the experiment of a paper that has machines of its own, or None: it is another workload."""
+    if name not in EXPERIMENTS or name in SCENARIOS:
+        return None
+    return make_experiment(name, seed, hours=hours, share=share)
+
+
 def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
     path = Path(source)
     if path.suffix in (".swf", ".csv"):
@@ -150,6 +175,8 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
         return recorded_workload(Client(), since).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
         raise BadInput(f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv)")
+    if source not in EXPERIMENTS:
+        raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
     return make_scenario(source, seed, hours=hours, share=share)
 
 
@@ -167,8 +194,10 @@ def _policy(named: Path) -> Policy:
     return load_policy(shipped if not named.exists() and shipped.exists() else named)
 
 
-def _cloud(file: Path | None, reserved: str, policy: Policy, workload: Workload) -> dict[str, object]:
-    settings: dict[str, object] = dict(CLOUD)
+def _cloud(
+    file: Path | None, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
+) -> dict[str, object]:
+    settings: dict[str, object] = CLOUD | dict(own)
     if file == OFFERED:
         settings |= offered_cloud(Client())
     elif file is not None:

@@ -73,6 +73,8 @@ QUASAR_EC2 = tuple(replace(each, count=round(each.count / 5)) for each in PARAGO
 GCE = {"n1.1": 1, "n1.2": 2, "n1.4": 4, "n1.8": 8, "n1.16": 16}
 """HCloud cuts servers of 16 vCPUs into these sizes (§8.2.2): only size and outside load tell them apart."""
 GCE_USD_PER_VCPU_H = 0.05
+ON_DEMAND_OVER_RESERVED = 2.74
+"""Prices per hour, on average (Dissertation §8.5.1)."""
 PRESSURE_BY_SIZE = math.log(PART_OF_SERVER) / math.log(2.0 / FULL_VCPUS)
 """How pressure falls with a server's size: from a machine of two cores to one of sixteen it does so by that part."""
 POOLS = (("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25))
@@ -108,7 +110,7 @@ def gce() -> dict[str, object]:
         "region_price_factors": {},
         "markets": ["on_demand", "reserved"],
         "reserved_default": 0,
-        "reserved_price_factor": 0.4,
+        "reserved_price_factor": 1 / ON_DEMAND_OVER_RESERVED,
         "boot": {"p50_s": 15.0, "p95_s": 120.0},
     }
 

@@ -30,11 +30,13 @@ def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkey
     assert "wrote results.md" in first.output
     kept = tmp_path / "results" / "little.json"
     content = json.loads(kept.read_text())
-    content["found"]["LL"][0]["qos_kept_pct"] = 12.345
+    content["runs"]["LL"]["0"]["qos_kept_pct"] = 12.345
     kept.write_text(json.dumps(content))
     CliRunner().invoke(reproduce, words, catch_exceptions=False)
     assert "12.3" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
+    CliRunner().invoke(reproduce, ["quasar", "--no-run", "--out", "page.md"], catch_exceptions=False)
+    assert "0.02 of the jobs" in (tmp_path / "page.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
     assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]
 
 
+def test_papers_experiment_brings_its_machines_and_any_work_may_have_neighbours(desk: Shell) -> None:
+    out, _ = desk.run("simulate", "paragon-small-low", "--share", "0.03", "-o", "json")
+    (row,) = json.loads(out)["rows"]
+    assert row["performance_pct"] is None or 0 < row["performance_pct"] <= 110
+    words = ("simulate", "static", "--share", "0.004", "--hours", "0.02", "-o", "csv")
+    assert desk.run(*words)[0] != desk.run(*words, "--world", "interference")[0]
+
+
 def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     out, _ = desk.run("simulate", "static", "--hours", "0.05", "--share", "0.01", "--policy", "mine.yaml")
     assert "target_met %" in out

@@ -5,7 +5,7 @@ import pytest
 from hcloud.simulator.reproduce import CHAPTERS, Size
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.page import bars_svg, markdown
-from hcloud.simulator.reproduce.study import Case, Claim, Figure, judged, mean_of, run_case, run_figure
+from hcloud.simulator.reproduce.study import Case, Claim, Done, Figure, found_in, judged, mean_of, run_case, run_figure
 
 SMALL = Size(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
@@ -19,7 +19,9 @@ FIGURE = Figure(
     columns=("qos_kept_pct", "performance_pct", "wait_p95_s"),
     claims=(
         Claim(text="more", published="1", ours=lambda s: s["paragon"]["jobs"], holds=lambda v: v > 1, unit="jobs"),
-        Claim(text="none", published="0", ours=lambda s: s["paragon"]["jobs"], holds=lambda v: v == 0),
+        Claim(
+            text="none", published="0", ours=lambda s: s["paragon"]["jobs"], holds=lambda v: v == 0, why="for a reason"
+        ),
     ),
     drawn="performance_pct",
 )
@@ -37,20 +39,22 @@ def test_a_mean_comes_with_limits_that_one_seed_cannot_give() -> None:
 
 def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     told: list[str] = []
-    found = run_figure(FIGURE, SMALL, 1, told.append)
-    assert told == ["least_loaded", "least_loaded", "paragon", "paragon"]
+    done: Done = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
+    run_figure(FIGURE, SMALL, 1, done, told.append)
+    assert told == ["least_loaded", "least_loaded", "paragon"]  # what was done before is not done again
+    found = found_in(FIGURE, done)
     assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
     assert all(0 < run["performance_pct"] <= 110 for runs in found.values() for run in runs)
     (yes, holds), (_, departs) = (judged(claim, found) for claim in FIGURE.claims)
     assert (yes.half_width, holds, departs) == (pytest.approx(0.0), True, False)
-    page = markdown({"Little": [(FIGURE, found)]}, SMALL, "hcloud reproduce")
+    page = markdown({"Little": [(FIGURE, found, SMALL)]}, "hcloud reproduce")
     assert "| more | 1 | " in page
-    assert "**departs**" in page
-    assert "2 seeds" in page
+    assert "**departs**: for a reason" in page
+    assert "0.06 of the jobs and machines, 2 seed(s)" in page
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)
-    assert run_case(CASES[1], 0, SMALL) == found["paragon"][0]
+    assert found_in(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
 
 
 def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read() -> None:

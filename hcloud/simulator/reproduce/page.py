@@ -6,41 +6,47 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from hcloud.simulator.reproduce.study import Figure, Found, Mean, Size, judged, mean_of
+from hcloud.simulator.scenarios import SCENARIOS
 
 WIDTH, LEFT, BAR, ROW = 860, 260, 430, 22
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 
 
-def markdown(chapters: Mapping[str, Sequence[tuple[Figure, Found]]], size: Size, command: str) -> str:
+Shown = tuple[Figure, Found, Size]
+"""A figure, what came of it, and how much of its experiments was run."""
+
+
+def markdown(chapters: Mapping[str, Sequence[Shown]], command: str) -> str:
     """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it."""
     lines = [
         "# Results: the papers' experiments, run again",
         "",
-        f"Made by `{command}`: simulations by the daemon's own controller, planner and store, of each experiment",
-        f"{size.share:g} of the jobs or load, {size.hours:g} h of HCloud's scenarios, {size.seeds} seeds. Numbers are",
-        "means over seeds with their 95 % limits. *Performance* is relative to a job alone on the best machine type,",
-        "*QoS kept* the share of jobs that lost at most 5 %. The world is ours, as the papers' machines and programs",
-        "are not to be had ([simulation](simulation.md) says where its numbers come from): shape and rough size can",
+        f"Made by `{command}`: simulations by the daemon's own controller, planner and store. How much of each",
+        "experiment was run, and with how many seeds, is said at each figure. Numbers are means over seeds with their",
+        "95 % limits. *Performance* is relative to a job alone on the best machine type, *QoS kept* the share of jobs",
+        "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
+        "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
         "agree, digits cannot.",
     ]
     for chapter, figures in chapters.items():
         lines += ["", f"## {chapter}"]
-        for figure, found in figures:
-            lines += ["", *_figure(figure, found)]
+        for figure, found, size in figures:
+            lines += ["", *_figure(figure, found, size)]
     return "\n".join(lines) + "\n"
 
 
-def _figure(figure: Figure, found: Found) -> Iterator[str]:
+def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
     yield f"### {figure.title}"
     yield ""
-    yield f"After {figure.source}."
+    length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
+    yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s)."
     if figure.claims:
         yield ""
         yield "| the paper says | published | here | |"
         yield "|---|---|---|---|"
         for claim in figure.claims:
             ours, holds = judged(claim, found)
-            verdict = "holds" if holds else "**departs**"
+            verdict = "holds" if holds else f"**departs**{': ' if claim.why else ''}{claim.why}"
             yield f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
     yield ""
     yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"

@@ -58,17 +58,23 @@ class Mean:
 
 Found = Mapping[str, Sequence[Numbers]]
 """What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
+Done = dict[str, dict[int, Numbers]]
+"""What was run of a figure so far, by case and seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a paper says. ``ours`` reads the same off the numbers of one seed; ``holds`` judges the mean over seeds."""
+    """What a paper says. ``ours`` reads the same off the numbers of one seed; ``holds`` judges the mean over seeds.
+
+    ``why``: where ours departs, what is known of the reason.
+    """
 
     text: str
     published: str
     ours: Callable[[Mapping[str, Numbers]], float]
     holds: Callable[[float], bool]
     unit: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +100,27 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(value=fmean(values), half_width=reach)
 
 
-def run_figure(figure: Figure, size: Size, processes: int, told: Callable[[str], object]) -> Found:
-    """Run every case of a figure for every seed, in so many processes; ``told`` gets each case's label as it ends."""
-    tasks = [(case, seed) for case in figure.cases for seed in range(size.seeds)]
-    found: dict[str, list[Numbers]] = {case.label: [] for case in figure.cases}
-    for (case, _), numbers in zip(tasks, _each(tasks, size, processes), strict=True):
-        found[case.label].append(numbers)
+def run_figure(figure: Figure, size: Size, processes: int, done: Done, told: Callable[[str], object]) -> None:
+    """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
+
+    All cases with one seed, then with the next; ``told`` gets each case's label once its numbers are in ``done``.
+    """
+    tasks = [
+        (case, seed)
+        for seed in range(size.seeds)
+        for case in figure.cases
+        if seed not in done.setdefault(case.label, {})
+    ]
+    for (case, seed), numbers in zip(tasks, _each(tasks, size, processes), strict=True):
+        done[case.label][seed] = numbers
         told(case.label)
-    return found
+
+
+def found_in(figure: Figure, done: Done) -> Found:
+    """Return the numbers of those seeds with which every case has been run."""
+    per_case = [set(done.get(case.label, {})) for case in figure.cases]
+    seeds = sorted(set.intersection(*per_case))
+    return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
 def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Iterator[Numbers]:
