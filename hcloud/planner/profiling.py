@@ -288,7 +288,7 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
     """
     desk, identity = _open_desk(draft, []), identify(job.spec)
     rows, offers = draft.snapshot.programs.get(identity.program, ()), _offers_for(desk, job)
-    if not offers or (offers[0].provider, offers[0].instance_type.name) not in _idle_types(draft):
+    if not offers or desk.idle[_type_of(offers[0])] <= 0:
         return None
     if _not_to_be_profiled(desk, job, identity, rows) is not None or job.id in desk.runs:
         return None

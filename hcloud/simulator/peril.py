@@ -62,11 +62,11 @@ class Peril:
 
     def around(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
         """Return ``port`` with moments around the named calls."""
-        return cast(Port, _Watched(port, {call: f"{name}.{call}" for call in calls}, self.hit))
+        return cast(Port, Watched(port, {call: f"{name}.{call}" for call in calls}, self.hit))
 
 
-class _Watched:
-    """Passes everything on; the named methods tell before and after."""
+class Watched:
+    """Passes everything on to ``inner``; the named methods (with their labels) tell ``hit`` before and after."""
 
     def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:
         self._inner, self._labels, self._hit = inner, labels, hit

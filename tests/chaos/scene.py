@@ -27,6 +27,7 @@ from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState
 from hcloud.observe import Observer
 from hcloud.policy import parse_policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.simulator.peril import Watched
 from hcloud.store import Store, Submission
 from providers.mock import MockProvider
 
@@ -106,28 +107,7 @@ class CrashPoints:
 
     def around(self, inner: object, names: Sequence[str], prefix: str) -> object:
         """Return ``inner`` with the methods ``names`` hit before and after."""
-        return _Watched(inner, {name: f"{prefix}.{name}" for name in names}, self.hit)
-
-
-class _Watched:
-    """Passes everything on to ``inner``; the named methods tell before and after."""
-
-    def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:
-        self._inner, self._labels, self._hit = inner, labels, hit
-
-    def __getattr__(self, name: str) -> object:
-        found = getattr(self._inner, name)
-        label = self._labels.get(name)
-        if label is None:
-            return found
-
-        def told(*args: object, **kwargs: object) -> object:
-            self._hit(f"{label}:before")
-            result = found(*args, **kwargs)
-            self._hit(f"{label}:after")
-            return result
-
-        return told
+        return Watched(inner, {name: f"{prefix}.{name}" for name in names}, self.hit)
 
 
 @dataclass(frozen=True, slots=True)

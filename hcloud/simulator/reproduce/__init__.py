@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from hcloud.simulator.reproduce import clusters, hybrid
+from hcloud.simulator.reproduce import clusters, hybrid, peers
 from hcloud.simulator.reproduce.study import Figure, Size, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "Size", "run_figure"]
@@ -14,5 +14,6 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
     "arq": ("ARQ: admission by resource quality", clusters.arq),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
+    "peers": ("Beside today's tools", peers.figures),
 }
 """By name: the heading, and its figures."""

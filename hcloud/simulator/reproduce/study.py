@@ -11,13 +11,15 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
-from hcloud.policy import Policy
+from hcloud.planner.make import make_plan
+from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
+from hcloud.simulator.distance import distance, run_times_s
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
-from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.run import Planner, Setting, simulated
 
 FAST_FOLDER = Path("/dev/shm")
 Numbers = Mapping[str, float]
@@ -35,13 +37,20 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's."""
+    """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's.
+
+    ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
+    as the policy's. ``plain``: in a world without neighbours, and with how far it is from the least it can cost.
+    """
 
     label: str
     experiment: str
     policy: Policy
     truth: Mapping[str, float] = field(default_factory=dict)
     cloud: Mapping[str, object] = field(default_factory=dict)
+    planner: Planner = make_plan
+    commits: Strategy | None = None
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +146,22 @@ def run_case(case: Case, seed: int, size: Size) -> Numbers:
     made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
     cloud = {"keep_terminated_s": 600, **made.cloud, **case.cloud}
     if "reserved" not in cloud:
-        cloud["reserved"] = reserved_for(case.policy, made.workload, cloud)
-    truth = replace(made.truth, **case.truth)
-    setting = Setting(workload=made.workload, policy=case.policy, cloud=cloud, seed=seed, truth=truth)
+        provisioning = replace(case.policy.provisioning, strategy=case.commits or case.policy.provisioning.strategy)
+        cloud["reserved"] = reserved_for(replace(case.policy, provisioning=provisioning), made.workload, cloud)
+    truth = None if case.plain else replace(made.truth, **case.truth)
+    setting = Setting(
+        workload=made.workload, policy=case.policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner
+    )
     with tempfile.TemporaryDirectory(dir=FAST_FOLDER if FAST_FOLDER.is_dir() else None) as folder:
         with simulated(setting, Path(folder)) as simulation:
             commitments = simulation.commitments()
             simulation.run()
             outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals())
-    return numbers_of(outcome)
+            ran_s = run_times_s(made.workload, simulation.events())
+        if not case.plain:
+            return numbers_of(outcome)
+        bound = distance(setting, Path(folder), [outcome], [ran_s])
+    return {**numbers_of(outcome), "times_bound": outcome.cost_usd / bound.usd}
 
 
 def numbers_of(outcome: Outcome) -> Numbers:
