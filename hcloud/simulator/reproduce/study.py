@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
+from hcloud.controller import Planner
 from hcloud.planner.make import make_plan
 from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
@@ -19,7 +20,7 @@ from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.distance import distance, run_times_s
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
-from hcloud.simulator.run import Planner, Setting, simulated
+from hcloud.simulator.run import Setting, simulated
 
 FAST_FOLDER = Path("/dev/shm")
 Numbers = Mapping[str, float]
