@@ -51,14 +51,17 @@ def reproduce(
     folder = out.parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
     shown: dict[str, list[Shown]] = {}
+    missing: list[str] = []
     for name, figure in ((name, figure) for name, mine in figures.items() for figure in mine):
         kept = folder / f"{figure.name}.json"
         part = _shown(figure, kept) if not run else _ran(figure, size, processes or os.cpu_count() or 1, kept)
-        if part is not None:
+        if part is None:
+            missing.append(figure.name)
+        else:
             shown.setdefault(CHAPTERS[name][0], []).append(part)
             if figure.drawn:
                 (folder / f"{figure.name}.svg").write_text(bars_svg(figure, part[1]))
-    out.write_text(markdown(shown, _command(named, share, hours, seeds, run)))
+    out.write_text(markdown(shown, _command(named, share, hours, seeds, run), missing))
     click.echo(f"wrote {out}")
 
 

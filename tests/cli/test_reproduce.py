@@ -36,7 +36,9 @@ def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkey
     assert "12.3" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
     CliRunner().invoke(reproduce, ["quasar", "--no-run", "--out", "page.md"], catch_exceptions=False)
-    assert "0.02 of the jobs" in (tmp_path / "page.md").read_text()
+    page = (tmp_path / "page.md").read_text()
+    assert "`hcloud reproduce --figure little --share 0.02 --seeds 1`" in page
+    assert "Not run" not in page
 
 
 @pytest.mark.parametrize(

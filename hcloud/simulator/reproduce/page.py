@@ -16,8 +16,8 @@ Shown = tuple[Figure, Found, Size]
 """A figure, what came of it, and how much of its experiments was run."""
 
 
-def markdown(chapters: Mapping[str, Sequence[Shown]], command: str) -> str:
-    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it."""
+def markdown(chapters: Mapping[str, Sequence[Shown]], command: str, missing: Sequence[str] = ()) -> str:
+    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run."""
     lines = [
         "# Results: the papers' experiments, run again",
         "",
@@ -32,6 +32,8 @@ def markdown(chapters: Mapping[str, Sequence[Shown]], command: str) -> str:
         lines += ["", f"## {chapter}"]
         for figure, found, size in figures:
             lines += ["", *_figure(figure, found, size)]
+    if missing:
+        lines += ["", "## Not run", "", f"Of these figures there are no results here: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -39,7 +41,9 @@ def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
     yield f"### {figure.title}"
     yield ""
     length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
-    yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s)."
+    yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s):"
+    hours = f" --hours {size.hours:g}" if length else ""
+    yield f"`hcloud reproduce --figure {figure.name} --share {size.share:g}{hours} --seeds {size.seeds}`."
     if figure.claims:
         yield ""
         yield "| the paper says | published | here | |"
