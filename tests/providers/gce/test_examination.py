@@ -84,6 +84,14 @@ def test_a_region_that_cannot_be_read_is_told(bench: GceBench) -> None:
     assert examined(bench)["region us-central1"].verdict == "fail"
 
 
+def test_a_region_in_trouble_hides_no_other(bench: GceBench) -> None:
+    bench.compute.faults.append(Fault("forbidden", "regions.get"))  # the first that is read
+    found = examined(bench, zones=["europe-west1-d", "us-central1-a"])
+    assert found["region europe-west1"].verdict == "fail"
+    assert found["quota us-central1"].verdict == "ok"
+    assert found["permissions"].verdict == "ok"
+
+
 def test_nobody_there_is_told_and_not_raised(bench: GceBench) -> None:
     bench.server.go_away()
     assert examined(bench)["credentials"].verdict == "fail"
