@@ -1,5 +1,7 @@
 """The papers' experiments run again: what is read off runs, what is claimed, and the page that tells it."""
 
+from dataclasses import replace
+
 import pytest
 
 from hcloud.simulator.reproduce import CHAPTERS, Size
@@ -51,6 +53,10 @@ def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     assert "| more | 1 | " in page
     assert "**departs**: for a reason" in page
     assert "0.06 of the jobs and machines, 2 seed(s)" in page
+    doubtful = replace(FIGURE.claims[0], holds=lambda v: v == 5.0)
+    spread = {label: [{"jobs": 4.0}, {"jobs": 6.0}] for label in found}
+    told_page = markdown({"Little": [(replace(FIGURE, claims=(doubtful,)), spread, SMALL)]}, "hcloud reproduce")
+    assert "holds on average, but not within the limits" in told_page
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)

@@ -116,7 +116,7 @@ def _claims() -> Iterator[Claim]:
             ours=_short_of_sr(name, "cost_usd"),
             holds=lambda value: value >= 40,
             unit="% cheaper",
-            why="per hour what is reserved costs 1/2.74 of on demand, so little can be saved, and profiling is paid",
+            why="reserved machines cost 1/2.74 per hour, so little can be saved; profiling costs more the fewer jobs there are",
         )
         yield Claim(
             text=f"{name.upper()} is cheaper than SR where the year that is reserved is used for half of it",
@@ -139,6 +139,7 @@ def _claims() -> Iterator[Claim]:
         ours=lambda seed: _high(seed, "sr", "performance_pct") / _high(seed, "odm", "performance_pct"),
         holds=lambda value: value >= 1.5,
         unit="times",
+        why="here neighbours on full reserved servers likely cost more than strangers do on small machines",
     )
     yield Claim(
         text="HM's reserved machines are in use (high variability)",
