@@ -116,7 +116,7 @@ def _claims() -> Iterator[Claim]:
             ours=_short_of_sr(name, "cost_usd"),
             holds=lambda value: value >= 40,
             unit="% cheaper",
-            why="reserved machines cost 1/2.74 per hour, so little can be saved; profiling costs more the fewer jobs there are",
+            why="reserved machines cost 1/2.74 per hour, so little can be saved; profiling weighs more with few jobs",
         )
         yield Claim(
             text=f"{name.upper()} is cheaper than SR where the year that is reserved is used for half of it",
