@@ -342,7 +342,7 @@ def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
 
 def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:
     """Fill in what jobs with a budget of their own have spent."""
-    if not any(job.spec.budget_usd is not None for job in jobs):
+    if not [job for job in jobs if job.spec.budget_usd is not None]:
         return tuple(jobs)
     usd = book.job_usd(now)
     return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if j.spec.budget_usd is not None else j for j in jobs)

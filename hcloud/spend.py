@@ -64,14 +64,14 @@ class SpendBook:
         """Return what was spent up to ``now`` in its UTC day and month."""
         day_starts_at, month_starts_at, month_ends_at = _period(now)
         users = {user: dict(days) for user, days in self._days.items()}
-        for user, since, rate in self._open():
-            days = users.get(user)
-            if days is None:
-                days = users[user] = {}
-            if day_starts_at <= since < now:  # nearly always
-                days[day_starts_at] = days.get(day_starts_at, 0.0) + (now - since) * rate / 3600.0
-            else:
-                _add(days, since, now, rate)
+        machines = self._meters
+        for machine in machines.values():
+            if machine.launched_at is not None:
+                _add_lately(users, EVERYBODY, machine.since, now, machine.price_usd_per_h, day_starts_at)
+        for unit in self._units.values():
+            host = machines.get(unit.instance_id)
+            rate = host.price_usd_per_h * unit.share if host is not None else 0.0
+            _add_lately(users, unit.user, unit.since, now, rate, day_starts_at)
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
         month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
         return Spend(
@@ -214,6 +214,19 @@ def _add(days: dict[float, float], since: float, until: float, usd_per_h: float)
         end = min(until, day + DAY_S)
         days[day] = days.get(day, 0.0) + (end - since) * usd_per_h / 3600.0
         since = end
+
+
+def _add_lately(
+    users: dict[str, dict[float, float]], user: str, since: float, now: float, usd_per_h: float, day_starts_at: float
+) -> None:
+    """Add the cost of a stretch up to ``now``, which nearly always began on its day, to what ``user`` has cost."""
+    days = users.get(user)
+    if days is None:
+        days = users[user] = {}
+    if day_starts_at <= since < now:
+        days[day_starts_at] = days.get(day_starts_at, 0.0) + (now - since) * usd_per_h / 3600.0
+    else:
+        _add(days, since, now, usd_per_h)
 
 
 def _unit(event: Event) -> str:

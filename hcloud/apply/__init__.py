@@ -203,8 +203,8 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Place)]
         if not actions:
             return []
-        view = self.store.live()
-        free = free_by_instance(view.instances, view.jobs)
+        view, named = self.store.live(), {each.instance_id for action in actions for each in action.ranks}
+        free = free_by_instance([i for i in view.instances if i.id in named], view.jobs)
         done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_place(txn, a, free))
         if intents:
             self.units.drive_starts(intents, lease)

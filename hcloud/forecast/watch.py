@@ -10,8 +10,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
 from types import MappingProxyType
+from typing import NamedTuple
 
 from hcloud.model import AttemptId, Event, EventKind, JobId
 
@@ -37,6 +37,16 @@ class Sampled:
     latency_ms: Mapping[float, float] = field(default_factory=dict)
 
 
+class Calm(NamedTuple):
+    """That nothing is to be done about a job before ``until``, by its samples and these very facts: nobody need look
+    again."""
+
+    until: float
+    job: object
+    belief: object
+    policy: object
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """The last samples of each rank of a job's attempt, oldest first."""
@@ -44,27 +54,26 @@ class Watched:
     attempt: AttemptId
     ranks: Mapping[int, tuple[Sampled, ...]]
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
-    _calm: dict[str, tuple[tuple[object, ...], float]] = field(default_factory=dict, compare=False, repr=False)
+    _moves: dict[tuple[int, Counter], _Moves] = field(default_factory=dict, compare=False, repr=False)
+    calm: list[Calm] = field(default_factory=list, compare=False, repr=False)
+    """At most one: what an earlier plan found."""
 
     def pace(self, rank: int, counter: Counter, since: float, readings: int) -> Pace | None:
         """Return :func:`pace_of_counter` of a rank; worked out once, however many plans ask before the next sample."""
         key = (rank, counter, since, readings)
         if key not in self._paces:
-            self._paces[key] = pace_of_counter(self.ranks[rank], counter, since, readings)
+            moves = self._moves.get((rank, counter))
+            if moves is None:
+                moves = self._moves[rank, counter] = _moves_in(self.ranks[rank], counter)
+            self._paces[key] = moves.pace(since, readings)
         return self._paces[key]
 
-    def calm_at(self, now: float) -> bool:
-        """Return whether some earlier plan found that nothing is to be done before ``now`` passes its time."""
-        return bool(self._calm) and now < self._calm[""][1]
-
-    def calm(self, facts: tuple[object, ...]) -> bool:
-        """Return whether it found that from the very same ``facts``."""
-        known = self._calm[""][0]
-        return len(known) == len(facts) and all(map(is_, known, facts))
-
-    def calm_until(self, facts: tuple[object, ...], until: float) -> None:
-        """Remember that these samples and ``facts`` call for nothing before ``until``, so that nobody asks again."""
-        self._calm[""] = (facts, until)
+    def next(self, rank: int, samples: tuple[Sampled, ...], gone: Sampled | None) -> Watched:
+        """Return it with one more sample of a rank, ``samples`` being all of that now and ``gone`` the one dropped."""
+        moves = {
+            key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
+        }
+        return Watched(attempt=self.attempt, ranks={**self.ranks, rank: samples}, _moves=moves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,24 +108,63 @@ def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, 
     A reading is the pace between two samples in which the total moved: a program that writes its progress down once an
     epoch is not taken for one that stands still in between.
     """
-    rates: list[float] = []
-    fresh, longest_s = 0, 0.0
-    at, total, last_at = -math.inf, -math.inf, 0.0
-    for each in samples:
-        value = each.values.get(counter)
-        if value is None:
-            continue
-        last_at = each.at
-        if value > total:
-            gap_s = each.at - at
+    return _moves_in(samples, counter).pace(since, readings)
+
+
+@dataclass(slots=True)
+class _Moves:
+    """Where a total moved in a rank's samples: when each reading began, how fast it was, how long it took.
+
+    ``at``, ``total``: where it moved last; ``last_at``: of the last sample that tells of it.
+    """
+
+    starts: list[float]
+    rates: list[float]
+    gaps_s: list[float]
+    at: float = -math.inf
+    total: float = -math.inf
+    last_at: float = 0.0
+
+    def take(self, at: float, total: float) -> None:
+        """Take in the next sample."""
+        self.last_at = at
+        if total > self.total:
+            gap_s = at - self.at
             if 0.0 < gap_s < math.inf:
-                rates.append((value - total) / gap_s)
-                longest_s = max(longest_s, gap_s)
-                fresh += at >= since
-            at, total = each.at, value
-    if len(rates) >= readings and last_at - max(at, since) > STALLED_GAPS * longest_s:
-        return Pace(mean=0.0, error=0.0, count=fresh, history=rates, readings=readings)
-    return _pace(rates[len(rates) - fresh :], rates, readings)
+                self.starts.append(self.at)
+                self.rates.append((total - self.total) / gap_s)
+                self.gaps_s.append(gap_s)
+            self.at, self.total = at, total
+
+    def after(self, gone: Sampled | None, samples: Sequence[Sampled], counter: Counter) -> _Moves:
+        """Return what they are with the last of ``samples`` as well, and without the one that is ``gone`` for it."""
+        if gone is not None and gone.values.get(counter) is not None:
+            # What is left begins at the second sample: the first reading is another where it did not move there.
+            second = samples[0].values.get(counter)
+            if second is None or len(self.starts) < 2 or (self.starts[0], self.starts[1]) != (gone.at, samples[0].at):
+                return _moves_in(samples, counter)
+        drop = gone is not None and gone.values.get(counter) is not None
+        moves = _Moves(self.starts[drop:], self.rates[drop:], self.gaps_s[drop:], self.at, self.total)
+        moves.last_at, added = self.last_at, samples[-1]
+        if (total := added.values.get(counter)) is not None:
+            moves.take(added.at, total)
+        return moves
+
+    def pace(self, since: float, readings: int) -> Pace | None:
+        """Return the pace of what began after ``since``."""
+        rates, fresh = self.rates, sum([at >= since for at in self.starts])
+        stalled_s = self.last_at - max(self.at, since)
+        if len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.gaps_s, default=0.0):
+            return Pace(mean=0.0, error=0.0, count=fresh, history=rates, readings=readings)
+        return _pace(rates[len(rates) - fresh :], rates, readings)
+
+
+def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
+    moves = _Moves([], [], [])
+    for each in samples:
+        if (total := each.values.get(counter)) is not None:
+            moves.take(each.at, total)
+    return moves
 
 
 def pace_of_rate(values: Sequence[tuple[float, float]], since: float, readings: int) -> Pace | None:
@@ -162,15 +210,19 @@ class WatchBook:
         rank = int(_number(event.fields.get("rank")) or 0)
         kept = self._samples[job_id].setdefault(rank, deque(maxlen=KEPT))
         sample = _sample(event)
-        if any(
-            sample.values.get(name, 0.0) < total
-            for name, total in (kept[-1].values.items() if kept else ())
-            if name != "requests_per_s"
-        ):
-            kept.clear()  # it began anew
+        if kept and _began_anew(kept[-1], sample):
+            kept.clear()
+            before = before and Watched(attempt=attempt, ranks=before.ranks)
+        gone = kept[0] if len(kept) == KEPT else None
         kept.append(sample)
-        ranks = {**(before.ranks if before is not None else {}), rank: tuple(kept)}
-        self._jobs[job_id] = Watched(attempt=attempt, ranks=ranks)
+        watched = before or Watched(attempt=attempt, ranks={})
+        self._jobs[job_id] = watched.next(rank, tuple(kept), gone)
+
+
+def _began_anew(before: Sampled, now: Sampled) -> bool:
+    """Whether a total is lower than it was."""
+    totals = now.values
+    return any(totals.get(name, 0.0) < total for name, total in before.values.items() if name != "requests_per_s")
 
 
 WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
 from hcloud.model import JOB_ENDED, FailureCause, Job, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
@@ -59,28 +60,32 @@ def correct(draft: Draft) -> None:
         done = look is not None and (_help(draft, look) or _sample(draft, look))
         left -= done
         if not done:
-            snapshot.watched[job.id].calm_until(_facts(draft, job), _calm_until(draft, look))
+            _rest(draft, job, look)
     relaunch_stragglers(draft, left)
 
 
 def _restless(draft: Draft) -> list[Job]:
-    """Return the running jobs about which something may be to be done, by what earlier plans found from these facts."""
-    watched, now, found = draft.snapshot.watched, draft.now, []
+    """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
+    watched, beliefs, policy, now = draft.snapshot.watched, draft.snapshot.applications, draft.policy, draft.now
+    found = []
     for job in draft.running:
         samples = watched.get(job.id)
-        if samples is None or (samples.calm_at(now) and samples.calm(_facts(draft, job))):
+        if samples is None:
             continue
-        if _watchable(draft, job):
+        calm = samples.calm[0] if samples.calm else None
+        same = calm is not None and now < calm.until and calm.job is job and calm.policy is policy
+        if (not same or calm is None or calm.belief is not beliefs.get(job.application)) and _watchable(draft, job):
             found.append(job)
     return found
 
 
-def _facts(draft: Draft, job: Job) -> tuple[object, ...]:
-    """Return all but its samples and the time that decides whether anything is to be done about a job."""
-    index, machines = draft.fleet.index, draft.fleet.instances
+def _rest(draft: Draft, job: Job, look: Look | None) -> None:
+    """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
     held = job.attempt.allocations if job.attempt is not None else ()
-    here = (machines[index[a.instance_id]] if a.instance_id in index else None for a in held)
-    return job, draft.snapshot.applications.get(job.application), draft.policy, *here
+    if all(each.instance_id in draft.fleet.index for each in held if not each.released):
+        belief = draft.snapshot.applications.get(job.application)
+        calm = Calm(_calm_until(draft, look), job, belief, draft.policy)
+        draft.snapshot.watched[job.id].calm[:] = [calm]
 
 
 def _calm_until(draft: Draft, look: Look | None) -> float:

@@ -86,6 +86,8 @@ class Fleet:
 
     def expect(self, ending: Set[JobId]) -> None:
         """Count what the units of jobs ``ending`` hold as room."""
+        if not ending:
+            return
         for at, holdings in enumerate(self.holdings):
             for job, held in holdings:
                 if job.id in ending:

@@ -74,6 +74,8 @@ def checked_text(text: str, what: str) -> str:
 
 def storable(text: str) -> bool:
     """Return whether both databases can hold ``text`` in a column; what they cannot hold, no row can match."""
+    if text.isascii():
+        return "\x00" not in text
     try:
         text.encode()
     except UnicodeEncodeError:

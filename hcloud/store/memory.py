@@ -249,7 +249,7 @@ class MemoryTransaction(Transaction):
             instance_id=instance_id,
             user=None if user is None else checked_text(user, "user"),
             actor=checked_text(actor, "actor"),
-            fields=from_json(dump(fields)),
+            fields=_read_back(fields),
         )
         self._made.append(event)
 
@@ -503,6 +503,18 @@ class MemoryStore(Store):
             position = event.seq
             if _within(event, since, until, kinds):
                 yield event
+
+
+_PLAIN = (float, int, bool, type(None))
+
+
+def _read_back(fields: dict[str, object]) -> dict[str, object]:
+    """Return what is read of an event's fields from a database: most of them are as they were."""
+    for each in fields.values():
+        if type(each) not in _PLAIN and not (type(each) is str and each.isascii()):
+            found: dict[str, object] = from_json(dump(fields))
+            return found
+    return dict(fields)
 
 
 Row = TypeVar("Row")
