@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,36 +19,11 @@ from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
 from hcloud.model import FailureCause, Resources
 from hcloud.provider import UnitSpec, UnitState
+from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill
 from tests.waiting import wait_until
 
 NUMBERS = itertools.count(1)
-NAME = "inst-1"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
-    try:
-        site.machine(NAME)
-        yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def machine(site: Site) -> Machine:
-    machine = site.machines[NAME]
-    if machine.supervisor.poll() is not None:
-        machine.start()
-    return machine
-
-
-@pytest.fixture
-def watch(site: Site, machine: Machine) -> Watch:
-    watch = Watch(site.runner())
-    watch.registered(NAME)
-    return watch
 
 
 def unit(script: str, name: str = NAME, **changes: object) -> UnitSpec:

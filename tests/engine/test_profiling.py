@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,41 +15,16 @@ from hcloud.known import Measure
 from hcloud.model import FailureCause, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
-from tests.engine.site import PATIENCE_S, Machine, Site, Watch, kill
+from tests.engine.conftest import NAME
+from tests.engine.site import PATIENCE_S, Machine, Watch, kill
 from tests.waiting import wait_until
 
 NUMBERS = itertools.count(1)
-NAME = "inst-1"
 GROUPS = Path("/sys/fs/cgroup")
 needs_groups = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access(GROUPS / "pids", os.W_OK), reason="no writable cgroup v1 hierarchy here"
 )
 needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
-    try:
-        site.machine(NAME)
-        yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def machine(site: Site) -> Machine:
-    machine = site.machines[NAME]
-    if machine.supervisor.poll() is not None:
-        machine.start()
-    return machine
-
-
-@pytest.fixture
-def watch(site: Site, machine: Machine) -> Watch:
-    watch = Watch(site.runner())
-    watch.registered(NAME)
-    return watch
 
 
 def profiled(script: str, *, sources: tuple[str, ...] = (), run_s: float = 1.0, **changes: object) -> UnitSpec:
