@@ -27,7 +27,7 @@ READ = frozenset(
     }
 )
 _LIST = "/aggregated/instances"
-_READ_OF_SCHEDULING = ("onHostMaintenance",)
+_READ_OF_SCHEDULING = ("onHostMaintenance", "provisioningModel")
 
 
 def _slim(machine: dict[str, Any]) -> dict[str, Any]:
