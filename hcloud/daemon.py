@@ -27,6 +27,7 @@ from hcloud.clock import Clock, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
 from hcloud.errors import HCloudError, Refused, StaleWrite, StoreError
+from hcloud.garbage import rarely_collecting
 from hcloud.model import EventKind, JobSpec
 from hcloud.preview import describe_preview
 from hcloud.store import Store
@@ -90,7 +91,8 @@ class Daemon:
             self._record("started")
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s serves %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
-            self._loop(api)
+            with rarely_collecting():
+                self._loop(api)
             sd_notify.stopping()
             self._record("stopped")
             self._release()

@@ -229,6 +229,8 @@ class Disruption:
     """Machines terminated in one planning cycle."""
     evict_best_effort: Flag = True
     """Best-effort jobs may be stopped to make room for jobs with a promise."""
+    evict_rest_s: Seconds = 300.0
+    """One that was evicted before is safe for so long after it was placed again."""
     consolidate: Flag = False
     """Empty a machine whose jobs fit on others when that saves more than it costs, and end it."""
     consolidate_gain: Annotated[Number, Field(ge=1, le=1000)] = 2.0
@@ -352,10 +354,14 @@ class Correction:
     """Work of jobs with a promise counts so many times that of best-effort jobs."""
     resize_limit: Annotated[Number, Field(ge=1, le=64)] = 2.0
     """A job is given at most so many times the vCPUs it asked for; one that states resources.vcpus_max up to that."""
+    busy_share: Annotated[Number, Field(gt=0, le=1)] = 0.9
+    """A job that uses at least this part of its vCPUs is taken to be faster with more of them."""
     max_steps_per_attempt: PositiveCount = 8
     """A job is left alone after so many corrections of one attempt."""
     max_moves_per_job: PositiveCount = 2
     """A job is moved at most so often."""
+    avoid_s: Seconds = 900.0
+    """For so long it does not go back to the machine it left; then other neighbours may be there."""
     max_per_cycle: PositiveCount = 2
     """Jobs corrected in one planning cycle."""
     sample_share: Share = 0.2
@@ -417,7 +423,11 @@ class Profiling:
     """On so many machine types each job is measured; each further one tells more of the others, and costs a run."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
     """Types to profile on, with * and ? as wildcards. Used are those that stand idle, the most telling first, then the
-    cheapest; the first one has a vCPU to spare."""
+    cheapest; the first one has `spare_vcpus` to spare."""
+    spare_vcpus: Annotated[Number, Field(ge=0, le=1024)] = 1.0
+    """What the first machine should have beside the job: for the source of interference, and for who measures."""
+    fruitless_runs: PositiveCount = 3
+    """A program of which so many runs could not learn anything is not profiled again."""
     sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] | None = None
     """Sources of interference to measure every job beside; []: none. null: the two that leave least to guess."""
 

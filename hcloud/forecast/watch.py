@@ -16,7 +16,9 @@ from typing import NamedTuple
 from hcloud.model import AttemptId, Event, EventKind, JobId
 
 KEPT = 48
-"""Samples kept of each rank."""
+"""Last samples kept of each rank, one by one."""
+SPARSER = 1.25
+"""Of those before, each that is so many times as long after the first as the one before it: some 40 tell of a day."""
 WINDOW = 2
 """The last so many times as many readings count as are needed at least: what was before is another phase."""
 WATCHED_S = 900.0
@@ -49,10 +51,11 @@ class Calm(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The last samples of each rank of a job's attempt, oldest first."""
+    """The last samples of each rank of a job's attempt, oldest first; ``earlier``: few of those before them."""
 
     attempt: AttemptId
     ranks: Mapping[int, tuple[Sampled, ...]]
+    earlier: Mapping[int, tuple[Sampled, ...]] = field(default_factory=dict)
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
     _moves: dict[tuple[int, Counter], _Moves] = field(default_factory=dict, compare=False, repr=False)
     calm: list[Calm] = field(default_factory=list, compare=False, repr=False)
@@ -73,7 +76,14 @@ class Watched:
         moves = {
             key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
         }
-        return Watched(attempt=self.attempt, ranks={**self.ranks, rank: samples}, _moves=moves)
+        earlier = self.earlier
+        if gone is not None:
+            earlier = {**earlier, rank: _with_earlier(earlier.get(rank, ()), gone)}
+        return Watched(attempt=self.attempt, ranks={**self.ranks, rank: samples}, earlier=earlier, _moves=moves)
+
+    def history(self, rank: int) -> tuple[Sampled, ...]:
+        """Return what is left of all samples of a rank: ever fewer, the older they are."""
+        return (*self.earlier.get(rank, ()), *self.ranks.get(rank, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +192,59 @@ def _pace(own: Sequence[float], history: Sequence[float], readings: int) -> Pace
     return Pace(mean=mean, error=error, count=count, history=history, readings=readings)
 
 
+def totals_around(
+    samples: Sequence[Sampled], counter: Counter, at: tuple[float, float], span_s: float
+) -> tuple[float, float] | None:
+    """Return the pace per second of a total just before ``at[0]`` and just after ``at[1]``.
+
+    Each over at least ``span_s``; None: one of them is not known. Readings begin and end where the total moved; those
+    over a gap between samples are right averages.
+    """
+    moved: list[tuple[float, float]] = []
+    for each in samples:
+        total = each.values.get(counter)
+        if total is not None and (not moved or total > moved[-1][1]):
+            moved.append((each.at, total))
+    before = _span([each for each in moved if each[0] <= at[0]][::-1], span_s)
+    after = _span([each for each in moved if each[0] >= at[1]], span_s)
+    return (_slope(before), _slope(after)) if before and after else None
+
+
+def rates_around(
+    values: Sequence[tuple[float, float]], at: tuple[float, float], span_s: float
+) -> tuple[float, float] | None:
+    """Return the mean of pairs of time and rate just before ``at[0]`` and just after ``at[1]``, as above."""
+    before = _span([each for each in values if each[0] <= at[0]][::-1], span_s)
+    after = _span([each for each in values if each[0] >= at[1]], span_s)
+    if not before or not after:
+        return None
+    return math.fsum(v for _, v in before) / len(before), math.fsum(v for _, v in after) / len(after)
+
+
+def _span(points: Sequence[tuple[float, float]], span_s: float) -> Sequence[tuple[float, float]]:
+    """Return the first of the points that lie at least ``span_s`` apart together, or up to ``WINDOW`` times that.
+
+    None: all are not.
+    """
+    far_s = [abs(at - points[0][0]) for at, _ in points]
+    enough = next((number for number, each in enumerate(far_s) if each >= span_s), None)
+    if not enough:
+        return ()
+    return points[: max(enough + 1, sum(each <= WINDOW * span_s for each in far_s))]
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled, ...]:
+    """Return it with one more, if that is far enough from the last."""
+    first_at = earlier[0].at if earlier else gone.at
+    if earlier and gone.at - first_at < SPARSER * (earlier[-1].at - first_at):
+        return earlier
+    return (*earlier, gone)
+
+
 @dataclass(slots=True)
 class WatchBook:
     """Follows samples of live jobs."""
@@ -212,7 +275,8 @@ class WatchBook:
         sample = _sample(event)
         if kept and _began_anew(kept[-1], sample):
             kept.clear()
-            before = before and Watched(attempt=attempt, ranks=before.ranks)
+            others = {each: held for each, held in before.earlier.items() if each != rank} if before else {}
+            before = before and Watched(attempt=attempt, ranks=before.ranks, earlier=others)
         gone = kept[0] if len(kept) == KEPT else None
         kept.append(sample)
         watched = before or Watched(attempt=attempt, ranks={})

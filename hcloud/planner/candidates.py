@@ -35,8 +35,10 @@ def candidates_of(draft: Draft, job: Job, group: Group, at: int) -> tuple[Candid
         draft.kinds_told += 1
         group.candidates = tuple(sorted(_all(draft, job, group), key=lambda c: (c.usd_per_h, c.column)))
     column = draft.fleet.type_columns[int(draft.fleet.type_at[at])]
-    chosen = [replace(each, rejected="") for each in group.candidates if each.column == column]
-    return (*chosen, *(each for each in group.candidates if each.column != column))[:MOST]
+    if column not in group.told:
+        chosen = [replace(each, rejected="") for each in group.candidates if each.column == column]
+        group.told[column] = (*chosen, *(each for each in group.candidates if each.column != column))[:MOST]
+    return group.told[column]
 
 
 def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:

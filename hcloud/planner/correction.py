@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
-from hcloud.model import JOB_ENDED, FailureCause, Job, Number, Reason, ServiceTarget
+from hcloud.model import JOB_ENDED, FailureCause, Job, JobId, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import MOVED, NODES, NODES_LAUNCHED, Draft
 from hcloud.planner.eviction import evictable
@@ -348,24 +349,49 @@ def _lost_s(draft: Draft, job: Job) -> float:
 def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job, *, assume: bool = True) -> float:
     """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
 
-    What is lost is what separates the job from what it is expected to do alone. Where that is not known, it is what
-    separates it from what it did lately, before the neighbour came; of a neighbour that was there from the start it is
-    assumed (``assume``) that the vCPUs it holds are what is missing.
+    What is lost is what the job did less after the neighbour came than before: nothing, where it did not fall then.
+    Where that was not measured, it is what separates the job from what it is expected to do alone, or else from the
+    best it did lately; of a neighbour that was there from the start it is assumed (``assume``) that the vCPUs it holds
+    are what is missing.
     """
-    at, mean = draft.fleet.index[look.held.instance_id], max(found.pace.mean, found.wanted * 0.01)
-    vcpus: dict[str, float] = {}
-    for job, held in draft.fleet.holdings[at]:
-        if job.id != look.job.id and job.id not in draft.stopping:
-            vcpus[job.id] = vcpus.get(job.id, 0.0) + held.resources.vcpus
-    share = vcpus.get(neighbour.id, 0.0) / max(sum(vcpus.values()), SLACK)
-    came_at = neighbour.attempt.placed_at if neighbour.attempt is not None else 0.0
+    here, margin = _beside(draft, look), draft.policy.correction.margin
+    mean = max(found.pace.mean, found.wanted * 0.01)
+    own = here.get(neighbour.id, _Beside(0.0, 0.0, 0.0))
+    fell = look.around(found, (own.placed_at, own.started_at))
+    if fell is not None:
+        before, after = fell
+        if before < after * (1.0 + margin):
+            return 1.0
+        came = [each.vcpus for each in here.values() if abs(each.placed_at - own.placed_at) <= look.span_s]
+        return 1.0 + max(0.0, min(before / after, before / mean) - 1.0) * own.vcpus / max(sum(came), SLACK)
+    share = own.vcpus / max(sum(each.vcpus for each in here.values()), SLACK)
     expected = look.departure() is not None and found.by != "latency"
     alone = _alone(look, found)
-    if alone >= mean * (1.0 + draft.policy.correction.margin):
-        return 1.0 + (alone / mean - 1.0) * share if expected or came_at >= look.samples[0].at else 1.0
-    if assume and not expected and came_at <= (look.held.started_at or 0.0):
-        return min(found.wanted / mean, 1.0 + vcpus.get(neighbour.id, 0.0) / look.held.resources.vcpus)
+    if alone >= mean * (1.0 + margin):
+        return 1.0 + (alone / mean - 1.0) * share if expected or own.placed_at >= look.samples[0].at else 1.0
+    if assume and not expected and own.placed_at <= (look.held.started_at or 0.0):
+        return min(found.wanted / mean, 1.0 + own.vcpus / look.held.resources.vcpus)
     return 1.0
+
+
+class _Beside(NamedTuple):
+    """A neighbour: what it holds on the machine, and when it came."""
+
+    vcpus: float
+    placed_at: float
+    started_at: float
+
+
+def _beside(draft: Draft, look: Look) -> dict[JobId, _Beside]:
+    """Return who stays beside the job on its machine."""
+    found: dict[JobId, _Beside] = {}
+    for job, held in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]:
+        if job.id != look.job.id and job.id not in draft.stopping:
+            placed_at = job.attempt.placed_at if job.attempt is not None else 0.0
+            before = found.get(job.id, _Beside(0.0, placed_at, placed_at))
+            started_at = max(before.started_at, held.started_at or placed_at)
+            found[job.id] = _Beside(before.vcpus + held.resources.vcpus, placed_at, started_at)
+    return found
 
 
 def _alone(look: Look, found: Assessment) -> float:

@@ -44,10 +44,11 @@ class Group:
     them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
     uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room
     where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less,
-    ``candidates``: the types at hand for them (None: not worked out yet). ``place``: the number of groups there were
-    before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not meet
-    there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
-    ``here`` (shape ``(3, N)``) what a rank gets on each machine; ``demand`` is then the least it may get.
+    ``candidates``: the types at hand for them (None: not worked out yet); ``told``: the same by the type that was
+    chosen. ``place``: the number of groups there were before it. ``constraints``: what else their machines must be
+    (None: nothing); ``company``: whom they must not meet there (None: nobody). Where the size of a rank is the
+    planner's choice, ``aim`` is what is asked of it, and ``here`` (shape ``(3, N)``) what a rank gets on each machine;
+    ``demand`` is then the least it may get.
     """
 
     place: int
@@ -71,6 +72,7 @@ class Group:
     fits_well: bool = True
     down_within_s: float | None = None
     candidates: tuple[Candidate, ...] | None = None
+    told: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     constraints: Constraints | None = None
     company: Company | None = None
     aim: Aim | None = None
@@ -97,8 +99,6 @@ MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
 NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
 """Corrections by which a job is to get all its nodes: where there is room, and on machines launched for it."""
-AVOIDED_S = 900.0
-"""For so long; then other neighbours may be there."""
 Key = tuple[object, ...]
 
 
@@ -270,7 +270,7 @@ class Draft:
         need, nodes, hybrid, suit = spec.resources, spec.nodes, self.strategy.hybrid, self.suit
         leaning = PLAIN if hybrid is None else hybrid.leaning(job)
         application = "" if suit is None else suit.application(job)
-        avoid = avoided(job, self.now) if job.corrections else ()
+        avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         # One flat display: this is the most frequent thing done to a long queue.
         key = (
@@ -323,10 +323,10 @@ class Draft:
         )
 
 
-def avoided(job: Job, now: float) -> tuple[InstanceId, ...]:
-    """Return the machines that ``job`` was lately moved away from, or its present attempt's stragglers were."""
+def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
+    """Return the machines that ``job`` left in the last ``avoid_s``, or stragglers of its present attempt did."""
     attempt = job.attempt.id if job.attempt is not None and not job.attempt.over else ""
-    fresh = (c for c in job.corrections if now - c.at < AVOIDED_S)
+    fresh = (c for c in job.corrections if now - c.at < avoid_s)
     left = (c for c in fresh if c.step == MOVED or (c.step == RELAUNCHED and c.attempt == attempt))
     return tuple(sorted({name for each in left for name in each.instances}))
 

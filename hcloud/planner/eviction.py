@@ -1,8 +1,8 @@
 """Best-effort jobs make room for jobs with a promise, when that lets one start now.
 
-No churn: a job that was evicted before is left alone for ``REST_S`` after its new start, one whose evictions are used
-up is never evicted again, and admission serves best effort last, so that nobody takes back the room it was evicted
-from.
+No churn: a job that was evicted before is left alone for ``disruption.evict_rest_s`` after its new start, one whose
+evictions are used up is never evicted again, and admission serves best effort last, so that nobody takes back the room
+it was evicted from.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from hcloud.planner.fleet import Amounts, vector
 from hcloud.planner.placement import beyond, suited
 from hcloud.planner.wording import amount
 
-REST_S = 300.0
-"""A job evicted before is safe for this long after it was placed again."""
 CANDIDATES = 64
 """So many machines are compared when choosing whom to evict."""
 
@@ -62,7 +60,7 @@ def evictable(draft: Draft, job: Job) -> bool:
     if job.spec.target.kind != "best_effort" or job.id in draft.stopping or job.attempt is None:
         return False
     times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
-    rested = times == 0 or draft.now - job.attempt.placed_at >= REST_S
+    rested = times == 0 or draft.now - job.attempt.placed_at >= draft.policy.disruption.evict_rest_s
     return rested and times < job.spec.retries.limits.get(cause, 0)
 
 

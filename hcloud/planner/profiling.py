@@ -41,10 +41,6 @@ from hcloud.policy import Profiling
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
-NEIGHBOUR_VCPUS = 1.0
-"""What a machine to profile on should have beside the job: for the source of interference, and for who measures."""
-FRUITLESS_RUNS = 3
-"""A program of which so many runs could not learn anything is not profiled again."""
 _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 STOP_MARGIN_S = 30.0
 """A profiling run that is not over this long after its own time cap is stopped."""
@@ -185,7 +181,7 @@ def _not_worth_it(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Appl
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
     fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
-    if fruitless >= FRUITLESS_RUNS:
+    if fruitless >= desk.policy.fruitless_runs:
         text = f"{fruitless} profiling runs of this program could not learn anything"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
     return None
@@ -371,7 +367,7 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
             cheapest.setdefault((offer.provider, name), offer)
     telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
     found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
-    needed = job.spec.resources.vcpus + NEIGHBOUR_VCPUS
+    needed = job.spec.resources.vcpus + desk.policy.spare_vcpus
     roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
     first = [roomy] if roomy is not None else found[:1]
     return first + [each for each in found if each not in first][: desk.policy.types - 1]

@@ -8,12 +8,13 @@ said with the uncertainty of its readings, so that noise alone is never taken fo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 from typing import cast
 
-from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_rate
+from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_rate, rates_around, totals_around
 from hcloud.known import Classification, Measure
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
@@ -22,8 +23,6 @@ from hcloud.planner.sizing import Performance, expected
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
 LEARNING = ("reprofile", "reclassify", "sampled")
 """Corrections that change only what is believed."""
-BUSY = 0.9
-"""A rank that uses so much of its vCPUs would use more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,15 @@ class Assessment:
 
     def missed(self, deviations: float, margin: float) -> bool:
         """Whether it surely does less than wanted, by the margin."""
-        return self.pace.at_most(deviations) <= (1.0 - margin) * self.wanted
+        return self.pace.at_most(deviations) <= self.enough(margin) * self.wanted
+
+    def enough(self, margin: float) -> float:
+        """Return the part of what is wanted below which it is missed.
+
+        On the way to a deadline only what is still to be done can go better or worse than now, so the margin shrinks
+        with it: a small miss is noticed while there is something left to save.
+        """
+        return 1.0 - margin * (1.0 - self.done if self.by == "deadline" else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,8 @@ class Look:
     def _assess(self) -> Assessment | None:
         target = self.job.spec.target
         if isinstance(target, ServiceTarget):
-            pace = pace_of_rate(self._latency_kept(target), self.since, self.draft.policy.correction.readings)
+            kept = self._latency_kept(target, self.samples)
+            pace = pace_of_rate(kept, self.since, self.draft.policy.correction.readings)
             return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
         if target.kind == "best_effort":
             return None
@@ -140,17 +148,31 @@ class Look:
         if found.by != "deadline" or deadline_at is None:
             return math.inf
         surely = found.pace.at_most(deviations)
-        return deadline_at - (1.0 - margin) * (1.0 - found.done) / surely if surely > 0 else -math.inf
+        return deadline_at - found.enough(margin) * (1.0 - found.done) / surely if surely > 0 else -math.inf
 
     def done(self) -> float:
         """Return the least that any rank says of the job's progress (0..1)."""
         last = [rank[-1].values.get("progress", 0.0) for rank in self.watched.ranks.values() if rank]
         return min(last, default=0.0)
 
-    def _latency_kept(self, target: ServiceTarget) -> list[tuple[float, float]]:
+    def around(self, found: Assessment, at: tuple[float, float]) -> tuple[float, float] | None:
+        """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
+        samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
+        if isinstance(target, ServiceTarget):
+            return rates_around(self._latency_kept(target, samples), at, self.span_s)
+        measure = known.measure if known is not None else None
+        counter = "progress" if found.by == "deadline" else _COUNTERS.get(measure) if measure is not None else None
+        return totals_around(samples, counter, at, self.span_s) if counter is not None else None
+
+    @property
+    def span_s(self) -> float:
+        """How long a pace is to be measured until it counts: as many samples as readings are needed."""
+        return self.draft.policy.correction.readings * self.draft.policy.timing.sample_every_s
+
+    def _latency_kept(self, target: ServiceTarget, samples: Sequence[Sampled]) -> list[tuple[float, float]]:
         """Promised over measured latency, by time: 1 is just kept; by the least percentile at or above the promised."""
         found = []
-        for sample in self.samples:
+        for sample in samples:
             enough = [p for p in sample.latency_ms if p >= target.percentile and sample.latency_ms[p] > 0]
             if enough:
                 found.append((sample.at, target.latency_ms / sample.latency_ms[min(enough)]))
@@ -194,7 +216,7 @@ class Look:
     def busy(self) -> bool:
         """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
         cpu = self.pace("cpu_s")
-        return cpu is not None and cpu.mean >= BUSY * self.held.resources.vcpus
+        return cpu is not None and cpu.mean >= self.draft.policy.correction.busy_share * self.held.resources.vcpus
 
 
 def column_of(instance: Instance) -> str:

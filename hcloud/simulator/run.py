@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
+from hcloud.garbage import rarely_collecting
 from hcloud.model import Event, Market, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
@@ -32,8 +32,8 @@ START_AT = 1_900_000_800.0
 """A fixed date, so that a simulation does not depend on the day it is run."""
 STEP_S, QUIET_STEP_S = 1.0, 10.0
 LONGEST_TAIL_S = 7 * 86_400.0
-COLLECT_AFTER = 100_000
-"""New objects between two looks for reference cycles."""
+LOG_LOOKED_AT_EVERY = 1000
+"""The log only grows: so seldom is it looked at for reference cycles."""
 OWNER, PROVIDER = "hcloud-simulation", "mock"
 REQUESTS_PER_S, LATENCY_MS = 100.0, 18.0
 """What a service does on a machine as fast as its type should be; on a slower one the latency grows."""
@@ -152,7 +152,7 @@ class Simulation:
 
         Raises BadInput where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
         """
-        with _rarely_collecting():
+        with rarely_collecting(LOG_LOOKED_AT_EVERY):
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:
@@ -238,18 +238,6 @@ class Simulation:
     def close(self) -> None:
         """Let go of the database."""
         self.store.close()
-
-
-@contextmanager
-def _rarely_collecting() -> Iterator[None]:
-    """Look for reference cycles seldom: the log only grows, and walking all of it again and again took a quarter of a
-    run. What is not part of a cycle, nearly everything, is let go of at once in any case."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, before[1], 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

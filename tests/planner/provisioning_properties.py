@@ -1,6 +1,6 @@
 """What must hold of every plan under a provisioning strategy; and for each a seeded fault that it must catch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hcloud.known import Classification
@@ -23,18 +23,28 @@ def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: P
         return
     plan, jobs = planner(snapshot, policy), {job.id: job for job in snapshot.jobs}
     after = apply_ideally(snapshot, plan)
+    _nobody_awaits_rent_beside_idle(jobs, after, policy)
     rented = [a for a in plan.actions if isinstance(a, Launch) and a.offer.market is not Market.RESERVED]
     for launch in rented:
         job = jobs[launch.for_jobs[0]]
         if job.spec.nodes.count == 1:
-            idle = [m.id for m in _idle_reserved(after, policy) if _fits(job, m.offer)]
-            assert not idle, f"{launch.offer.key} is rented for {job.id} beside idle {idle}"
             unlaunched = [o.key for o in _unlaunched(after, policy, launch.offer) if _fits(job, o)]
             assert not unlaunched, f"{launch.offer.key} is rented for {job.id}, {unlaunched} are paid for"
         for job in (jobs[each] for each in launch.for_jobs[1:] if _has_room_for_more(after, policy)):
             spare = [o.key for o in _unlaunched(after, policy, launch.offer) if _fits(job, o)]
             late = job.deadline_at is not None and job.deadline_at < snapshot.now + 60.0
             assert not spare or late or job.spec.nodes.count > 1, f"{job.id} joins {launch.offer.key} beside {spare}"
+
+
+def _nobody_awaits_rent_beside_idle(jobs: Mapping[str, Job], after: Snapshot, policy: Policy) -> None:
+    """Whoever came to await a rented machine, launched for it or for others, could not be on a reserved one now."""
+    reserved = {m.id: m.offer.market is Market.RESERVED for m in after.instances}
+    idle = list(_idle_reserved(after, policy))
+    for job in after.jobs:
+        came = job.spec.nodes.count == 1 and job.awaiting and job.awaiting != jobs[job.id].awaiting
+        if came and not any(reserved.get(name) for name in job.awaiting):
+            beside = [m.id for m in idle if _fits(job, m.offer)]
+            assert not beside, f"{job.id} awaits rented {job.awaiting} beside idle {beside}"
 
 
 def _has_room_for_more(snapshot: Snapshot, policy: Policy) -> bool:
@@ -95,6 +105,18 @@ def joins_what_is_rented_anyway(snapshot: Snapshot, policy: Policy) -> Plan:
         return plan
     shared = replace(rented, for_jobs=(*rented.for_jobs, *paid.for_jobs))
     kept = [shared if action is rented else action for action in plan.actions if action is not paid]
+    return replace(plan, actions=tuple(kept))
+
+
+def joins_beside_the_idle(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: a job that would start on a reserved machine of its own goes along on one rented for another."""
+    plan, markets = honest(snapshot, policy), {m.id: m.offer.market for m in snapshot.instances}
+    launches = [a for a in plan.actions if isinstance(a, Launch) and a.offer.market is not Market.RESERVED]
+    starts = [a for a in plan.actions if isinstance(a, Place) and markets[a.ranks[0].instance_id] is Market.RESERVED]
+    if not launches or not starts:
+        return plan
+    shared = replace(launches[0], for_jobs=(*launches[0].for_jobs, starts[0].job_id))
+    kept = [shared if action is launches[0] else action for action in plan.actions if action is not starts[0]]
     return replace(plan, actions=tuple(kept))
 
 
@@ -181,6 +203,7 @@ def takes_each_offer_for_a_host_of_its_own(snapshot: Snapshot, policy: Policy) -
 CASES = (
     Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved),
     Case(what_is_paid_for_is_not_idle, lambda: joins_what_is_rented_anyway),
+    Case(what_is_paid_for_is_not_idle, lambda: joins_beside_the_idle),
     Case(each_strategy_rents_what_it_may, lambda: rents_anything),
     Case(shared_pools_are_not_oversold, lambda: takes_each_offer_for_a_host_of_its_own),
     Case(nobody_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),

@@ -1,0 +1,55 @@
+"""How properties of plans are tried on random snapshots, and how a seeded fault is looked for."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+from tests.planner.properties import Case, honest
+
+Scenes = st.SearchStrategy[Snapshot]
+Policies = st.SearchStrategy[Policy]
+# No shrinking: it takes minutes on whole snapshots. Add Phase.shrink to read a counterexample.
+_PHASES = [Phase.generate]
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def on_random_snapshots(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a test that takes drawn values (``given`` goes below it) to try so many of them."""
+    return settings(max_examples=examples, phases=_PHASES, suppress_health_check=_SLOW)
+
+
+def hold(cases: Iterable[Case], scenes: Scenes, policies: Policies, examples: int) -> None:
+    """Check that the planner as it is keeps all properties on so many snapshots.
+
+    Raises:
+        AssertionError: one is broken.
+    """
+
+    @on_random_snapshots(examples)
+    @given(scenes, policies)
+    def holds(snapshot: Snapshot, policy: Policy) -> None:
+        for case in cases:
+            case.holds(honest, snapshot, policy)
+
+    holds()
+
+
+def catches_its_fault(case: Case, scenes: Scenes, policies: Policies, examples: int = 2000) -> None:
+    """Check that a planner with the fault of ``case`` breaks its property on one of so many snapshots.
+
+    The search starts at the seed of the case, with which it was quick when that was written; any other would do.
+    """
+    planner = case.broken_by()
+
+    @seed(case.seed)
+    @on_random_snapshots(examples)
+    @given(scenes, policies)
+    def holds(snapshot: Snapshot, policy: Policy) -> None:
+        case.holds(planner, snapshot, policy)
+
+    with pytest.raises(AssertionError):
+        holds()
