@@ -1,0 +1,20 @@
+"""Reference cycles are looked for seldom while a block runs, and as before afterwards."""
+
+import gc
+
+from hcloud.garbage import NEW_OBJECTS, rarely_collecting
+
+
+def test_what_was_set_before_is_set_again() -> None:
+    before = gc.get_threshold()
+    with rarely_collecting(full_after=7):
+        inside = gc.get_threshold()
+    assert (inside[0], inside[2]) == (NEW_OBJECTS, 7)
+    assert gc.get_threshold() == before
+
+
+def test_what_is_there_already_is_not_walked_through() -> None:
+    there = [[number] for number in range(1000)]
+    with rarely_collecting():
+        assert gc.get_freeze_count() >= len(there)
+    assert gc.get_freeze_count() == 0
