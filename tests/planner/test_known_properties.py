@@ -24,4 +24,4 @@ def test_every_property_holds_where_it_is_crowded() -> None:
 @pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")
 def test_property_catches_its_seeded_fault(case: Case) -> None:
     """A planner with the fault breaks it on one of some hundred snapshots."""
-    catches_its_fault(case, crowded(), aware_policies(PLAIN), examples=3000)
+    catches_its_fault(case, crowded(), aware_policies(PLAIN))
