@@ -116,9 +116,11 @@ class Fleet:
 
     def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand`` that nothing holds now."""
-        cpu, memory, disk = demand - SLACK
-        free: Mask = (self.free[0] >= cpu) & (self.free[1] >= memory) & (self.free[2] >= disk)
-        return free & self.fitting(demand, among)
+        fits, free, room = among.copy(), self.free, self.room
+        for row, need in enumerate((demand - SLACK).tolist()):  # in place: this is done for every job that is placed
+            fits &= free[row] >= need
+            fits &= room[row] >= need
+        return fits
 
     def least_loaded(self, demand: Amounts, among: Mask) -> int:
         """Return the fitting machine with the least share of its vCPUs in use (then: reserved, number), or -1."""

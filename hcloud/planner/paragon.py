@@ -55,7 +55,7 @@ def select(
     ``by_pool``: the lowest pool first (ARQ §4.2), so that better servers are left to those who need them. Ties: the
     lowest number.
     """
-    candidates = np.flatnonzero(among & pressure.suits(who))
+    candidates = (among & pressure.suits(who)).nonzero()[0]
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, by_pool)
@@ -88,7 +88,7 @@ def select_relaxed(
             left = kept
         elif constraint < count and not neighbours_too:
             return None
-    candidates = np.flatnonzero(left)
+    candidates = left.nonzero()[0]
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, False)
@@ -115,10 +115,10 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
 def _best(pressure: Pressure, candidates: Places, preference: Floats | None, by_pool: bool) -> int:
     if by_pool:
         pools = pressure.level[candidates]
-        candidates = candidates[pools == pools.min()]
+        candidates = candidates[pools == np.minimum.reduce(pools)]
     if preference is not None:
         ranks = preference[candidates]
-        candidates = candidates[ranks <= ranks.min() + _SLACK]
+        candidates = candidates[ranks <= np.minimum.reduce(ranks) + _SLACK]
     # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus what is the same for all.
     return int(candidates[pressure.spare[candidates].argmin()])
 

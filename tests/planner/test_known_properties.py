@@ -4,7 +4,8 @@ import pytest
 from hypothesis import strategies as st
 
 from hcloud.policy import Policy
-from tests.planner.known_properties import CASES, OWN_CASES, Case
+from tests.planner.known_properties import CASES, OWN_CASES
+from tests.planner.properties import Case
 from tests.planner.searching import catches_its_fault, hold
 from tests.strategies_known import aware_policies, crowded, known_snapshots
 
