@@ -25,7 +25,6 @@ LONGEST = (
     "tests/chaos/test_kill_anywhere.py",
     "tests/profiler/test_measure.py",
     "tests/contract/test_runner_dask.py",
-    "tests/planner/test_properties.py",
     "tests/house/test_doc_examples.py",
     "tests/cli/test_jobs.py",
     "tests/cli/test_entry.py",
