@@ -1,5 +1,6 @@
 """The size the planner chooses for a job is what its unit gets on a real machine, and so is one it is given later."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def chosen_unit(folder: Path, watch: Watch) -> UnitSpec:
     [place] = of(decide(here(machine(1, ROOMY), job), QUASAR), Place)
     [rank] = place.ranks
     held = Allocation(rank=0, instance_id=rank.instance_id, resources=replace(rank.resources, disk_gib=0.1))
-    attempt = Attempt(id="job-1.1", number=1, placed_at=0.0, allocations=(held,))
+    # Control groups go by the unit's id, and another test may run a unit of job-1 at the same time.
+    attempt = Attempt(id=f"job-{os.getpid()}.1", number=1, placed_at=0.0, allocations=(held,))
     actions = UnitActions(store=MemoryStore(), runner=watch.runner, clock=SystemClock(), uploads_dir=folder)
     return actions.unit_spec(job, attempt, held)
 
