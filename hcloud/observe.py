@@ -192,7 +192,7 @@ class Observer:
     # --------------------------------------------------------------------------------------------------------- machines
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
         now = self.clock.now()
-        if now < self._listed_at.get(name, -1e18) + self.poll_s.get(name, 2.0):
+        if now < self._listed_at.get(name, -1e18) + self._poll_s(name):
             return None
         ours = [i for i in self.store.live().instances if i.offer.provider == name]
         busy = any(i.state in _ON_THE_WAY or i.id in self.silent or i.id in self._absent for i in ours)
