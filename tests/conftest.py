@@ -62,6 +62,16 @@ def processes_of_session(token: str) -> dict[int, str]:
     return found
 
 
+def _state(pid: int) -> str:
+    """What helps to find out who started a process and what it waits for."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        return f"{pid} (state {state}, parent {parent}, group {group}, in {(folder / 'wchan').read_text()})"
+    except OSError:
+        return f"{pid} (ended meanwhile)"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left_running() -> Iterator[None]:
     """Everything a test starts has ended when the tests end; what still runs is named."""
@@ -69,7 +79,7 @@ def no_process_left_running() -> Iterator[None]:
     os.environ[SESSION_VARIABLE] = token
     yield
     try:
-        wait_until(lambda: not processes_of_session(token), timeout_s=10)
+        wait_until(lambda: not processes_of_session(token), timeout_s=30)
     except TimeoutError:
         left = processes_of_session(token)
-        pytest.fail("tests left processes running: " + "; ".join(f"{pid} {line}" for pid, line in left.items()))
+        pytest.fail("tests left processes running: " + "; ".join(f"{_state(pid)} {line}" for pid, line in left.items()))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hcloud.errors import UnitRefused
 from hcloud.provider import UnitSpec
 
 UID_RANGE = 64
+_PROBE_LIMIT_S = 10
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 READONLY_TREES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 READONLY_FILES = (
@@ -294,7 +297,21 @@ def working_bwrap(root: bool) -> str | None:
                "--proc", "/proc",
                "--dev", "/dev", "/bin/sh", "-c", "exit 0"]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, timeout=10, check=False)
+        return path if _run_as_group(command) == 0 else None
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return path if done.returncode == 0 else None
+
+
+def _run_as_group(command: Sequence[str]) -> int:
+    """Run in a process group of its own and kill what of it is left at the end; return the exit code.
+
+    bwrap's inner half waits for ever for a word of its outer half if that was killed before it could say it.
+    """
+    nothing = subprocess.DEVNULL
+    probe = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, process_group=0)
+    try:
+        return probe.wait(_PROBE_LIMIT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(probe.pid, signal.SIGKILL)
+        probe.wait()

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.engine.sandbox import working_bwrap
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
+from tests.waiting import wait_until
 
 NOBODY = 65534
 ROOT = os.geteuid() == 0
@@ -36,6 +38,18 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "place"
     place.mkdir(mode=0o711)
     return place
+
+
+@pytest.mark.parametrize("how_it_ends", ["exit 0", "kill -9 $$"])
+def test_looking_for_bwrap_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch, how_it_ends: str) -> None:
+    for name, script in {"bwrap": f"sleep 1000 & echo $! > {folder}/inner; {how_it_ends}", "setpriv": "exit 0"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    found = working_bwrap(root=ROOT)
+    assert found == (str(folder / "bwrap") if how_it_ends == "exit 0" else None)
+    inner = Path(f"/proc/{(folder / 'inner').read_text().strip()}/cmdline")
+    wait_until(lambda: not inner.exists() or not inner.read_bytes(), timeout_s=10)  # a zombie has no command line
 
 
 def run(folder: Path, kind: str, command: str, **changes: object) -> Outcome:
