@@ -119,7 +119,8 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         ("attempts", f"{job['attempts_made']}{failures}"),
     ]
     for each in attempt["allocations"] if attempt else ():
-        ended = f"ended {when(each['ended_at'])}, exit code {each['exit_code']}" if each["ended_at"] else "running"
+        code = f", exit code {each['exit_code']}" if each["exit_code"] is not None else ""
+        ended = f"ended {when(each['ended_at'])}{code}" if each["ended_at"] else "running"
         cause = f", {each['cause']}: {each['detail']}" if each["cause"] else ""
         lines.append((f"rank {each['rank']}", f"{attempt['id']} on {each['instance_id']}, {ended}{cause}"))
     return [(name, text) for name, text in lines if text]

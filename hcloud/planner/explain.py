@@ -160,7 +160,8 @@ def _unit_ended(event: Event) -> Iterator[Line]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
     how = f"ended ({f['cause']})" if f.get("cause") else "ended well"
-    text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}, exit code {f.get('exit_code')}"
+    code = f", exit code {f['exit_code']}" if f.get("exit_code") is not None else ""
+    text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}{code}"
     yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 

@@ -83,6 +83,16 @@ def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
     assert "50% of inst-1 at $0.1/h" in cost.text
 
 
+def test_exit_code_is_told_only_where_there_was_one() -> None:
+    lost = replace(EVENTS[6], fields={**EVENTS[6].fields, "cause": "instance_lost", "exit_code": None})
+    texts = [
+        "\n".join(line.text for line in tell_story(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)]))
+        for ended in (EVENTS[6], lost)
+    ]
+    assert "exit code 0" in texts[0]
+    assert "exit code" not in texts[1] and "instance_lost" in texts[1]
+
+
 def test_story_of_a_job_without_events_is_empty() -> None:
     assert tell_story(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
 
