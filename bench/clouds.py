@@ -24,6 +24,7 @@ from hcloud.engine.tls import make_ca
 from hcloud.logs import LogArchive
 from hcloud.model import Instance, InstanceState, Market
 from hcloud.observe import Observer
+from hcloud.policy import Policy, Timing
 from hcloud.provider import LaunchRequest, Provider, WorkerBootstrap
 from hcloud.store import Store
 from tests.providers.ec2.ec2_bench import ENVIRONMENT, settings_for
@@ -36,6 +37,7 @@ OWNER = "hcloud-bench"
 FEW, MANY = (10, 100, 1_000), 10_000
 CYCLES = 300
 POLL_S = 10.0
+POLICY = Policy(name="bench", timing=Timing(sample_every_s=5.0))
 GCE_ZONES = ("us-central1-a", "us-central1-b", "europe-west1-d")
 
 
@@ -79,13 +81,13 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
         logs=LogArchive(folder=home),
         poll_s={name: POLL_S},
     )
-    first = _timed(fake, lambda: observer.observe(5.0))
+    first = _timed(fake, lambda: observer.observe(POLICY))
     adopted = sum(each.provider_id is not None for each in store.live().instances)
     assert adopted == machines, f"{adopted} machines were reconciled"
     rows = []
     if machines == MANY:
         clock.advance(POLL_S)
-        again = _timed(fake, lambda: observer.observe(5.0))
+        again = _timed(fake, lambda: observer.observe(POLICY))
         for what, (wall_s, cpu_s, fake_cpu_s) in (("all new", first), ("all known", again)):
             label, note = (
                 f"{name}: {MANY:,} machines, {what}, listed and reconciled",
@@ -114,7 +116,7 @@ def _calls_per_cycle(fake: Fake, provider: Provider, observer: Observer, clock: 
     before = fake.ask("calls")
     for _ in range(CYCLES):
         assert not book.refresh()
-        observer.observe(5.0)
+        observer.observe(POLICY)
         clock.advance(1.0)
     return (fake.ask("calls") - before) / CYCLES
 

@@ -143,7 +143,7 @@ class Controller:
         if not self._lead():
             return Outcome(applied=0)
         self._hear_offers()
-        seen = self.observer.observe(self.policy.timing.sample_every_s, self.lease)
+        seen = self.observer.observe(self.policy, self.lease)
         self._note_engine(seen)
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease)
         self.last_snapshot = self.snapshot()

@@ -25,7 +25,9 @@ from hcloud.model import (
     Job,
     Market,
     Reason,
+    ServiceTarget,
 )
+from hcloud.policy import Policy
 from hcloud.provider import (
     CloudInstance,
     CloudState,
@@ -39,6 +41,7 @@ from hcloud.provider import (
     UnitState,
     WorkerReport,
 )
+from hcloud.sampling import Recorded, Sampling
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Change = Callable[[Transaction], object]
@@ -151,14 +154,15 @@ class Observer:
     _absent: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By machine: for how long complete listings have not named it, and when the last of them was asked for."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
-    _sampled_at: dict[str, float] = field(default_factory=dict)
+    _sampling: Sampling = field(default_factory=Sampling)
+    _told_to_stop: set[str] = field(default_factory=set)
     _reached: dict[str, Reached] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     _holders: Holders = field(default_factory=Holders)
-    _settled: dict[str, tuple[WorkerReport, Instance, int, float]] = field(default_factory=dict)
+    _settled: dict[str, tuple[WorkerReport, Instance, int, Policy]] = field(default_factory=dict)
     """By machine, from what its worker's last report taught nothing new: the same again teaches nothing either."""
 
-    def observe(self, sample_every_s: float, lease: Lease | None = None) -> Observation:
+    def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self.runner.observe()
@@ -169,7 +173,7 @@ class Observer:
         changes = [c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now)]
         ended: dict[str, str] = {}
         if engine.reachable:
-            changes += self._engine_changes(engine, view, now, sample_every_s, ended)
+            changes += self._engine_changes(engine, view, now, policy, ended)
         moved = self._commit(changes, lease)
         # Read again: what ended just now leaves its machine idle from now on, not from the next look.
         moved = self._commit(list(self._idle_changes(self.store.live())), lease) or moved
@@ -287,7 +291,7 @@ class Observer:
 
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_changes(
-        self, engine: RunnerView, view: LiveView, now: float, sample_every_s: float, ended: dict[str, str]
+        self, engine: RunnerView, view: LiveView, now: float, policy: Policy, ended: dict[str, str]
     ) -> list[Change]:
         changes: list[Change] = []
         instances = {i.id: i for i in view.instances}
@@ -297,11 +301,11 @@ class Observer:
             if instance is None:
                 continue
             self.seen_at[instance.id] = now
-            facts = (worker, instance, self._holders.changes.get(instance.id, 0), sample_every_s)
+            facts = (worker, instance, self._holders.changes.get(instance.id, 0), policy)
             before = self._settled.get(instance.id)
             if before is not None and before[0] is worker and before[1] is instance and before[2:] == facts[2:]:
                 continue
-            news = list(self._worker_changes(worker, instance, now, sample_every_s, ended))
+            news = list(self._worker_changes(worker, instance, now, policy, ended))
             changes += news
             here = self._holders.owners.get(instance.id, {})
             if not news and here.keys() == {report.id for report in worker.units if report.exit is None}:
@@ -313,14 +317,14 @@ class Observer:
         return changes
 
     def _worker_changes(
-        self, worker: WorkerReport, instance: Instance, now: float, sample_every_s: float, ended: dict[str, str]
+        self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, ended: dict[str, str]
     ) -> Iterator[Change]:
         yield from _registered(instance, worker, now)
         here = self._holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker=worker, instance=instance, alone=alone)
         for report in worker.units:
-            yield from self._unit(report, host, here.get(report.id), sample_every_s, ended)
+            yield from self._unit(report, host, here.get(report.id), policy, ended)
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
             yield from self._missing(worker, here, now)
 
@@ -329,7 +333,7 @@ class Observer:
         report: UnitReport,
         host: Host,
         owner: Owner | None,
-        sample_every_s: float,
+        policy: Policy,
         ended: dict[str, str],
     ) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
@@ -340,16 +344,30 @@ class Observer:
         instance_id = host.instance.id
         if report.started_at is not None and allocation.started_at is None:
             yield _start(job.id, allocation.rank, report.started_at)
-        if report.sample is not None and self._sample_due(report, sample_every_s):
-            self._note_reached(report.id, report.sample)
-            yield _sample(job, allocation.rank, instance_id, report.sample)
-            yield from self._window(report.id, job, host, report.sample)
+        if report.exit is None and report.sample is not None:
+            yield from self._looked(report.id, report.sample, job, allocation.rank, host, policy)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             ended[report.id] = instance_id
-            self._sampled_at.pop(report.id, None)
+            if report.sample is not None:
+                self._note_reached(report.id, report.sample)
+            for recorded in self._sampling.end(report.id, report.sample):
+                yield _sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
             reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
             yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
+
+    def _looked(
+        self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
+    ) -> Iterator[Change]:
+        """Take in what a unit has done, where it is time to; record it where it is new."""
+        if not self._sampling.due(unit, sample, policy.timing.sample_every_s):
+            return
+        self._note_reached(unit, sample)
+        changed_at = job.corrections[-1].at if job.corrections else 0.0
+        promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
+        for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
+            yield _sample(job, rank, host.instance.id, recorded)
+        yield from self._window(unit, job, host, sample)
 
     def _note_reached(self, unit: str, sample: UnitSample) -> None:
         """Remember what a unit has done so far; the rate of requests as a mean that forgets slowly."""
@@ -379,22 +397,14 @@ class Observer:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
         if report.state is UnitState.ENDED:
             ended[report.id] = worker.instance_id
+            self._told_to_stop.discard(report.id)
             return
         self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)
-        if report.id not in self._sampled_at:
-            self._sampled_at[report.id] = self.clock.now()
+        if report.id not in self._told_to_stop:
+            self._told_to_stop.add(report.id)
             yield lambda txn: txn.emit(
                 EventKind.ORPHAN, instance_id=worker.instance_id, provider_id=report.id, action="stop unit"
             )
-
-    def _sample_due(self, report: UnitReport, every_s: float) -> bool:
-        assert report.sample is not None
-        last = self._sampled_at.get(report.id)
-        fresh = last is None or report.sample.at > last
-        due = last is None or report.exit is not None or report.sample.at >= last + every_s
-        if fresh and due:
-            self._sampled_at[report.id] = report.sample.at
-        return fresh and due
 
     def _missing(self, worker: WorkerReport, here: Mapping[str, Owner], now: float) -> Iterator[Change]:
         """A unit that ran and is no longer there at all, for long, while its worker answers: its disk was lost."""
@@ -551,8 +561,9 @@ def _vanished(job_id: str, rank: int) -> Change:
     )
 
 
-def _sample(job: Job, rank: int, instance_id: str, sample: UnitSample) -> Change:
+def _sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> Change:
     assert job.attempt is not None
+    sample, looks = recorded
     measured = {
         name: value
         for name in ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
@@ -560,6 +571,8 @@ def _sample(job: Job, rank: int, instance_id: str, sample: UnitSample) -> Change
     }
     latency = {f"latency_ms_p{percentile}": ms for percentile, ms in sample.latency_ms.items()}
     fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
+    if looks > 1:
+        fields["looks"] = looks
     return lambda txn: txn.emit(
         EventKind.SAMPLE, job_id=job.id, instance_id=instance_id, user=job.spec.user, at=sample.at, **fields
     )

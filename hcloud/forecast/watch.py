@@ -32,11 +32,15 @@ Counter = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One sample of one rank: totals since its start, its rate of requests, and latency by percentile (0..100)."""
+    """One sample of one rank: totals since its start, its rate of requests, and latency by percentile (0..100).
+
+    ``looks``: at how many it went on so, this one included.
+    """
 
     at: float
     values: Mapping[Counter, float]
     latency_ms: Mapping[float, float] = field(default_factory=dict)
+    looks: int = 1
 
 
 class Calm(NamedTuple):
@@ -123,27 +127,27 @@ def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, 
 
 @dataclass(slots=True)
 class _Moves:
-    """Where a total moved in a rank's samples: when each reading began, how fast it was, how long it took.
+    """Where a total moved in a rank's samples: when each reading began, how fast it was, how long it stood still.
 
     ``at``, ``total``: where it moved last; ``last_at``: of the last sample that tells of it.
     """
 
     starts: list[float]
     rates: list[float]
-    gaps_s: list[float]
+    stood_s: list[float]
     at: float = -math.inf
     total: float = -math.inf
     last_at: float = 0.0
 
-    def take(self, at: float, total: float) -> None:
+    def take(self, at: float, total: float, looks: int) -> None:
         """Take in the next sample."""
-        self.last_at = at
+        before_at, self.last_at = max(self.last_at, self.at), at
         if total > self.total:
             gap_s = at - self.at
             if 0.0 < gap_s < math.inf:
                 self.starts.append(self.at)
                 self.rates.append((total - self.total) / gap_s)
-                self.gaps_s.append(gap_s)
+                self.stood_s.append(before_at - self.at + (at - before_at) / looks)
             self.at, self.total = at, total
 
     def after(self, gone: Sampled | None, samples: Sequence[Sampled], counter: Counter) -> _Moves:
@@ -154,17 +158,17 @@ class _Moves:
             if second is None or len(self.starts) < 2 or (self.starts[0], self.starts[1]) != (gone.at, samples[0].at):
                 return _moves_in(samples, counter)
         drop = gone is not None and gone.values.get(counter) is not None
-        moves = _Moves(self.starts[drop:], self.rates[drop:], self.gaps_s[drop:], self.at, self.total)
+        moves = _Moves(self.starts[drop:], self.rates[drop:], self.stood_s[drop:], self.at, self.total)
         moves.last_at, added = self.last_at, samples[-1]
         if (total := added.values.get(counter)) is not None:
-            moves.take(added.at, total)
+            moves.take(added.at, total, added.looks)
         return moves
 
     def pace(self, since: float, readings: int) -> Pace | None:
         """Return the pace of what began after ``since``."""
         rates, fresh = self.rates, sum([at >= since for at in self.starts])
         stalled_s = self.last_at - max(self.at, since)
-        if len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.gaps_s, default=0.0):
+        if len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
             return Pace(mean=0.0, error=0.0, count=fresh, history=rates, readings=readings)
         return _pace(rates[len(rates) - fresh :], rates, readings)
 
@@ -173,7 +177,7 @@ def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
     moves = _Moves([], [], [])
     for each in samples:
         if (total := each.values.get(counter)) is not None:
-            moves.take(each.at, total)
+            moves.take(each.at, total, each.looks)
     return moves
 
 
@@ -284,9 +288,9 @@ class WatchBook:
 
 
 def _began_anew(before: Sampled, now: Sampled) -> bool:
-    """Whether a total is lower than it was."""
+    """Whether a total is lower than it was; one that could not be measured just now is not."""
     totals = now.values
-    return any(totals.get(name, 0.0) < total for name, total in before.values.items() if name != "requests_per_s")
+    return any(totals.get(name, total) < total for name, total in before.values.items() if name != "requests_per_s")
 
 
 WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
@@ -301,7 +305,8 @@ def _sample(event: Event) -> Sampled:
         for name, value in event.fields.items()
         if name.startswith(_LATENCY) and (ms := _number(value)) is not None
     }
-    return Sampled(at=event.at, values=values, latency_ms=latency)
+    looks = int(_number(event.fields.get("looks")) or 1)
+    return Sampled(at=event.at, values=values, latency_ms=latency, looks=looks)
 
 
 def _number(value: object) -> float | None:

@@ -152,8 +152,7 @@ class Look:
 
     def done(self) -> float:
         """Return the least that any rank says of the job's progress (0..1)."""
-        last = [rank[-1].values.get("progress", 0.0) for rank in self.watched.ranks.values() if rank]
-        return min(last, default=0.0)
+        return min((_progress(rank) for rank in self.watched.ranks.values()), default=0.0)
 
     def around(self, found: Assessment, at: tuple[float, float]) -> tuple[float, float] | None:
         """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
@@ -217,6 +216,11 @@ class Look:
         """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
         cpu = self.pace("cpu_s")
         return cpu is not None and cpu.mean >= self.draft.policy.correction.busy_share * self.held.resources.vcpus
+
+
+def _progress(samples: Sequence[Sampled]) -> float:
+    """Return what the last sample that tells of it says of progress; not every one can be measured."""
+    return next((each.values["progress"] for each in reversed(samples) if "progress" in each.values), 0.0)
 
 
 def column_of(instance: Instance) -> str:

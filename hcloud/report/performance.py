@@ -28,7 +28,7 @@ _LATENCY = "latency_ms_p"
 
 @dataclass(slots=True, kw_only=True)
 class _JobStory:
-    """One job on its way. ``in_target`` of ``judged`` samples of a service kept its latency; between its attempts it
+    """One job on its way. At ``in_target`` of ``judged`` looks a service kept its latency; between its attempts it
     was down for ``down_s``."""
 
     facts: JobFacts
@@ -74,7 +74,7 @@ class _JobStory:
         return max(0.0, 1.0 - self.down_s / served_s) if served_s > 0 else 1.0
 
     def judge(self, event: Event) -> None:
-        """Count a sample of a service, by the smallest measured percentile at or above the promised one."""
+        """Count the looks a sample stands for, by the smallest measured percentile at or above the promised one."""
         if self.latency_ms is None:
             return
         measured = {
@@ -84,8 +84,9 @@ class _JobStory:
         }
         enough = [percentile for percentile in measured if percentile >= self.percentile]
         if enough:
-            self.judged += 1
-            self.in_target += measured[min(enough)] <= self.latency_ms
+            looks = int(number(event, "looks", 1.0))
+            self.judged += looks
+            self.in_target += looks * (measured[min(enough)] <= self.latency_ms)
 
     def close(self, now: float, since: float) -> None:
         """Work out what can be said at ``now``: a live job's times so far, whether its promise is broken already."""
@@ -218,7 +219,7 @@ def performance_table(
 
 _NOTES = (
     "queue: from submission to the first start; run: the last attempt, first start to last end",
-    "target_met: batch jobs by their deadline (100 or 0), services by the share of samples within the promised latency "
+    "target_met: batch jobs by their deadline (100 or 0), services by the share of looks within the promised latency "
     "times the share of the time since the first start in which they ran",
 )
 

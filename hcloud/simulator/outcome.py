@@ -31,7 +31,7 @@ class _Job:
     submitted_at: float
     started_at: float | None = None
     run_s: float = 0.0
-    samples: int = 0
+    looks: int = 0
     kept: int = 0
     latency_ms: float | None = None
 
@@ -173,15 +173,16 @@ class _Reader:
         job = self.jobs[event.job_id or ""]
         measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
         if job.latency_ms is not None and measured:
-            job.samples += 1
-            job.kept += measured[0] <= job.latency_ms
+            looks = int(_number(event, "looks") or 1)
+            job.looks += looks
+            job.kept += looks * (measured[0] <= job.latency_ms)
 
     def finished(self, event: Event) -> None:
         job = self.jobs[event.job_id or ""]
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
-            self.met["service"].append(job.kept / job.samples if job.samples else 0.0)
+            self.met["service"].append(job.kept / job.looks if job.looks else 0.0)
         elif isinstance(met, bool):
             self.met["batch"].append(float(met))
         if job.started_at is None:

@@ -50,6 +50,8 @@ class _Story:
     ended_at: float | None = None
     attempt: object = None
     latencies_ms: list[float] = field(default_factory=list)
+    looks: list[int] = field(default_factory=list)
+    """How many looks each latency stands for."""
 
 
 def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[JobPerformance, ...]:
@@ -68,6 +70,8 @@ def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[
             latency = event.fields.get("latency_ms_p99")
             if isinstance(latency, (int, float)):
                 stories[job_id].latencies_ms.append(float(latency))
+                looks = event.fields.get("looks", 1)
+                stories[job_id].looks.append(looks if isinstance(looks, int) else 1)
         elif event.kind is EventKind.UNIT_ENDED:
             stories[job_id].ended_at = event.at
         elif event.kind is EventKind.JOB_FINISHED:
@@ -90,7 +94,7 @@ def _of(job_id: str, ideal: Ideal, story: _Story, finished: Event) -> JobPerform
 
 def _service(job_id: str, ideal: Ideal, best_ms: float, story: _Story, ran_s: float, ended_at: float) -> JobPerformance:
     """Of a service its mean latency counts; one that ended before it was asked did as well as it could."""
-    latency_ms = float(np.mean(story.latencies_ms)) if story.latencies_ms else best_ms
+    latency_ms = float(np.average(story.latencies_ms, weights=story.looks)) if story.latencies_ms else best_ms
     running = best_ms / latency_ms
     kept = latency_ms <= (ideal.promised_ms or best_ms) * (1 + TOLERANCE)
     turnaround = running * ran_s / max(ended_at - story.submitted_at, 1e-9)

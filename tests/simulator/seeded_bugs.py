@@ -221,8 +221,8 @@ def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None
     """Releases what runs on a silent machine, so that it is run again elsewhere."""
     honest = daemon.observer
 
-    def observe(sample_every_s: float, lease: Lease | None = None) -> Any:
-        seen = honest.observe(sample_every_s, lease)
+    def observe(policy: Policy, lease: Lease | None = None) -> Any:
+        seen = honest.observe(policy, lease)
         with daemon.store.transaction(daemon.clock.now(), lease) as txn:
             for job in daemon.store.live().jobs:
                 for held in job.attempt.allocations if job.attempt is not None else ():

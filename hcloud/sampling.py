@@ -1,0 +1,140 @@
+"""Which samples of running units are recorded: those that say something new, and now and then one of what goes on.
+
+A sample is a row for ever, and is judged by every plan that follows. One that lies where the last two recorded ones
+point tells nothing, so while a unit goes on as it did the recorded ones lie ever further apart; as soon as one departs
+from that, it is recorded with the last one that did not, and all that follow for a while. So what totals were at any
+time, and how many looks found a promise kept, can still be read off the log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hcloud.policy import Policy
+from hcloud.provider import UnitSample
+
+DEPARTURE = 0.05
+"""A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
+SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
+"""Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
+Recorded = tuple[UnitSample, int]
+"""A sample, and how many looks it stands for: its own, and those before it at which nothing was new."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What was recorded of a unit last, how fast its totals grew then, and since when it goes on so.
+
+    ``looks`` since then found nothing new, the latest of them being ``held``.
+    """
+
+    told: UnitSample
+    since: float
+    cpus: float = 0.0
+    progress_per_s: float = 0.0
+    mib_per_s: float = 0.0
+    held: UnitSample | None = None
+    looks: int = 0
+
+    def tell(self, sample: UnitSample) -> Recorded:
+        """Record a sample, and go by it from now on."""
+        span_s, last, looks = sample.at - self.told.at, self.told, self.looks + 1
+        self.cpus = _grown(last.cpu_s, sample.cpu_s) / span_s
+        self.progress_per_s = _grown(last.progress, sample.progress) / span_s
+        self.mib_per_s = _grown(last.written_mib, sample.written_mib) / span_s
+        self.told, self.held, self.looks = sample, None, 0
+        return sample, looks
+
+    def tell_held(self) -> tuple[Recorded, ...]:
+        """Record the last look at which nothing was new, if there was one since."""
+        if self.held is None:
+            return ()
+        self.looks -= 1  # it is among them
+        return (self.tell(self.held),)
+
+    def goes_on(self, sample: UnitSample, promised_ms: float) -> bool:
+        """Return whether a sample says what was to be expected."""
+        told, span_s = self.told, sample.at - self.told.at
+        return (
+            _grows_on(told.cpu_s, sample.cpu_s, self.cpus * span_s, SLOWEST_CPUS * span_s)
+            and _grows_on(told.progress, sample.progress, self.progress_per_s * span_s, 0.0)
+            and _grows_on(told.written_mib, sample.written_mib, self.mib_per_s * span_s, SLOWEST_MIB_PER_S * span_s)
+            and _stays(told.requests_per_s, sample.requests_per_s)
+            and _latency_stays(told.latency_ms, sample.latency_ms, promised_ms)
+        )
+
+
+@dataclass(slots=True)
+class Sampling:
+    """Chooses among the samples of all running units. What it remembers may be lost: the next ones are recorded."""
+
+    _courses: dict[str, _Course] = field(default_factory=dict)
+
+    def due(self, unit: str, sample: UnitSample, every_s: float) -> bool:
+        """Return whether it is time to look at a unit: never before, or so long after the last time."""
+        course = self._courses.get(unit)
+        return course is None or sample.at >= (course.told if course.held is None else course.held).at + every_s
+
+    def look(
+        self, unit: str, sample: UnitSample, policy: Policy, *, changed_at: float = 0.0, promised_ms: float = math.inf
+    ) -> tuple[Recorded, ...]:
+        """Return what is to be recorded after a look at a unit, oldest first; mostly nothing.
+
+        ``changed_at``: when something was last done to it, after which it is to be seen closely. ``promised_ms``: its
+        promised latency; that this is kept no more, or again, is always news.
+        """
+        course = self._courses.get(unit)
+        if course is None:
+            self._courses[unit] = _Course(told=sample, since=sample.at)
+            return ((sample, 1),)
+        if not course.goes_on(sample, promised_ms):
+            course.since = sample.at
+            return (*course.tell_held(), course.tell(sample))
+        if sample.at >= course.told.at + _gap_s(sample.at - max(course.since, changed_at), policy):
+            return (course.tell(sample),)
+        course.held, course.looks = sample, course.looks + 1
+        return ()
+
+    def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
+        """Return what is still to be recorded of a unit that has ended, and forget it; ``sample``: its last, if any."""
+        course = self._courses.pop(unit, None)
+        if course is None:
+            return () if sample is None else ((sample, 1),)
+        before = course.tell_held()
+        return before if sample is None or sample.at <= course.told.at else (*before, course.tell(sample))
+
+
+def _gap_s(steady_s: float, policy: Policy) -> float:
+    """Return how far apart recorded samples lie of what has gone on so long: as close as looks until enough are there
+    to judge it by, see :class:`hcloud.policy.Correction`."""
+    timing, judging = policy.timing, policy.correction
+    if steady_s <= judging.settle_s + (judging.readings + 1) * timing.sample_every_s:
+        return 0.0
+    return min(timing.steady_every_s, timing.steady_share * steady_s)
+
+
+def _grown(before: float | None, now: float | None) -> float:
+    return now - before if before is not None and now is not None else 0.0
+
+
+def _grows_on(before: float | None, now: float | None, expected: float, slowest: float) -> bool:
+    """Whether a total grew as expected since; ``slowest``: by how much it is always taken to grow."""
+    if before is None or now is None:
+        return before is now
+    return abs(now - before - expected) <= DEPARTURE * max(expected, slowest) + 1e-12
+
+
+def _stays(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return abs(now - before) <= DEPARTURE * before
+
+
+def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promised_ms: float) -> bool:
+    if before.keys() != now.keys():
+        return False
+    return all(
+        _stays(before[name], ms) and (ms <= promised_ms) is (before[name] <= promised_ms) for name, ms in now.items()
+    )

@@ -1,0 +1,138 @@
+"""Fewer samples are recorded, and nothing is seen later, counted otherwise or known worse for that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hcloud import sampling
+from hcloud.forecast.watch import WatchBook
+from hcloud.model import Event, EventKind
+from hcloud.policy import Policy, Timing
+from hcloud.provider import UnitSample
+from hcloud.sampling import DEPARTURE, Recorded, Sampling
+
+EVERY_S, READINGS, SURE, WANTED = 10.0, 6, 3.09, 1e-3
+UNIT, POLICY = "job-1.1.0", Policy(name="default")
+
+
+def at_paces(paces: Sequence[float], noise: random.Random) -> list[UnitSample]:
+    """A unit's samples: it works so fast between one and the next, but for half a percent."""
+    made, progress = [], 0.0
+    for number, pace in enumerate(paces, 1):
+        progress += EVERY_S * pace * WANTED * noise.uniform(0.995, 1.005)
+        made.append(UnitSample(at=EVERY_S * number, cpu_s=9.0 * number, progress=progress))
+    return made
+
+
+def recorded_of(samples: Sequence[UnitSample], policy: Policy = POLICY) -> list[list[Recorded]]:
+    """What is recorded at each look."""
+    chosen = Sampling()
+    return [list(chosen.look(UNIT, each, policy)) for each in samples]
+
+
+def first_missed_at(looks: Sequence[Sequence[Recorded]]) -> float | None:
+    """When the book first says that the wanted pace is surely missed by a tenth."""
+    book = WatchBook()
+    for number, recorded in enumerate(looks, 1):
+        book.follow(event_of(*each) for each in recorded)
+        known = book.watched().get("job-1")
+        pace = known.pace(0, "progress", 60.0, READINGS) if known is not None else None
+        if pace is not None and pace.at_most(SURE) <= 0.9 * WANTED:
+            return EVERY_S * number
+    return None
+
+
+def event_of(sample: UnitSample, looks: int) -> Event:
+    fields: dict[str, object] = {"attempt": "job-1.1", "rank": 0, "looks": looks}
+    fields |= {name: value for name in ("cpu_s", "progress") if (value := getattr(sample, name)) is not None}
+    fields |= {f"latency_ms_p{name}": ms for name, ms in sample.latency_ms.items()}
+    return Event(seq=0, at=sample.at, kind=EventKind.SAMPLE, job_id="job-1", fields=fields)
+
+
+def check_seen_as_soon(seed: int) -> None:
+    chances = random.Random(seed)
+    falls_at = chances.randrange(8, 200)
+    slow = chances.choice([0.0, 0.3, 0.6, 0.8])
+    samples = at_paces([1.05] * falls_at + [slow] * 60, chances)
+    full, thin = first_missed_at([[(each, 1)] for each in samples]), first_missed_at(recorded_of(samples))
+    assert full is not None
+    assert thin is not None and thin <= full + 2 * EVERY_S, (falls_at, slow, full, thin)
+
+
+def check_totals(seed: int) -> None:
+    chances = random.Random(seed)
+    paces = [pace for _ in range(6) for pace in [chances.uniform(0.2, 2.0)] * chances.randrange(1, 80)]
+    samples, chosen = at_paces(paces, chances), Sampling()
+    recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY)] + [*chosen.end(UNIT, None)]
+    assert sum(looks for _, looks in recorded) == len(samples)
+    assert [each.at for each, _ in recorded] == sorted({each.at for each, _ in recorded})
+    for (before, _), (after, looks) in pairwise(recorded):
+        assert before.progress is not None and after.progress is not None
+        assert after.at - before.at == EVERY_S * looks <= 60.0
+        for each in samples[int(before.at / EVERY_S) : int(after.at / EVERY_S)]:
+            between = (each.at - before.at) / (after.at - before.at) * (after.progress - before.progress)
+            assert each.progress == pytest.approx(before.progress + between, abs=3 * DEPARTURE * 2.0 * WANTED * 60.0)
+
+
+def check_promise(seed: int) -> None:
+    chances, chosen = random.Random(seed), Sampling()
+    slow = [chances.uniform(0.98, 1.02) if chances.random() < 0.3 else 0.99 for _ in range(300)]
+    samples = [UnitSample(at=EVERY_S * n, latency_ms={"99": 10.0 * each}) for n, each in enumerate(slow)]
+    recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY, promised_ms=10.0)]
+    recorded += chosen.end(UNIT, None)
+    assert sum(looks for each, looks in recorded if each.latency_ms["99"] <= 10.0) == sum(each <= 1.0 for each in slow)
+
+
+def check_all(check: Callable[[int], None]) -> None:
+    for seed in range(12):
+        check(seed)
+
+
+@pytest.mark.parametrize("check", [check_seen_as_soon, check_totals, check_promise])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_recorded_tells_what_all_samples_tell(check: Callable[[int], None], seed: int) -> None:
+    check(seed)
+
+
+def test_it_is_noticed_where_news_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling._Course, "goes_on", lambda *_: True)
+    with pytest.raises(AssertionError):
+        check_all(check_seen_as_soon)
+
+
+def test_it_is_noticed_where_a_broken_promise_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_latency_stays", lambda before, now, _: before.keys() == now.keys())
+    with pytest.raises(AssertionError):
+        check_all(check_promise)
+
+
+def test_it_is_noticed_where_the_last_look_before_a_change_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling._Course, "tell_held", lambda _: ())
+    with pytest.raises(AssertionError):
+        check_all(check_totals)
+
+
+def test_what_goes_on_evenly_is_recorded_ever_more_seldom() -> None:
+    samples = at_paces([1.0] * 360, random.Random(0))
+    assert sum(map(len, recorded_of(samples))) < 80
+    assert sum(map(len, recorded_of(samples, replace(POLICY, timing=Timing(steady_share=0.0))))) == 360
+
+
+def test_after_a_correction_every_look_is_recorded_for_a_while() -> None:
+    chosen, samples = Sampling(), at_paces([1.0] * 240, random.Random(0))
+    late = [len(chosen.look(UNIT, each, POLICY, changed_at=2000.0)) for each in samples]
+    assert late[200:213] == [1] * 13
+
+
+def test_a_total_that_cannot_be_read_once_is_no_new_beginning() -> None:
+    book, samples = WatchBook(), at_paces([1.0] * 20, random.Random(0))
+    samples[12] = replace(samples[12], progress=None)
+    book.follow(event_of(each, 1) for each in samples)
+    assert len(book.watched()["job-1"].ranks[0]) == 20
+    pace = book.watched()["job-1"].pace(0, "progress", 60.0, READINGS)
+    assert pace is not None and pace.count == 12 and pace.mean == pytest.approx(WANTED, rel=0.01)
