@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hcloud.known import Application, Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
+from hcloud.planner.memo import Memo
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.policy import Policy
@@ -50,6 +52,8 @@ class OfferBook:
     by_provider: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
+    _sorted: tuple[list[tuple[Offer, ...]], tuple[Offer, ...]] = ([], ())
+    """All offers by key, and the answers they were made of."""
 
     def refresh(self) -> dict[str, ProviderError]:
         """Ask every provider that is due; return the troubles by provider."""
@@ -73,8 +77,12 @@ class OfferBook:
 
     @property
     def all(self) -> tuple[Offer, ...]:
-        """Every known offer, sorted by key."""
-        return tuple(sorted((o for offers in self.by_provider.values() for o in offers), key=lambda o: o.key))
+        """Every known offer, sorted by key; the same object until a provider has answered again."""
+        answers, (made_of, offers) = list(self.by_provider.values()), self._sorted
+        if len(answers) != len(made_of) or any(a is not b for a, b in zip(answers, made_of, strict=True)):
+            offers = tuple(sorted(chain.from_iterable(answers), key=lambda o: o.key))
+            self._sorted = (answers, offers)
+        return offers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,7 @@ class Controller:
         self._recent = RecentBook()
         self._watch = WatchBook()
         self._renewed: dict[str, tuple[float, float]] = {}
+        self._memo = Memo()
 
     # ----------------------------------------------------------------------------------------------------------- cycle
     def cycle(self) -> Outcome:
@@ -183,6 +192,7 @@ class Controller:
             engine_reachable=self.last_seen.engine_reachable,
             engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
             paused=self.store.get_meta(PAUSED) or "",
+            memo=self._memo,
         )
 
     def preview(self, specs: Sequence[JobSpec]) -> Preview:
@@ -195,7 +205,13 @@ class Controller:
         with self._knowing:
             programs = {**snapshot.programs, **self._programs_of(jobs)}
             believed = {**snapshot.applications, **self.book.believe(self._taken_for(jobs))}
-        known = replace(snapshot, programs=programs, applications=believed, source_prior=self._source_prior(jobs))
+        known = replace(
+            snapshot,
+            programs=programs,
+            applications=believed,
+            source_prior=self._source_prior(jobs),
+            memo=Memo(),  # this may be another thread than the cycle's
+        )
         return look_ahead(known, jobs, self.policy)
 
     def release(self) -> None:

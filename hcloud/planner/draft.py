@@ -266,29 +266,19 @@ class Draft:
 
     def group_of(self, job: Job) -> Group:
         """Return the group of jobs that ask for the same as ``job``."""
-        spec = job.spec
-        need, nodes, hybrid, suit = spec.resources, spec.nodes, self.strategy.hybrid, self.suit
+        spec, hybrid, suit = job.spec, self.strategy.hybrid, self.suit
         leaning = PLAIN if hybrid is None else hybrid.leaning(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
-        # One flat display: this is the most frequent thing done to a long queue.
+        # What a spec asks for never changes: this is the most frequent thing done to a long queue.
+        known = self.snapshot.memo.asks.get(id(spec))
         key = (
-            need.vcpus,
-            need.memory_mib,
-            need.disk_gib,
-            nodes.count,
-            nodes.minimum,
-            nodes.gang,
-            spec.target.kind,
-            spec.interruptible,
-            spec.user if self.ledger.watches_users else "",
-            spec.instance_types,
-            spec.exclusive,
+            known[1] if known is not None else self.snapshot.memo.number_asks(spec, _asks(spec)),
             leaning,
             application,
             avoid,
-            spec.placement,
+            spec.user if self.ledger.watches_users else "",
             self.whereabouts.company(spec),
             aim,
         )
@@ -323,6 +313,20 @@ class Draft:
         )
 
 
+def _asks(spec: JobSpec) -> Key:
+    """Return all of a spec that decides where its jobs may be, but whose they are."""
+    need, nodes = spec.resources, spec.nodes
+    return (
+        *(need.vcpus, need.memory_mib, need.disk_gib),
+        *(nodes.count, nodes.minimum, nodes.gang),
+        spec.target.kind,
+        spec.interruptible,
+        spec.instance_types,
+        spec.exclusive,
+        spec.placement,
+    )
+
+
 def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
     """Return the machines that ``job`` left in the last ``avoid_s``, or stragglers of its present attempt did."""
     attempt = job.attempt.id if job.attempt is not None and not job.attempt.over else ""
@@ -334,6 +338,7 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
 def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:
     """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
     jobs = sorted(snapshot.jobs, key=lambda job: number_of(job.id))
+    snapshot.memo.forget_asks(but=len(jobs))
     holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     paying = [job for job in jobs if job.attempt is not None or job.awaiting]

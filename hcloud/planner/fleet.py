@@ -22,6 +22,8 @@ SLACK = 1e-9
 """The slack of ``Resources.fits``."""
 _TIE = 1e-6
 """Loads closer than this are equal."""
+_PAIRS_AT_ONCE = 2**15
+"""So many pairs of a demand and a machine are compared one by one sooner than the machines are sorted."""
 
 
 def vector(resources: Resources) -> Amounts:
@@ -155,9 +157,15 @@ class Fleet:
 def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
     """Return for each row of ``demands`` whether it fits into some row of ``rooms`` (both with three columns).
 
-    Only rooms that no other one exceeds in every respect are looked at: few, however many there are.
+    Of very many pairs only the rooms that no other one exceeds in every respect are looked at: few.
     """
-    fits: Mask = np.zeros(len(demands), dtype=np.bool_)
+    fits: Mask
+    if len(demands) * len(rooms) <= _PAIRS_AT_ONCE:
+        (vcpus, memory_mib, disk_gib), wanted = (rooms + SLACK).T, demands[:, :, None]
+        pairs = (wanted[:, 0] <= vcpus) & (wanted[:, 1] <= memory_mib) & (wanted[:, 2] <= disk_gib)
+        fits = pairs.any(axis=1)
+        return fits
+    fits = np.zeros(len(demands), dtype=np.bool_)
     for point in skyline(rooms):
         fits |= (demands <= point + SLACK).all(axis=1)
     return fits

@@ -148,8 +148,40 @@ class Counter:
         return worth
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shelf:
+    """What policy and strategy say of the offers, whatever the moment; see :class:`Counter`."""
+
+    offers: list[Offer]
+    capacity: Amounts
+    price_usd_per_h: Amounts
+    steady: Mask
+    left: list[float]
+    forbidden: list[tuple[Offer, str]]
+    sells_reserved: bool
+
+
 def open_counter(draft: Draft) -> Counter:
     """Sort the snapshot's offers by what policy and back-off memory say of them."""
+    made_of = (draft.snapshot.offers, draft.policy)
+    shelf = draft.snapshot.memo.of("shelf", made_of, lambda: _fill_shelf(draft))
+    backoffs = [b for b in draft.snapshot.backoffs if b.until_at > draft.now]
+    return Counter(
+        offers=shelf.offers,
+        capacity=shelf.capacity,
+        price_usd_per_h=shelf.price_usd_per_h,
+        steady=shelf.steady,
+        backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in shelf.offers],
+        left=shelf.left.copy(),
+        forbidden=shelf.forbidden,
+        sells_reserved=shelf.sells_reserved,
+        hybrid=draft.strategy.hybrid,
+        suit=draft.suit,
+        pools=_open_pools(draft),
+    )
+
+
+def _fill_shelf(draft: Draft) -> _Shelf:
     allowed: list[Offer] = []
     forbidden: list[tuple[Offer, str]] = []
     for offer in sorted(draft.snapshot.offers, key=lambda offer: offer.key):
@@ -158,18 +190,14 @@ def open_counter(draft: Draft) -> Counter:
             allowed.append(offer)
         else:
             forbidden.append((offer, why))
-    return Counter(
+    return _Shelf(
         offers=allowed,
         capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
         price_usd_per_h=np.array([max(o.price_usd_per_h, FREE_USD_PER_H) for o in allowed], dtype=np.float64),
         steady=np.array([o.market is not Market.SPOT for o in allowed], dtype=np.bool_),
-        backoffs=[_backoff(draft, offer) for offer in allowed],
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=forbidden,
         sells_reserved=any(o.market is Market.RESERVED for o in allowed),
-        hybrid=draft.strategy.hybrid,
-        suit=draft.suit,
-        pools=_open_pools(draft),
     )
 
 
@@ -200,9 +228,8 @@ def _forbidden(draft: Draft, offer: Offer) -> str | None:
     return draft.policy.allow.refusal(offer) or draft.strategy.refusal(offer)
 
 
-def _backoff(draft: Draft, offer: Offer) -> OfferBackoff | None:
-    active = [b for b in draft.snapshot.backoffs if b.until_at > draft.now and b.covers(offer)]
-    return max(active, key=_urgency, default=None)
+def _backoff(active: Sequence[OfferBackoff], offer: Offer) -> OfferBackoff | None:
+    return max((each for each in active if each.covers(offer)), key=_urgency, default=None)
 
 
 def _urgency(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:

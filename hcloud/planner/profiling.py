@@ -14,7 +14,7 @@ from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
 from hcloud.classifier.pressing import Pressing, choose_sources
-from hcloud.constraints import Constraints
+from hcloud.constraints import Constraints, matches
 from hcloud.known import Application, Classification
 from hcloud.model import (
     PROFILE_TAG,
@@ -359,12 +359,12 @@ def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
 
 def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
     draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
-    patterns = replace(job.spec, instance_types=desk.policy.instance_types)
-    for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
-        name = offer.instance_type.name
-        suits = job.spec.may_use(offer) and patterns.may_run_on(name) and offer.market is not Market.SPOT
-        if suits and job.spec.resources.fits(offer.instance_type.capacity) and _can_be_had(desk, offer):
-            cheapest.setdefault((offer.provider, name), offer)
+    made_of = (draft.snapshot.offers, draft.policy)
+    for offer in draft.snapshot.memo.of("to profile on", made_of, lambda: _to_profile_on(draft)):
+        kind = _type_of(offer)
+        fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
+        if fits and job.spec.may_use(offer) and _can_be_had(desk, offer):
+            cheapest[kind] = offer
     telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
     found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
     needed = job.spec.resources.vcpus + desk.policy.spare_vcpus
@@ -379,16 +379,27 @@ def _telling_rank(desk: _Desk, offer: Offer, telling: Mapping[str, int]) -> int:
     return telling.get("/".join(_type_of(offer)), last) if desk.idle[_type_of(offer)] > 0 else last
 
 
+def _to_profile_on(draft: Draft) -> list[Offer]:
+    """Return the offers that the policy lets anybody be profiled on, cheapest first."""
+    policy, types = draft.policy, draft.policy.profiling.instance_types
+    limit_usd, found = policy.caps.max_price_usd_per_h, list[Offer]()
+    for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
+        name = offer.instance_type.name
+        never_rented = policy.provisioning.strategy == "sr" and offer.market is not Market.RESERVED
+        dear = limit_usd is not None and offer.price_usd_per_h > limit_usd
+        refused = never_rented or dear or policy.caps.max_instances_per_type.get(name) == 0
+        named = not types or matches(name, types)
+        if named and not refused and offer.market is not Market.SPOT and policy.allow.refusal(offer) is None:
+            found.append(offer)
+    return found
+
+
 def _can_be_had(desk: _Desk, offer: Offer) -> bool:
-    """Whether a machine of that offer may be rented, or stands idle (all that are reserved may be up already)."""
-    draft, policy, name = desk.draft, desk.draft.policy, offer.instance_type.name
-    dear = policy.caps.max_price_usd_per_h is not None and offer.price_usd_per_h > policy.caps.max_price_usd_per_h
-    never_rented = policy.provisioning.strategy == "sr" and offer.market is not Market.RESERVED
-    refused = never_rented or dear or policy.caps.max_instances_per_type.get(name) == 0
-    if refused or policy.allow.refusal(offer) is not None:
-        return False
-    backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
-    return desk.idle[_type_of(offer)] > 0 or not (backed_off or offer.available == 0)
+    """Whether a machine of that offer can be rented now, or stands idle (all that are reserved may be up already)."""
+    if desk.idle[_type_of(offer)] > 0:
+        return True
+    backoffs, now = desk.draft.snapshot.backoffs, desk.draft.now
+    return offer.available != 0 and not any(b.covers(offer) and b.until_at > now for b in backoffs)
 
 
 def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer) -> Pressing:

@@ -122,7 +122,7 @@ def provision(desk: Desk) -> None:
         if group.stuck is None:
             refusal = _closed(desk, group) or _serve(desk, job, group)
             group.stuck = kept_away(draft, group, holding_out(draft, job, group, refusal))
-        if group.stuck is not None:
+        if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
             _give_reason(draft, job, group.stuck)
 
 

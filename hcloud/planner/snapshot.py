@@ -13,6 +13,7 @@ from hcloud.forecast.recent import NOTHING_RECENT, Recent
 from hcloud.forecast.watch import Watched
 from hcloud.known import Application, Classification
 from hcloud.model import Instance, Job, JobId, Offer
+from hcloud.planner.memo import Memo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +140,5 @@ class Snapshot:
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""
+    memo: Memo = field(default_factory=Memo, compare=False, repr=False)
+    """What earlier plans worked out of records that are still the same; no plan depends on it."""

@@ -75,7 +75,9 @@ class Strategy:
 
 def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
     """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
-    full_from = _full_from(snapshot, policy) if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS) else {}
+    full_from: Mapping[str, float] = {}
+    if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
+        full_from = snapshot.memo.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
     strategy = Strategy(policy=policy.provisioning, full_from=full_from)
     if policy.provisioning.strategy in _HYBRIDS:
         strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
@@ -290,6 +292,13 @@ def _qualities(
     return found
 
 
+def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
+    """Return the offers that are allowed: what may be rented, and what is paid for and not launched yet."""
+    allowed = [o for o in snapshot.offers if policy.allow.refusal(o) is None and strategy.refusal(o) is None]
+    rented = [o for o in allowed if o.market is not Market.RESERVED]
+    return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
+
+
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from = policy.provisioning, strategy.full_from
     kinds = [instance.offer for instance in fleet.instances]
@@ -301,9 +310,8 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
     ]
     staying = np.zeros(len(kinds), dtype=np.bool_)
     staying[counted] = True
-    allowed = [o for o in snapshot.offers if policy.allow.refusal(o) is None and strategy.refusal(o) is None]
-    rented = [o for o in allowed if o.market is not Market.RESERVED]
-    unlaunched = [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
+    made_of = (snapshot.offers, policy)
+    rented, unlaunched = snapshot.memo.of("hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy))
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
     return Hybrid(
         policy=own,
