@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from hcloud.catalog import aws_list, gcp_skus
 from hcloud.catalog.aws_client import aws_client, aws_errors
 from hcloud.catalog.aws_spot import SpotSource
-from hcloud.catalog.fetch import PriceServer
 from hcloud.catalog.prices import Plan
 from hcloud.catalog.reading import Reading, SpotPrice, join
 from hcloud.clock import Clock
 from hcloud.errors import ProviderUnavailable
+
+if TYPE_CHECKING:
+    from hcloud.catalog.fetch import PriceServer
 
 REGION_INDEX: Final = "/offers/v1.0/aws/AmazonEC2/current/region_index.json"
 BULK_ENDPOINT: Final = "https://pricing.us-east-1.amazonaws.com"
@@ -82,7 +84,7 @@ class _BulkList:
     def read(self, versions: Mapping[str, str]) -> Reading:
         """See :class:`Source`."""
         reading = Reading(source=self.name, at=self._clock.now())
-        with closing(PriceServer(self._endpoint, self._clock)) as server:
+        with closing(_server(self._endpoint, self._clock)) as server:
             index = server.json(REGION_INDEX).get("regions", {})
             for region in self._regions:
                 path = _path_of(index, region)
@@ -148,7 +150,7 @@ class _SkuList:
         """See :class:`Source`."""
         reading = Reading(source=self.name, at=self._clock.now())
         headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
-        with closing(PriceServer(self._settings.endpoint, self._clock, headers)) as server:
+        with closing(_server(self._settings.endpoint, self._clock, headers)) as server:
             gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
         for key, quote in reading.quotes.items():
             if key.plan is Plan.SPOT:  # the same in every zone of a region
@@ -158,6 +160,13 @@ class _SkuList:
                 )
                 reading.spot_prices.append(price)
         return reading
+
+
+def _server(endpoint: str, clock: Clock, headers: Mapping[str, str] | None = None) -> PriceServer:
+    # Imported here: the HTTP client costs 9 MiB and a tenth of a second, and most daemons read no price list.
+    from hcloud.catalog.fetch import PriceServer
+
+    return PriceServer(endpoint, clock, headers)
 
 
 def _pages(server: PriceServer) -> Iterator[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -94,8 +94,9 @@ def _load(kind: type, name: str, document: str, **columns: object) -> Any:
         raise StoreError(f"a {name} in the database is damaged ({' '.join(first)}): {columns.get('id', '')}") from error
 
 
+@lru_cache(maxsize=256)
 def load_spec(document: str) -> JobSpec:
-    """Return the spec of a document."""
+    """Return the spec of a document. Equal jobs, of which there may be thousands, share one: specs never change."""
     spec: JobSpec = _load(JobSpec, "job's spec", document)
     return spec
 

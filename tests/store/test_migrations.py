@@ -1,17 +1,20 @@
-"""The schema made from scratch is the one made by migrations, on both databases, and the log cannot be rewritten."""
+"""The schema of a new database is the one made by migrations, on both databases, and the log cannot be rewritten."""
 
 import re
 import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from hcloud.errors import StoreError
 from hcloud.store import Store
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
 from tests.databases import BINARIES, PostgresqlServer
@@ -24,23 +27,43 @@ def sqlite_schema(path: Path) -> set[str]:
     """Every statement a SQLite database is made of, blanks evened out."""
     with closing(sqlite3.connect(path)) as raw:
         statements = [row[0] for row in raw.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
-    return {re.sub(r"\s+", " ", statement) for statement in statements if VERSION_TABLE not in statement}
+    return {re.sub(r"\s+", " ", statement) for statement in statements}
 
 
 def postgresql_schema(server: PostgresqlServer, url: str) -> set[str]:
     """Every statement a PostgreSQL database is made of, as its own dump program writes them."""
     assert BINARIES is not None
-    command = [str(BINARIES / "pg_dump"), "--schema-only", f"--exclude-table={VERSION_TABLE}"]
-    dump = subprocess.run([*command, url.replace("+psycopg", "")], capture_output=True, text=True, check=True).stdout
+    dumping = [str(BINARIES / "pg_dump"), "--schema-only"]
+    dump = subprocess.run([*dumping, url.replace("+psycopg", "")], capture_output=True, text=True, check=True).stdout
     without_comments = re.sub(r"^(--|\\).*$", "", dump, flags=re.MULTILINE)
     return {re.sub(r"\s+", " ", statement).strip() for statement in without_comments.split(";\n")}
 
 
-def make_from_scratch(url: str, tables: sa.MetaData = metadata) -> None:
-    """Create the tables of `hcloud.store.schema` directly."""
+def migrate(url: str, to: str = SCHEMA_REVISION) -> None:
+    """Bring an empty database to a revision step by step, as one that an earlier HCloud made was brought there."""
+    config = Config()
+    config.set_main_option("script_location", "hcloud:migrations")
     engine = sa.create_engine(url)
-    tables.create_all(engine)
+    with engine.begin() as connection:
+        config.attributes.update(connection=connection, version_table=VERSION_TABLE)
+        command.upgrade(config, to)
     engine.dispose()
+
+
+def open_new(url: str, tables: sa.MetaData = metadata) -> None:
+    """Let the store make a new database out of ``tables``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hcloud.store.opening.metadata", tables)
+        Store.open(url).close()
+
+
+def first_rows(url: str) -> list[sa.Row[Any]]:
+    """What a new database holds: the head row and the revision."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        rows = [connection.execute(sa.text(f"SELECT * FROM {name}")).one() for name in ("head", VERSION_TABLE)]
+    engine.dispose()
+    return rows
 
 
 def with_one_more_column() -> sa.MetaData:
@@ -52,26 +75,43 @@ def with_one_more_column() -> sa.MetaData:
     return changed
 
 
-def test_sqlite_from_scratch_equals_migrated(tmp_path: Path) -> None:
-    make_from_scratch(f"sqlite:///{tmp_path}/scratch.db")
-    make_from_scratch(f"sqlite:///{tmp_path}/changed.db", with_one_more_column())
-    Store.open(f"sqlite:///{tmp_path}/migrated.db").close()
-    migrated = sqlite_schema(tmp_path / "migrated.db")
-    assert len(migrated) > 15
-    assert sqlite_schema(tmp_path / "scratch.db") == migrated
-    assert sqlite_schema(tmp_path / "changed.db") != migrated
+def test_a_new_sqlite_database_equals_a_migrated_one(tmp_path: Path) -> None:
+    new, changed, migrated = (f"sqlite:///{tmp_path}/{name}.db" for name in ("new", "changed", "migrated"))
+    open_new(new)
+    open_new(changed, with_one_more_column())
+    migrate(migrated)
+    schema = sqlite_schema(tmp_path / "migrated.db")
+    assert len(schema) > 15
+    assert sqlite_schema(tmp_path / "new.db") == schema
+    assert sqlite_schema(tmp_path / "changed.db") != schema
+    assert first_rows(new) == first_rows(migrated)
 
 
 @needs_postgresql
-def test_postgresql_from_scratch_equals_migrated(postgresql: PostgresqlServer) -> None:
-    scratch, changed, migrated = (postgresql.empty_database() for _ in range(3))
-    make_from_scratch(scratch)
-    make_from_scratch(changed, with_one_more_column())
-    Store.open(migrated).close()
+def test_a_new_postgresql_database_equals_a_migrated_one(postgresql: PostgresqlServer) -> None:
+    new, changed, migrated = (postgresql.empty_database() for _ in range(3))
+    open_new(new)
+    open_new(changed, with_one_more_column())
+    migrate(migrated)
     statements = postgresql_schema(postgresql, migrated)
     assert len(statements) > 30
-    assert postgresql_schema(postgresql, scratch) == statements
+    assert postgresql_schema(postgresql, new) == statements
     assert postgresql_schema(postgresql, changed) != statements
+    assert first_rows(new) == first_rows(migrated)
+
+
+def test_a_database_of_the_first_release_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    migrate(url, "v0001")
+    with closing(sqlite3.connect(tmp_path / "old.db")) as raw:
+        raw.execute("INSERT INTO meta (key, value) VALUES ('a', 'b')")
+        raw.commit()
+    store = Store.open(url)
+    assert store.get_meta("a") == "b"
+    emit(store, 1)
+    store.close()
+    migrate(f"sqlite:///{tmp_path}/migrated.db")
+    assert sqlite_schema(tmp_path / "old.db") == sqlite_schema(tmp_path / "migrated.db")
 
 
 def test_code_knows_the_newest_migration_and_history_has_no_branches() -> None:
@@ -89,9 +129,21 @@ def test_opening_again_changes_nothing(store_url: str) -> None:
     again.close()
 
 
-def test_failed_migration_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    migrate(url, "v0001")
+    before = sqlite_schema(tmp_path / "x.db")
     monkeypatch.setattr("hcloud.store.opening.SCHEMA_REVISION", "v0000")
     with pytest.raises(Exception, match="v0000"):
+        Store.open(url)
+    monkeypatch.undo()
+    assert sqlite_schema(tmp_path / "x.db") == before
+    Store.open(url).close()
+
+
+def test_a_database_whose_making_fails_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.store.opening.SCHEMA_REVISION", object())  # its very last row is refused
+    with pytest.raises(StoreError, match="type 'object'"):
         Store.open(f"sqlite:///{tmp_path}/x.db")
     monkeypatch.undo()
     assert sqlite_schema(tmp_path / "x.db") == set()
