@@ -149,7 +149,7 @@ class Spot:
 class Retention:
     """How long an idle machine is kept for the next job: a multiple of its type's spin-up time (HCloud §8.3)."""
 
-    spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 10.0
+    spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 1.0
     """Idle machines are kept for this many times their spin-up time."""
     minimum_s: Seconds = 0.0
     """But at least this long."""

@@ -30,9 +30,9 @@ from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.option import Option, remaining_s, saved_s
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, Learnt
+from hcloud.planner.pressure import LOSS_AT_TOLERATED
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.scale import more_nodes, resize
-from hcloud.planner.sizing import LOSS_AT_TOLERATED
 from hcloud.planner.stragglers import relaunch_stragglers
 from hcloud.planner.watching import LEARNING, Assessment, Departure, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds

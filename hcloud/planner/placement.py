@@ -383,11 +383,15 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
 
 
 def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
-    """Return where units of ``group`` may start now, in order of preference: all alike, but under a hybrid strategy."""
+    """Return where units of ``group`` may start now, in order of preference: what is paid for in any case comes first,
+    so that rented machines fall idle and can be let go."""
     placeable, hybrid = draft.fleet.placeable, draft.strategy.hybrid
-    if hybrid is None:
+    if hybrid is not None:
+        placeable = placeable & ~closed(draft, group)
+    reserved = draft.fleet.reserved
+    if not reserved.any() or reserved.all():
         return (placeable,)
-    return hybrid.preferred(placeable & ~closed(draft, group))
+    return placeable & reserved, placeable & ~reserved
 
 
 def closed(draft: Draft, group: Group) -> Mask:

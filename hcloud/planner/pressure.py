@@ -29,6 +29,8 @@ FULL = 100.0
 """The largest pressure, and what a machine without residents tolerates."""
 STATED = 0.9
 """The one-sided confidence of an :class:`Estimate`'s limits, between which lie 80 of 100."""
+LOSS_AT_TOLERATED = 0.05
+"""What is lost at the pressure an application is said to tolerate (Paragon §2.3)."""
 _SLACK = 1e-9
 
 
@@ -51,12 +53,22 @@ class Sensitivity:
 
 
 def sensitivity(
-    name: str, known: Classification, sources: Sequence[str], confidence: float, classes: int
+    name: str,
+    known: Classification,
+    sources: Sequence[str],
+    confidence: float,
+    classes: int,
+    tolerance: float = LOSS_AT_TOLERATED,
 ) -> Sensitivity:
-    """Return the sensitivity of an application; a resource nobody asked about is neither pressed nor felt."""
+    """Return the sensitivity of an application; a resource nobody asked about is neither pressed nor felt.
+
+    ``tolerance``: the part of its performance that neighbours may cost. What is lost grows in proportion to the
+    pressure (iBench's second claim), so who may lose twice as much bears twice the pressure.
+    """
     reach, cause, feel = reach_of(confidence), known.caused, known.tolerated
     caused = [at_reach(cause[s], reach, upward=True) if s in cause else 0.0 for s in sources]
-    kept = [at_reach(feel[s], reach, upward=False) if s in feel else FULL for s in sources]
+    more = tolerance / LOSS_AT_TOLERATED
+    kept = [min(FULL, more * at_reach(feel[s], reach, upward=False)) if s in feel else FULL for s in sources]
     return _sensitivity(name, np.array(caused), np.array(kept), quality_needed(known, sources), classes)
 
 
@@ -253,13 +265,17 @@ def open_pressure(
     *,
     confidence: float,
     classes: int,
+    tolerance: float = LOSS_AT_TOLERATED,
 ) -> Pressure:
     """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
 
     Of an application nothing is known of, what is usual counts: the median over those known.
     """
     sources = sources_of(applications)
-    known = {name: sensitivity(name, each, sources, confidence, classes) for name, each in sorted(applications.items())}
+    known = {
+        name: sensitivity(name, each, sources, confidence, classes, tolerance)
+        for name, each in sorted(applications.items())
+    }
     count = len(sources)
     prior = _usual(list(known.values()), count, classes)
     present = [[known.get(name, prior) for name in names] for names in residents]

@@ -288,8 +288,8 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
         return None
     if _not_to_be_profiled(desk, job, identity, rows) is not None or job.id in desk.runs:
         return None
-    vcpus, pressing = job.spec.resources.vcpus, _pressing(desk, job, identity, offers[0])
-    run = _run(desk, job, offers[0], "again", steps_vcpus=(vcpus, vcpus / 2), sources=pressing.sources)
+    pressing = _pressing(desk, job, identity, offers[0])
+    run = _run(desk, job, offers[0], "again", steps_vcpus=_steps(job), sources=pressing.sources)
     runs, cost_usd = _affordable(desk, [run], offers)
     if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
         return None
@@ -423,11 +423,20 @@ def _runs(
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
-    runs = [_run(desk, job, first, "base", steps_vcpus=(vcpus, vcpus / 2), sources=pressing.sources)]
+    runs = [_run(desk, job, first, "base", steps_vcpus=_steps(job), sources=pressing.sources)]
     runs += [_run(desk, job, each, "type", steps_vcpus=(vcpus,)) for each in offers[1:]]
     if job.spec.nodes.count > 1:
         runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
+
+
+def _steps(job: Job) -> tuple[float, float]:
+    """Return the vCPUs to measure a job with: what it asks for, and half of that; or the least that it may be given.
+
+    Users who leave their jobs' size to the planner may be off by far, and only the least tells whether it would do.
+    """
+    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    return vcpus, vcpus / 2 if within is None else min(vcpus / 2, within[0])
 
 
 def _run(

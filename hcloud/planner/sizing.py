@@ -18,12 +18,10 @@ import numpy as np
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import Job, ServiceTarget
-from hcloud.planner.pressure import Floats, Sensitivity
+from hcloud.planner.pressure import LOSS_AT_TOLERATED, Floats, Sensitivity
 
 Z80 = NormalDist().inv_cdf(0.9)
 """Half the width, in standard deviations, of limits between which lie 80 of 100."""
-LOSS_AT_TOLERATED = 0.05
-"""What is lost at the pressure an application is said to tolerate (Paragon §2.3)."""
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
 _DUST = 1e-9

@@ -224,10 +224,6 @@ class Hybrid:
             return _FILLED_TO[self.policy.mapping]
         return self.soft if self.tolerant(leaning, size) else self.policy.hard_limit
 
-    def preferred(self, placeable: Mask) -> tuple[Mask, ...]:
-        """Return ``placeable`` machines in order of preference: what is paid already comes first."""
-        return placeable & self.reserved, placeable & ~self.reserved
-
     # ----------------------------------------------------------------------------------------------------------- offers
     def tolerant(self, leaning: Leaning, size: Resources) -> bool:
         """Return whether something that can be rented is good enough for jobs that lean so and ask for ``size``."""

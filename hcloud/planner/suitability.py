@@ -75,6 +75,7 @@ class Suitability:
                 [any(job.id in self.stopping for job, _ in held) for held in holdings],
                 confidence=self.policy.placement.confidence,
                 classes=self.policy.admission.classes,
+                tolerance=self.policy.placement.tolerance,
             )
         return self.state
 

@@ -82,7 +82,7 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
         if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float))  # others are refused later
     } or {FULL_SERVER: FULL_SERVER_VCPUS}
     name, vcpus = max(sizes.items(), key=lambda each: each[1])
-    count = math.ceil(wanted / vcpus) if strategy == "sr" else math.floor(wanted / vcpus)
+    count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
     return {name: count} if count else {}
 
 

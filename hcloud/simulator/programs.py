@@ -29,9 +29,11 @@ class Run:
 
 @dataclass(slots=True)
 class Programs:
-    """The programs of one workload, drawn from ``rng``."""
+    """The programs of one workload, drawn from ``rng``; ``programs`` of each kind and size, on ``inputs`` each."""
 
     rng: np.random.Generator
+    programs: int = PROGRAMS
+    inputs: int = INPUTS
     _factors: dict[str, Sequence[float]] = field(default_factory=dict)
 
     def pick(
@@ -41,14 +43,15 @@ class Programs:
         mean_run_s: float,
         *,
         name: str = "",
-        programs: int = PROGRAMS,
-        inputs: int = INPUTS,
+        programs: int | None = None,
+        inputs: int | None = None,
         under_way: bool = False,
     ) -> Run:
         """Return a run of any program of a kind and size; ``name``: what the programs of this pool are called.
 
         ``under_way``: what is left of a run that has begun, which long ones are likelier to have.
         """
+        programs, inputs = programs or self.programs, inputs or self.inputs
         program, given = int(self.rng.integers(programs)), int(self.rng.integers(inputs))
         pool, middle = f"{name or kind}-{cores:g}", math.log(mean_run_s) - 0.5 * SPREAD**2
         if under_way:

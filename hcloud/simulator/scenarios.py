@@ -11,10 +11,11 @@ import numpy as np
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.sentences import nearest
-from hcloud.simulator.programs import Programs, Run
+from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
 from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
 
 HOUR_S = 3600.0
+WHOLE_HOURS = 2.0
 SERVICE_CORES = (2, 4)
 
 
@@ -75,7 +76,9 @@ def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float 
     if not (0 < share <= 1 and 0 < hours <= 24 * 31):
         raise BadInput(f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= 744")
     scenario, rng = SCENARIOS[name], np.random.default_rng([seed, sum(map(ord, name))])
-    programs = Programs(rng)
+    # A part of the jobs runs a part of the programs, so that each comes as often as among all jobs.
+    part = math.sqrt(min(1.0, share * hours / WHOLE_HOURS))
+    programs = Programs(rng, programs=max(2, round(part * PROGRAMS)), inputs=max(1, round(part * INPUTS)))
     # At the beginning the load is there already: jobs under way, which long ones are likelier to be.
     first = range(round(_running_jobs(scenario, 0.0) * share))
     arrivals = [_job(scenario, programs, rng, 0.0, n, under_way=True) for n in first]

@@ -17,11 +17,15 @@ COMMAND = ("simulated",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A job that is submitted ``at_s`` after the beginning and runs for ``run_s`` on what it asks for."""
+    """A job that is submitted ``at_s`` after the beginning and runs for ``run_s`` on what it asks for.
+
+    ``needs_vcpus``: so many it can use, and for ``run_s`` on these, whatever its user asks for; None: what it asks for.
+    """
 
     at_s: float
     run_s: float
     spec: JobSpec
+    needs_vcpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ FULL_VCPUS = 16.0
 SERVICE_LOAD, BEST_LATENCY = 0.5, 0.6
 """A service alone on its best type is busy half of the time, and its latency is this part of what it promised. Then the
 promise holds down to a speed of 0.8 (a queue with one server)."""
+SERVES = 1.1
+"""It serves a tenth more requests than are promised: nobody promises the last one, and no measurement is exact."""
 STRAGGLES_AT = 0.4
 """A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
 
@@ -70,12 +72,18 @@ class Truth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What is true of one job: its program, how long it takes at its best, what it asked for, and its program's speed
-    on the best type on which it fits (1: on the best of all)."""
+    on the best type on which it fits (1: on the best of all). ``most_vcpus``: more make it no faster."""
 
     run_s: float
     spec: JobSpec
     nature: Nature
     best: float
+    needs_vcpus: float
+    most_vcpus: float = math.inf
+
+    def on_vcpus(self, vcpus: float) -> float:
+        """Return its speed with so many vCPUs, as a factor of that with what it needs."""
+        return self.nature.on_vcpus(min(vcpus, self.most_vcpus)) / self.nature.on_vcpus(self.needs_vcpus)
 
 
 @dataclass(slots=True)
@@ -103,8 +111,17 @@ class World:
         """Learn what a submitted job really is."""
         spec = arrival.spec
         nature = self.nature(spec)
-        fitting = [self.on_type(nature, name) for name, size in self.types.items() if spec.resources.fits(size)]
-        self._tasks[job_id] = Task(run_s=arrival.run_s, spec=spec, nature=nature, best=max(fitting, default=1.0))
+        needs = arrival.needs_vcpus or spec.resources.vcpus
+        wanted = replace(spec.resources, vcpus=needs)
+        fitting = [self.on_type(nature, name) for name, size in self.types.items() if wanted.fits(size)]
+        self._tasks[job_id] = Task(
+            run_s=arrival.run_s,
+            spec=spec,
+            nature=nature,
+            best=max(fitting, default=1.0),
+            needs_vcpus=needs,
+            most_vcpus=arrival.needs_vcpus or math.inf,
+        )
 
     def alone_s(self, arrival: Arrival) -> float:
         """Return how long a job takes alone on its best type, through all its phases."""
@@ -142,7 +159,7 @@ class World:
                 duration_s=task.run_s,
                 timed=True,
                 memory_mib=memory_mib,
-                requests_per_s=target.requests_per_s / max(1, task.spec.nodes.count),
+                requests_per_s=SERVES * target.requests_per_s / max(1, task.spec.nodes.count),
                 latency_ms={"99": BEST_LATENCY * target.latency_ms},
                 load=SERVICE_LOAD,
             )
@@ -181,8 +198,8 @@ class World:
             return 1.0
         asked, nature = task.spec, task.nature
         factor = self.on_type(nature, machine.type_name) / task.best
-        if unit.resources.vcpus != asked.resources.vcpus:
-            factor *= nature.on_vcpus(unit.resources.vcpus) / nature.on_vcpus(asked.resources.vcpus)
+        if unit.resources.vcpus != task.needs_vcpus:
+            factor *= task.on_vcpus(unit.resources.vcpus)
         if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
             factor *= nature.on_nodes(nodes) / nature.on_nodes(asked.nodes.count)
         if self.truth.stragglers and chance(self.seed, "straggler", unit.id).random() < self.truth.stragglers:
@@ -242,13 +259,13 @@ class World:
         asked, type_name = task.spec, request.type_column.rpartition("/")[2]
         # A count of CPU time does not tell how much is done in it.
         on_type = 1.0 if measure is Measure.CPU else self.on_type(nature, type_name)
-        alone = best * on_type / task.best / nature.on_vcpus(asked.resources.vcpus) / nature.on_nodes(asked.nodes.count)
+        alone = best * on_type / task.best / nature.on_nodes(asked.nodes.count)
         if request.nodes > 1:
-            value = alone * nature.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
+            value = alone * task.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)
             return
         for index, vcpus in enumerate(request.steps_vcpus[:1] if request.look else request.steps_vcpus):
-            reading = self._ratio("step", f"{vcpus:g} vCPU", alone * nature.on_vcpus(vcpus), noisy)
+            reading = self._ratio("step", f"{vcpus:g} vCPU", alone * task.on_vcpus(vcpus), noisy)
             if index == 0:
                 yield replace(reading, question="type", column=request.type_column)
                 yield replace(reading, question="nodes", column="1")

@@ -16,12 +16,12 @@ def test_submitted_job_starts_in_the_same_plan() -> None:
     assert of(plan, Place)[0].ranks[0].instance_id == "inst-1"
 
 
-def test_least_loaded_machine_is_taken_and_reserved_first_among_equals() -> None:
+def test_least_loaded_machine_is_taken_and_what_is_paid_for_before_what_is_rented() -> None:
     one, two, three = machine(1), machine(2), machine(3, offer(market=Market.RESERVED))
-    plan = decide(scene(running(1, one), job(2), one, two, three))
-    assert of(plan, Place)[0].ranks[0].instance_id == "inst-3"
-    plan = decide(scene(running(1, one), running(2, three), job(3), one, two, three))
+    plan = decide(scene(running(1, one), job(2), one, two))
     assert of(plan, Place)[0].ranks[0].instance_id == "inst-2"
+    plan = decide(scene(running(1, one), running(2, three), job(3), one, two, three))
+    assert of(plan, Place)[0].ranks[0].instance_id == "inst-3"
 
 
 def test_higher_priority_is_served_first_and_then_the_earlier_one() -> None:

@@ -17,22 +17,31 @@ SCENARIOS = ("static", "low-variability", "high-variability")
 MAPPINGS = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
 COLUMNS = ("performance_pct", "p5_pct", "batch_pct", "service_pct", "cost_usd", "reserved_used_pct", "wait_p95_s")
 HIGH = "high-variability"
+PATIENCE_S = 60.0
+"""So long a job may wait for a machine to be profiled on, and again for its runs."""
+TOLERANCE = 0.1
+"""So much performance may be lost beside neighbours: what hybrids are to stay within."""
+PROFILED_FOR_S = 8.0
+"""Profiling a job takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that."""
 
 
 def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy:
     """Return a shipped strategy with room for a whole scenario.
 
-    Without profiles nobody is measured, jobs go where least is in use, and hybrids can only go by load (P6).
+    Without profiles nobody is measured or corrected (§8.3.3 makes both one thing), jobs go where least is in use, and
+    hybrids can only go by load (P6). With them neighbours may cost ``TOLERANCE``.
     """
     policy = load_policy(path("policies") / f"{name}.yaml")
     roomy = replace(policy.caps, max_instances=20_000, max_queued_jobs=1_000_000)
-    order = replace(policy.placement, order="quasar" if profiles else "least_loaded")
+    order = replace(policy.placement, order="quasar" if profiles else "least_loaded", tolerance=TOLERANCE)
+    correction = policy.correction if profiles else replace(policy.correction, steps=())
     admission = replace(policy.admission, queues="by_quality" if profiles else "one")
     wanted = cast(MappingPolicy, mapping if profiles else "p6")
     return replace(
         policy,
         caps=roomy,
         placement=order,
+        correction=correction,
         admission=admission,
         profiling=replace(
             policy.profiling,
@@ -40,6 +49,9 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
             max_concurrent=16,
             max_share_of_slack=1.0,
             max_usd_per_job=None,
+            run_s=PROFILED_FOR_S / 8,
+            total_s=PATIENCE_S,
+            patience_s=PATIENCE_S,
         ),
         provisioning=replace(policy.provisioning, mapping=wanted),
     )
@@ -60,7 +72,12 @@ def _label(name: str, profiles: bool = True) -> str:
 
 def _strategies(scenario: str) -> Figure:
     cases = tuple(
-        Case(label=_label(name, profiles), experiment=scenario, policy=strategy(name, profiles=profiles))
+        Case(
+            label=_label(name, profiles),
+            experiment=scenario,
+            policy=strategy(name, profiles=profiles),
+            guessed=True,
+        )
         for profiles in (True, False)
         for name in STRATEGIES
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from hcloud.policy import Policy
+from hcloud.policy import Policy, Retention
 from hcloud.simulator.compare import PEERS, PREFIX
 from hcloud.simulator.reproduce.study import Case, Claim, Figure, Numbers
 
@@ -37,14 +37,14 @@ def figures() -> Iterator[Figure]:
 
 
 def _beside_peers(scenario: str) -> Figure:
-    mine = {OURS: ours(1.0), f"{OURS}, idle machines kept longer": ours(10.0)}
+    mine = {OURS: ours(Retention().spin_up_multiple), f"{OURS}, idle machines kept longer": ours(10.0)}
     cases = [
         Case(label=label, experiment=scenario, policy=policy, cloud=CLOUD, commits="hf", plain=True)
         for label, policy in mine.items()
     ]
     cases += [
         Case(
-            label=PREFIX + name, experiment=scenario, policy=ours(1.0), cloud=CLOUD, planner=peer.plan,
+            label=PREFIX + name, experiment=scenario, policy=mine[OURS], cloud=CLOUD, planner=peer.plan,
             commits=peer.commits, plain=True,
         )
         for name, peer in PEERS.items()

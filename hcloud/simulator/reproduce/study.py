@@ -18,9 +18,11 @@ from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.distance import distance, run_times_s
+from hcloud.simulator.guesses import guessed
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
 from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.world import FULL_VCPUS
 
 FAST_FOLDER = Path("/dev/shm")
 Numbers = Mapping[str, float]
@@ -42,6 +44,7 @@ class Case:
 
     ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
     as the policy's. ``plain``: in a world without neighbours, and with how far it is from the least it can cost.
+    ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
     """
 
     label: str
@@ -52,6 +55,7 @@ class Case:
     planner: Planner = make_plan
     commits: Strategy | None = None
     plain: bool = False
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,25 +148,34 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Iter
 
 def run_case(case: Case, seed: int, size: Size) -> Numbers:
     """Simulate one case with one seed."""
-    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
-    cloud = {"keep_terminated_s": 600, **made.cloud, **case.cloud}
-    if "reserved" not in cloud:
-        provisioning = replace(case.policy.provisioning, strategy=case.commits or case.policy.provisioning.strategy)
-        cloud["reserved"] = reserved_for(replace(case.policy, provisioning=provisioning), made.workload, cloud)
-    truth = None if case.plain else replace(made.truth, **case.truth)
-    setting = Setting(
-        workload=made.workload, policy=case.policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner
-    )
+    setting = setting_of(case, seed, size)
     with tempfile.TemporaryDirectory(dir=FAST_FOLDER if FAST_FOLDER.is_dir() else None) as folder:
         with simulated(setting, Path(folder)) as simulation:
             commitments = simulation.commitments()
             simulation.run()
             outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals())
-            ran_s = run_times_s(made.workload, simulation.events())
+            ran_s = run_times_s(setting.workload, simulation.events())
         if not case.plain:
             return numbers_of(outcome)
         bound = distance(setting, Path(folder), [outcome], [ran_s])
     return {**numbers_of(outcome), "times_bound": outcome.cost_usd / bound.usd}
+
+
+def setting_of(case: Case, seed: int, size: Size) -> Setting:
+    """Return what is simulated of a case.
+
+    Machines are reserved knowing the load: what jobs really need where they are profiled, else what users ask for.
+    """
+    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
+    cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
+    if case.guessed:
+        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=policy.profiles_jobs)
+    if "reserved" not in cloud:
+        provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
+        known = made.workload if policy.profiles_jobs else asked
+        cloud["reserved"] = reserved_for(replace(policy, provisioning=provisioning), known, cloud)
+    truth = None if case.plain else replace(made.truth, **case.truth)
+    return Setting(workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner)
 
 
 def numbers_of(outcome: Outcome) -> Numbers:
