@@ -59,7 +59,7 @@ class Fleet:
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
         self.reserved: Mask = np.array([i.offer.market is Market.RESERVED for i in self.instances], dtype=np.bool_)
         # Equally loaded: a reserved machine first, its price is paid anyway.
-        self._tie: Amounts = _TIE * ~self.reserved
+        self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
         columns = [f"{i.offer.provider}/{i.offer.instance_type.name}" for i in self.instances]
         self.type_columns = sorted(set(columns))
