@@ -64,7 +64,10 @@ _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was seen: the workers that answered, whether the engine did, whether rows moved."""
+    """What was seen: the workers that answered, whether the engine did, whether rows moved.
+
+    New samples move nothing: the plan of the same cycle goes by them already.
+    """
 
     reachable: frozenset[str]
     engine_reachable: bool
@@ -191,7 +194,7 @@ class Observer:
         with self.store.transaction(self.clock.now(), lease) as txn:
             for change in changes:
                 change(txn)
-        return True
+        return not all(isinstance(change, SampleChange) for change in changes)
 
     # --------------------------------------------------------------------------------------------------------- machines
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
@@ -308,7 +311,9 @@ class Observer:
             news = list(self._worker_changes(worker, instance, now, policy, ended))
             changes += news
             here = self._holders.owners.get(instance.id, {})
-            if not news and here.keys() == {report.id for report in worker.units if report.exit is None}:
+            # The same report has no sample twice; all else may have to be recorded again.
+            said = all(isinstance(change, SampleChange) for change in news)
+            if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
                 self._settled[instance.id] = facts
             else:
                 self._settled.pop(instance.id, None)
@@ -561,7 +566,29 @@ def _vanished(job_id: str, rank: int) -> Change:
     )
 
 
-def _sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> Change:
+@dataclass(frozen=True, slots=True)
+class SampleChange:
+    """A sample that is to be recorded."""
+
+    job: Job
+    instance_id: str
+    at: float
+    fields: dict[str, Any]
+
+    def __call__(self, txn: Transaction) -> None:
+        """Record it."""
+        job = self.job
+        txn.emit(
+            EventKind.SAMPLE,
+            job_id=job.id,
+            instance_id=self.instance_id,
+            user=job.spec.user,
+            at=self.at,
+            **self.fields,
+        )
+
+
+def _sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> SampleChange:
     assert job.attempt is not None
     sample, looks = recorded
     measured = {
@@ -573,6 +600,4 @@ def _sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> Change
     fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
     if looks > 1:
         fields["looks"] = looks
-    return lambda txn: txn.emit(
-        EventKind.SAMPLE, job_id=job.id, instance_id=instance_id, user=job.spec.user, at=sample.at, **fields
-    )
+    return SampleChange(job, instance_id, sample.at, fields)

@@ -67,6 +67,8 @@ class Book:
     """Rows that were found to say the same as those their beliefs rest on."""
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
     _prior: tuple[int, SourcePrior | None] = (0, None)
+    _answers: dict[str, tuple[str, Application, int, Classification]] = field(default_factory=dict)
+    """By key: its row's name, and what was believed of that row by which fit."""
 
     def follow(self, rows: Mapping[str, Application]) -> None:
         """Take in all rows as they are now; costs nothing where none has changed."""
@@ -91,6 +93,10 @@ class Book:
         """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known."""
         fitted, left, found = self._fit(), CLASSIFIED_AT_ONCE, dict[str, Classification]()
         for key in wanted:
+            known = self._answers.get(key)
+            if known is not None and known[2] == self._fit_number and known[1] is self._rows.get(known[0]):
+                found[key] = known[3]
+                continue
             row = self._rows.get(row_name(key))
             if row is None or not row.cells:
                 continue
@@ -103,6 +109,8 @@ class Book:
                 self._beliefs[row.name] = (self._fit_number, row, belief)
                 self._same[row.name] = row
             found[key] = self._at_scale(key, belief, scale_of(row, key))
+            if self._same.get(row.name) is row:  # it rests on this very row, or on one that says the same
+                self._answers[key] = (row.name, row, self._beliefs[row.name][0], found[key])
         return found
 
     def source_prior(self) -> SourcePrior | None:
@@ -142,7 +150,7 @@ class Book:
         if self._fitted is None or len(self._changed) > REFIT_SHARE * len(self._fitted.library.known):
             self._fitted_rows = {name: row for name, row in self._rows.items() if is_profiled(row)}
             own = {name: measured_of(row) for name, row in self._fitted_rows.items()}
-            self._fitted = self.classifier.fit(Library(known={**self.library.known, **own}))
+            self._fitted = self.classifier.fit(Library(known={**self.library.known, **own}), self._fitted)
             self._fit_number += 1
             self._changed.clear()
         return self._fitted

@@ -17,7 +17,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.completion import NOISE, WIDE, Z80, Completion, Context, cells_of, completed, row_effects
+from hcloud.classifier.completion import (
+    NOISE,
+    WIDE,
+    Z80,
+    Completion,
+    Context,
+    Fitted,
+    cells_of,
+    completed,
+    row_effects,
+    still_judged,
+)
 from hcloud.classifier.rows import Matrix, Rows, Scale
 
 Index = NDArray[np.int_]
@@ -94,11 +105,20 @@ class GaussianFoldIn:
 
     def fit(self, rows: Rows) -> FittedGaussian:
         """Learn the moments, then how far they are off on rows held out by group."""
+        return self.renew(rows, None)
+
+    def renew(self, rows: Rows, before: Fitted | None) -> FittedGaussian:
+        """Learn the moments; how far they are off may be known from ``before``."""
         rows = rows.in_order()
         chosen = self._densest(rows)
         moments = self.moments(chosen)
-        stretch = self._stretch(chosen, moments) if self.calibrate else 1.0
-        return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=stretch)
+        if not self.calibrate:
+            return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=1.0)
+        if isinstance(before, FittedGaussian) and still_judged(rows, before.rows, before.judged_by):
+            stretch, judged_by = before.stretch, before.judged_by
+        else:
+            stretch, judged_by = self._stretch(chosen, moments), len(rows)
+        return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=stretch, judged_by=judged_by)
 
     def _densest(self, rows: Rows) -> Rows:
         """Rows that say something, densest first, within the bounds; a row of one RATIO cell says nothing of shape."""
@@ -232,6 +252,8 @@ class FittedGaussian:
     moments: Moments
     tail: float | None
     stretch: float
+    judged_by: int = 0
+    """How many rows there were when the stretch was chosen."""
     _known: dict[bytes, Conditional] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -55,8 +55,12 @@ class NeighbourFoldIn:
 
     def fit(self, rows: Rows) -> Fitted:
         """Fit the base, then the likeness."""
+        return self.renew(rows, None)
+
+    def renew(self, rows: Rows, before: Fitted | None) -> Fitted:
+        """Fit the base, then the likeness; that may be known from ``before``."""
         rows = rows.in_order()
-        base = self.base.fit(rows)
+        base = self.base.renew(rows, before.base if isinstance(before, FittedNeighbours) else before)
         known = (~np.isnan(rows.values)).sum(1)
         densest = np.flatnonzero(known >= max(3, int(np.quantile(known, 0.5)))) if len(rows) else known
         chosen = evenly([int(i) for i in densest], REFERENCES_MAX)
@@ -65,6 +69,8 @@ class NeighbourFoldIn:
         references = rows.take(chosen)
         use = None if references.context is None else _use_of(references.context)
         blank = FittedNeighbours(base=base, references=references, use_level=self.use_level, use=use)
+        if isinstance(before, FittedNeighbours) and 0 < base.judged_by == before.base.judged_by:
+            return replace(blank, plain=before.plain, with_use=before.with_use if use is not None else None, _known={})
         with_use = blank.best_likeness(with_context=True) if use is not None else None
         return replace(blank, plain=blank.best_likeness(with_context=False), with_use=with_use, _known={})
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.completion import NOISE, Z80, Completion, Context, cells_of, completed
+from hcloud.classifier.completion import NOISE, Z80, Completion, Context, Fitted, cells_of, completed, still_judged
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
 from hcloud.classifier.rows import Matrix, Rows, Scale
 from hcloud.errors import BadInput
@@ -59,13 +59,19 @@ class CurveFoldIn:
 
         Raises BadInput for a column that is not a node count, or SCORE rows.
         """
+        return self.renew(rows, None)
+
+    def renew(self, rows: Rows, before: Fitted | None) -> FittedCurves:
+        """Fit as :meth:`fit` does; the share may be known from ``before``."""
         rows = rows.in_order()
         if rows.scale is not Scale.RATIO:
             raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
         nodes = np.array([node_count(column) for column in rows.columns], dtype=np.int_)
         folded = self._folded(rows, nodes)
+        if isinstance(before, FittedCurves) and still_judged(rows, before.rows, before.judged_by):
+            return replace(before, folded=folded, nodes=nodes)
         share, stretch = self._judged(rows, nodes, folded)
-        return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch)
+        return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch, judged_by=len(rows))
 
     def _folded(self, rows: Rows, nodes: NDArray[np.int_]) -> FittedGaussian:
         fitted = replace(self.base, calibrate=False).fit(rows)
@@ -123,6 +129,8 @@ class FittedCurves:
     nodes: NDArray[np.int_]
     share: float
     stretch: float
+    judged_by: int = 0
+    """How many rows there were when share and stretch were chosen."""
 
     @property
     def rows(self) -> Rows:

@@ -90,10 +90,16 @@ def _rest(draft: Draft, job: Job, look: Look | None) -> None:
 
 
 def _calm_until(draft: Draft, look: Look | None) -> float:
-    """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes."""
+    """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes.
+
+    What nothing helps now is tried again as often as jobs are looked at: room may have come free meanwhile.
+    """
     if look is None:
         return math.inf
-    return min(_helpless_until(draft, look), _unsampled_until(draft, look)) - DUST_S
+    until = min(_helpless_until(draft, look), _unsampled_until(draft, look))
+    if until <= draft.now + DUST_S and not _being_measured(draft, look.job):
+        until = draft.now + draft.policy.timing.sample_every_s
+    return until - DUST_S
 
 
 def _helpless_until(draft: Draft, look: Look) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sentences import nearest
 from hcloud.simulator.performance import Ideal
+from hcloud.simulator.promises import VirtualCloud
 from hcloud.simulator.workload import Arrival, Workload
 from hcloud.simulator.world import BEST_LATENCY, Truth, World
 from hcloud.store import MemoryStore, Store, Submission
@@ -95,6 +97,7 @@ class Simulation:
     _world: World | None = field(init=False)
     _ideals: dict[str, Ideal] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
+    _clouds: Sequence[VirtualCloud] = field(init=False)
 
     def __post_init__(self) -> None:
         """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
@@ -102,6 +105,7 @@ class Simulation:
         self._waiting = list(reversed(self.setting.workload.arrivals))
         self.store = MemoryStore()
         providers = build_providers(config, self.clock)
+        self._clouds = cast(Sequence[VirtualCloud], tuple(providers.values()))
         self._world = self._make_world(providers)
         sources = [each for each in providers.values() if isinstance(each, MachineSource)]
         if self._world is None:
@@ -188,14 +192,14 @@ class Simulation:
             self.progress.submitted += len(due)
 
     def _step_s(self, moved: bool) -> float:
-        """Return how far to go: a cycle while something moves; else to the next arrival or end, at most ten seconds."""
+        """Return how far to go: a cycle while something moves; else to what happens next, at most ten seconds."""
         step_s = self.setting.cycle_s
         if moved:
             return step_s
         now = self.clock.now()
         events = [START_AT + self._waiting[-1].at_s] if self._waiting else []
-        if (ends_at := self._runner.next_event_at()) is not None:
-            events.append(ends_at)
+        happens_at = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
+        events += [at for at in happens_at if at is not None]
         next_s = math.ceil(min(events) - now) if events else QUIET_STEP_S
         return max(step_s, min(QUIET_STEP_S, next_s))
 

@@ -86,6 +86,16 @@ class Task:
         return self.nature.on_vcpus(min(vcpus, self.most_vcpus)) / self.nature.on_vcpus(self.needs_vcpus)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weather:
+    """How others press on a machine from outside, until when, and how its speed has drifted."""
+
+    step: int
+    outside: Sequence[float]
+    until: float
+    drift: float
+
+
 @dataclass(slots=True)
 class World:
     """The truth about programs and machines. ``types``: every machine type there is, by name."""
@@ -97,6 +107,8 @@ class World:
     _natures: dict[str, Nature] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)
+    _weather: dict[tuple[str, str, Market], _Weather] = field(default_factory=dict)
+    _straggling: dict[str, bool] = field(default_factory=dict)
 
     def library(self) -> Library:
         """Return the programs that were profiled on all machine types before the simulation begins."""
@@ -177,9 +189,10 @@ class World:
             task.nature.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.nature.caused]
             for task, phase in zip(tasks, phases, strict=True)
         ]
-        outside, until = self._outside(machine, now)
+        weather = self._weather_of(machine, now)
+        outside, until = weather.outside, weather.until
         together = [sum(each) for each in zip(outside, *pressing, strict=True)]
-        alike = machine.quality * self._drift(machine, now)
+        alike = machine.quality * weather.drift
         speeds = []
         for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
             felt = [min(100.0, total - mine) for total, mine in zip(together, own, strict=True)]
@@ -202,9 +215,13 @@ class World:
             factor *= task.on_vcpus(unit.resources.vcpus)
         if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
             factor *= nature.on_nodes(nodes) / nature.on_nodes(asked.nodes.count)
-        if self.truth.stragglers and chance(self.seed, "straggler", unit.id).random() < self.truth.stragglers:
-            factor *= STRAGGLES_AT
-        return factor
+        return factor * STRAGGLES_AT if self._straggles(unit.id) else factor
+
+    def _straggles(self, unit_id: str) -> bool:
+        share = self.truth.stragglers
+        if unit_id not in self._straggling:
+            self._straggling[unit_id] = share > 0 and chance(self.seed, "straggler", unit_id).random() < share
+        return self._straggling[unit_id]
 
     def on_type(self, nature: Nature, type_name: str) -> float:
         """Return the speed of a program on a machine type, 1 on the best there is, whether or not a job fits there."""
@@ -213,6 +230,17 @@ class World:
             speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.truth.common)
             self._speeds[nature.name] = speeds
         return speeds[type_name]
+
+    def _weather_of(self, machine: Machine, now: float) -> _Weather:
+        """Return what is so on a machine until the next step, whoever runs there; drawn once for each step."""
+        step = math.floor(now / self.truth.external_step_s)
+        which = (machine.instance_id, machine.type_name, machine.market)
+        known = self._weather.get(which)
+        if known is None or known.step != step:
+            outside, until = self._outside(machine, now)
+            known = _Weather(step=step, outside=outside, until=until, drift=self._drift(machine, now))
+            self._weather[which] = known
+        return known
 
     def _outside(self, machine: Machine, now: float) -> tuple[Sequence[float], float]:
         """Return how others press on a machine from outside, and until when."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from hcloud.classifier.book import CLASSIFIED_AT_ONCE, Book
 from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.gaussian import GaussianFoldIn, Moments
 from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.rows import Rows
 from hcloud.known import Application, Measure
 
 
@@ -19,9 +22,28 @@ class Counting(Classifier):
 
     fits: list[int] = field(default_factory=list)
 
-    def fit(self, library: Library) -> FittedClassifier:
+    def fit(self, library: Library, before: FittedClassifier | None = None) -> FittedClassifier:
         self.fits.append(len(library.known))
-        return Classifier.fit(self, library)
+        return Classifier.fit(self, library, before)
+
+
+def test_how_sure_answers_are_is_judged_anew_only_with_many_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    stretch = GaussianFoldIn._stretch
+
+    def counted(method: GaussianFoldIn, known: Rows, of_all: Moments) -> float:
+        judged.append(len(known))
+        return stretch(method, known, of_all)
+
+    monkeypatch.setattr(GaussianFoldIn, "_stretch", counted)
+    book, known = Book(), {}
+    for number in range(1, 41):
+        known[f"ann:p{number}~1"] = row(number)
+        book.follow(MappingProxyType(dict(known)))
+        book.believe([f"ann:p{number}~1"])
+    by_step = sorted(set(judged))
+    assert by_step[-1] > 20
+    assert all(after > 1.5 * before for before, after in pairwise(by_step))
 
 
 def row(number: int = 1, revision: int = 1, **changes: object) -> Application:

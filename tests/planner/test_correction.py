@@ -136,6 +136,17 @@ def test_a_job_is_moved_to_an_empty_machine_when_a_promised_neighbour_is_in_its_
     assert float(numbers["saved_s"] or 0) >= 1.5 * float(numbers["cost_s"] or 0)
 
 
+def test_what_nothing_helps_now_is_tried_again_soon() -> None:
+    here, free = busy(1), machine(2)
+    rival, job = started(running(2, here, asks=spec()), 125.0), late(here)
+    full = slow(job, rival, here, paces=(0.003,) * 10 + SLOW)
+    policy = Policy()
+    assert steps(decide(full, policy)) == []
+    roomy = replace(scene(job, rival, here, free), watched=full.watched)
+    assert steps(decide(replace(roomy, now=roomy.now + 5.0), policy)) == []
+    assert steps(decide(replace(roomy, now=roomy.now + 10.0), policy)) == ["move"]
+
+
 def test_a_job_that_is_slow_alone_is_not_moved_to_another_machine_of_its_type() -> None:
     here, free = busy(1), machine(2)
     assert steps(decide(slow(late(here), here, free, paces=(0.003,) * 10 + SLOW))) == []

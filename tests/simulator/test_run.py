@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, Event, JobSpec, Resources
+from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
 from hcloud.policy import Policy, parse_policy
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
@@ -63,6 +63,14 @@ def test_jobs_run_as_long_as_they_are_told_on_machines_that_boot_and_end(tmp_pat
     lived_s = summed(made, "terminated_at") - summed(made, "launched_at")
     assert outcome.cost_usd == pytest.approx(lived_s * 3.6 / 3600)
     assert outcome.held_vcpu_h == pytest.approx(2 * 150 / 3600)
+
+
+def test_samples_alone_make_no_cycles(tmp_path: Path) -> None:
+    work = workload_of("one", [arrival(0, 1000, within_s=2000)])
+    with simulated(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path) as simulation:
+        simulation.run()
+        assert sum(each.kind is EventKind.SAMPLE for each in simulation.events()) > 20
+        assert simulation.progress.cycles < 150
 
 
 TROUBLED: dict[str, object] = {
