@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble
@@ -41,7 +40,7 @@ from hcloud.provider import (
     UnitState,
     WorkerReport,
 )
-from hcloud.sampling import Recorded, Sampling
+from hcloud.sampling import SampleChange, Sampling, record_sample
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Change = Callable[[Transaction], object]
@@ -356,7 +355,7 @@ class Observer:
             if report.sample is not None:
                 self._note_reached(report.id, report.sample)
             for recorded in self._sampling.end(report.id, report.sample):
-                yield _sample(job, allocation.rank, instance_id, recorded)
+                yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
             reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
             yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
@@ -371,7 +370,7 @@ class Observer:
         changed_at = job.corrections[-1].at if job.corrections else 0.0
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
         for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
-            yield _sample(job, rank, host.instance.id, recorded)
+            yield record_sample(job, rank, host.instance.id, recorded)
         yield from self._window(unit, job, host, sample)
 
     def _note_reached(self, unit: str, sample: UnitSample) -> None:
@@ -564,40 +563,3 @@ def _vanished(job_id: str, rank: int) -> Change:
     return lambda txn: release_allocation(
         txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SampleChange:
-    """A sample that is to be recorded."""
-
-    job: Job
-    instance_id: str
-    at: float
-    fields: dict[str, Any]
-
-    def __call__(self, txn: Transaction) -> None:
-        """Record it."""
-        job = self.job
-        txn.emit(
-            EventKind.SAMPLE,
-            job_id=job.id,
-            instance_id=self.instance_id,
-            user=job.spec.user,
-            at=self.at,
-            **self.fields,
-        )
-
-
-def _sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> SampleChange:
-    assert job.attempt is not None
-    sample, looks = recorded
-    measured = {
-        name: value
-        for name in ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
-        if (value := getattr(sample, name)) is not None
-    }
-    latency = {f"latency_ms_p{percentile}": ms for percentile, ms in sample.latency_ms.items()}
-    fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
-    if looks > 1:
-        fields["looks"] = looks
-    return SampleChange(job, instance_id, sample.at, fields)

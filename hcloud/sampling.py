@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from hcloud.model import EventKind, Job
 from hcloud.policy import Policy
 from hcloud.provider import UnitSample
+from hcloud.store import Transaction
 
 DEPARTURE = 0.05
 """A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
@@ -138,3 +141,42 @@ def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promis
     return all(
         _stays(before[name], ms) and (ms <= promised_ms) is (before[name] <= promised_ms) for name, ms in now.items()
     )
+
+
+# ------------------------------------------------------------------------------------------------------------ recording
+@dataclass(frozen=True, slots=True)
+class SampleChange:
+    """A sample that is to be recorded."""
+
+    job: Job
+    instance_id: str
+    at: float
+    fields: dict[str, Any]
+
+    def __call__(self, txn: Transaction) -> None:
+        """Record it."""
+        job = self.job
+        txn.emit(
+            EventKind.SAMPLE,
+            job_id=job.id,
+            instance_id=self.instance_id,
+            user=job.spec.user,
+            at=self.at,
+            **self.fields,
+        )
+
+
+def record_sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> SampleChange:
+    """Return the change that records a sample of a job's rank."""
+    assert job.attempt is not None
+    sample, looks = recorded
+    measured = {
+        name: value
+        for name in ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
+        if (value := getattr(sample, name)) is not None
+    }
+    latency = {f"latency_ms_p{percentile}": ms for percentile, ms in sample.latency_ms.items()}
+    fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
+    if looks > 1:
+        fields["looks"] = looks
+    return SampleChange(job, instance_id, sample.at, fields)
