@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from hcloud import shipped
 from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NOT_COUNTED
 from hcloud.classifier.library import Library, Measured, Question
@@ -30,6 +32,7 @@ SOURCES = (
     "storage-capacity",
 )
 """The sources of the shipped profiles that are felt from other cores."""
+NOTHING_CAUSED = (0.0,) * len(SOURCES)
 assert not {*SOURCES} & (CORE_SOURCES | NOT_COUNTED)
 FELT_MOST = 300.0
 """Who never lost 5 % at full intensity would lose it at up to three times that."""
@@ -134,7 +137,7 @@ def draw_nature(name: str, kind: str, seed: int, *, phased: float) -> Nature:
     return Nature(
         name=name,
         kind=kind,
-        traits=(COMMON_TRAIT, *(chances.gauss(0.0, OWN_TRAIT) for _ in range(OWN_TRAITS))),
+        traits=(COMMON_TRAIT, *(OWN_TRAIT * math.sqrt(part) * chances.gauss(0.0, 1.0) for part in OWN_PARTS)),
         parallel=parallel,
         spread_out=chances.uniform(0.85, 0.99),
         node_cost=chances.uniform(0.0, 0.03),
@@ -179,37 +182,69 @@ def _phases(chances: random.Random) -> tuple[Phase, ...]:
 
 
 # -------------------------------------------------------------------------------------------------------- machine types
-COMMON_TRAIT, OWN_TRAIT, OWN_TRAITS = 0.13, 0.08, 2
-"""Slowest and fastest type of a job are a factor of 1.4 to 2.1 apart (median) in the Lumos runs on four clouds, and
-what jobs have in common explains all but 11 to 13 %: so much do types differ for all, and for each in its own way."""
+COMMON_TRAIT, OWN_TRAIT = 0.036, 0.085
+"""How much types of one size differ for all programs alike, and for each in its own way: standard deviations of log
+speed in the Lumos runs on two clouds (``python -m bench likeness``). A common ranking explains 15 % there."""
+OWN_PARTS = (0.7, 0.3)
+"""Of what is a program's own, one trait explains that part in Lumos; all others count as a second one."""
 FAMILY_SHARE = 0.95
 """How alike the sizes of one family are."""
+ASKED = (1, 2, 4)
+RANKED_BY, RANKING_STEPS = 600, 300
+"""Programs drawn to find a ranking, and steps to it."""
+
+
+Ranking = Mapping[str, float]
+"""What is added to the log speed of all programs on a type, by its name."""
 
 
 def type_speeds(
-    nature: Nature, types: Sequence[str], seed: int, heterogeneity: float, common: float = 1.0
+    nature: Nature, types: Sequence[str], seed: int, heterogeneity: float, ranking: Ranking | None = None
 ) -> dict[str, float]:
     """Return the speed of a program on each type, 1 on its best. ``heterogeneity`` 0: all alike; 1: as in clouds.
 
-    ``common``: how much of what all programs prefer alike is left in (1: as in clouds; 0: each has its own favourites).
+    ``ranking``: what all programs prefer alike; None: drawn by lot.
     """
-    weights = (common * nature.traits[0], *nature.traits[1:])
-    logs = {
-        name: heterogeneity * sum(w * f for w, f in zip(weights, _features(name, seed), strict=True)) for name in types
-    }
+    logs = {name: _log_speed(nature.traits, name, seed, heterogeneity, ranking) for name in types}
     best = max(logs.values(), default=0.0)
     return {name: math.exp(each - best) for name, each in logs.items()}
+
+
+def _log_speed(traits: Sequence[float], name: str, seed: int, heterogeneity: float, ranking: Ranking | None) -> float:
+    common, *own = (weight * feature for weight, feature in zip(traits, _features(name, seed), strict=True))
+    return heterogeneity * sum(own) + (heterogeneity * common if ranking is None else ranking[name])
 
 
 @lru_cache(maxsize=10_000)
 def _features(name: str, seed: int) -> tuple[float, ...]:
     family, own = chance(seed, "family", name.partition(".")[0]), chance(seed, "type", name)
     rest = math.sqrt(1 - FAMILY_SHARE**2)
-    return tuple(FAMILY_SHARE * family.gauss(0, 1) + rest * own.gauss(0, 1) for _ in range(1 + OWN_TRAITS))
+    return tuple(FAMILY_SHARE * family.gauss(0, 1) + rest * own.gauss(0, 1) for _ in range(1 + len(OWN_PARTS)))
+
+
+def ranking_by_room(
+    seed: int, types: Mapping[str, float], room: Mapping[str, float], heterogeneity: float
+) -> dict[str, float]:
+    """Return the common ranking with which each type is the best for as much as there is ``room`` on it (vCPUs in all,
+    by name): owners buy what their programs run best on. ``types``: vCPUs of one machine.
+
+    Found by steps that shrink, over programs drawn for it that ask for 1, 2 or 4 vCPUs.
+    """
+    names, chances = sorted(types), chance(seed, "ranking")
+    asked = np.array([chances.choice(ASKED) for _ in range(RANKED_BY)], dtype=np.float64)
+    own = np.array([[chances.gauss(0.0, 1.0) * OWN_TRAIT * math.sqrt(p) for p in OWN_PARTS] for _ in asked])
+    logs = heterogeneity * own @ np.array([_features(name, seed)[1:] for name in names]).T
+    logs[asked[:, None] > np.maximum(1.0, np.array([types[name] for name in names]))] = -math.inf
+    wanted = np.array([room[name] for name in names]) / sum(room[name] for name in names)
+    ranking = np.zeros(len(names))
+    for step in range(RANKING_STEPS):
+        favourites = np.bincount((logs + ranking).argmax(axis=1), weights=asked, minlength=len(names))
+        ranking += 0.3 / (1 + step / 20) * np.clip(wanted - favourites / asked.sum(), -0.1, 0.1)
+    return dict(zip(names, (ranking - ranking.mean()).tolist(), strict=True))
 
 
 def offline_library(
-    seed: int, types: Mapping[str, float], column: str, *, heterogeneity: float, common: float = 1.0
+    seed: int, types: Mapping[str, float], column: str, *, heterogeneity: float, ranking: Ranking | None = None
 ) -> Library:
     """Return programs that were profiled exhaustively on every type before (``types``: vCPUs by name).
 
@@ -220,7 +255,7 @@ def offline_library(
     for number in range(OFFLINE):
         name = f"offline:{number:02d}"
         nature = draw_nature(name, KINDS[number % len(KINDS)], seed, phased=0.0)
-        speeds = type_speeds(nature, list(types), seed, heterogeneity, common)
+        speeds = type_speeds(nature, list(types), seed, heterogeneity, ranking)
         cells = {
             Question.TYPE: {column + each: speed for each, speed in speeds.items()},
             Question.STEP: {f"{vcpus:g} vCPU": nature.on_vcpus(vcpus) for vcpus in steps},

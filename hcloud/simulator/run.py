@@ -19,13 +19,15 @@ from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
 from hcloud.garbage import rarely_collecting
-from hcloud.model import Event, Market, ServiceTarget
+from hcloud.model import Event, JobSpec, Market, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sentences import nearest
-from hcloud.simulator.performance import Ideal
+from hcloud.simulator.losses import lost_by
+from hcloud.simulator.performance import Ideal, JobPerformance
 from hcloud.simulator.promises import VirtualCloud
+from hcloud.simulator.told import told_the_truth
 from hcloud.simulator.workload import Arrival, Workload
 from hcloud.simulator.world import BEST_LATENCY, Truth, World
 from hcloud.store import MemoryStore, Store, Submission
@@ -47,7 +49,7 @@ class Setting:
 
     ``truth``: how jobs perform there; None: each as the workload says, whatever its machine's type and neighbours.
     ``cycle_s``: how long after a cycle that did something the next one comes, as the daemon's do every second. Longer
-    makes a simulation quicker, and jobs wait up to so much longer.
+    makes a simulation quicker, and jobs wait up to so much longer. ``told``: the planner knows the world's ``truth``.
     """
 
     workload: Workload
@@ -57,8 +59,11 @@ class Setting:
     truth: Truth | None = None
     cycle_s: float = STEP_S
     planner: Planner = make_plan
+    told: bool = False
 
     def __post_init__(self) -> None:
+        if self.told and self.truth is None:
+            raise BadInput("a planner can be told the truth only in a world that has one; truth is None")
         if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
             raise BadInput(f"cycle_s is {self.cycle_s}; it must be a number of seconds above 0")
 
@@ -96,6 +101,7 @@ class Simulation:
     _runner: FakeRunner = field(init=False)
     _world: World | None = field(init=False)
     _ideals: dict[str, Ideal] = field(default_factory=dict)
+    _specs: dict[str, JobSpec] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
 
@@ -123,8 +129,12 @@ class Simulation:
             rng=np.random.default_rng(self.setting.seed),
             holder=OWNER,
             library=self._library(),
-            planner=self.setting.planner,
+            planner=self._planner(),
         )
+
+    def _planner(self) -> Planner:
+        planner = self.setting.planner
+        return told_the_truth(self._world, planner) if self.setting.told and self._world is not None else planner
 
     def _library(self) -> Library | None:
         """Return the world's library; nothing where nobody asks: reading the shipped one takes longer than a little
@@ -187,6 +197,7 @@ class Simulation:
             jobs = self.store.submit([Submission(spec=a.spec, actor=a.spec.user) for a in due], self.clock.now())
             for job, arrival in zip(jobs, due, strict=True):
                 self._ideals[job.id] = self._ideal(arrival)
+                self._specs[job.id] = arrival.spec
                 if self._world is not None:
                     self._world.take_in(job.id, arrival)
             self.progress.submitted += len(due)
@@ -234,6 +245,10 @@ class Simulation:
     def ideals(self) -> Mapping[str, Ideal]:
         """Return what each job submitted so far that has a target does at its best."""
         return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
+
+    def lost_by(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
+        """Return how many jobs lost their QoS by what (:mod:`hcloud.simulator.losses`); nothing without a truth."""
+        return {} if self._world is None else lost_by(self.events(), performances, self._specs, self._world)
 
     def events(self) -> Iterator[Event]:
         """Yield all that happened."""

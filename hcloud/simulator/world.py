@@ -19,7 +19,19 @@ from hcloud.errors import BadInput
 from hcloud.known import Findings, Measure, Reading
 from hcloud.model import JobSpec, Market, Resources, ServiceTarget
 from hcloud.provider import Machine, UnitSpec
-from hcloud.simulator.nature import SOURCES, STEADY, Nature, Phase, chance, draw_nature, offline_library, type_speeds
+from hcloud.simulator.nature import (
+    NOTHING_CAUSED,
+    SOURCES,
+    STEADY,
+    Nature,
+    Phase,
+    Ranking,
+    chance,
+    draw_nature,
+    offline_library,
+    ranking_by_room,
+    type_speeds,
+)
 from hcloud.simulator.workload import Arrival
 
 Z95 = 1.96
@@ -38,8 +50,9 @@ STRAGGLES_AT = 0.4
 class Truth:
     """What a world is like. Everything follows from these numbers and the seed.
 
-    ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 2.5: old and new servers
-    side by side); ``common``: how much of that is alike for all programs (1: as measured; 0: nothing).
+    ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 5: old and new servers
+    side by side). ``room``: vCPUs there are of each type in all, on a cluster whose owner has bought what the programs
+    run best on (:func:`hcloud.simulator.nature.ranking_by_room`); empty: what all prefer alike is drawn by lot.
     ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
     whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
     (HCloud §8.2: 25 % +- 10 %); it changes every ``external_step_s``. ``drift``: standard deviation of a machine's
@@ -49,7 +62,7 @@ class Truth:
     """
 
     heterogeneity: float = 1.0
-    common: float = 1.0
+    room: tuple[tuple[str, float], ...] = ()
     sensitivity: float = 1.0
     pressure: float = 1.0
     external_load: float = 0.25
@@ -62,6 +75,8 @@ class Truth:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
+            if name == "room":
+                continue
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise BadInput(f"the world's {name} is {value}; it must be a number of at least 0")
@@ -104,6 +119,7 @@ class World:
     seed: int
     types: Mapping[str, Resources]
     provider: str
+    _ranking: Ranking | None = None
     _natures: dict[str, Nature] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)
@@ -114,9 +130,15 @@ class World:
         """Return the programs that were profiled on all machine types before the simulation begins."""
         column = f"{self.provider}/"
         vcpus = {name: each.vcpus for name, each in self.types.items()}
-        return offline_library(
-            self.seed, vcpus, column, heterogeneity=self.truth.heterogeneity, common=self.truth.common
-        )
+        return offline_library(self.seed, vcpus, column, heterogeneity=self.truth.heterogeneity, ranking=self.ranking)
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """What all programs prefer alike, where that follows the room there is; None: it is drawn by lot."""
+        if self._ranking is None and self.truth.room:
+            vcpus = {name: each.vcpus for name, each in self.types.items()}
+            self._ranking = ranking_by_room(self.seed, vcpus, dict(self.truth.room), self.truth.heterogeneity)
+        return self._ranking
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def take_in(self, job_id: str, arrival: Arrival) -> None:
@@ -125,15 +147,27 @@ class World:
         nature = self.nature(spec)
         needs = arrival.needs_vcpus or spec.resources.vcpus
         wanted = replace(spec.resources, vcpus=needs)
-        fitting = [self.on_type(nature, name) for name, size in self.types.items() if wanted.fits(size)]
         self._tasks[job_id] = Task(
             run_s=arrival.run_s,
             spec=spec,
             nature=nature,
-            best=max(fitting, default=1.0),
+            best=self._best(nature, wanted),
             needs_vcpus=needs,
             most_vcpus=arrival.needs_vcpus or math.inf,
         )
+
+    def _best(self, nature: Nature, wanted: Resources) -> float:
+        fitting = [self.on_type(nature, name) for name, size in self.types.items() if wanted.fits(size)]
+        return max(fitting, default=1.0)
+
+    def beside_best(self, spec: JobSpec, type_name: str) -> float:
+        """Return the speed of a job on a machine type, 1 on the best of those on which it fits."""
+        nature = self.nature(spec)
+        return self.on_type(nature, type_name) / self._best(nature, spec.resources)
+
+    def known_nature(self, program: str) -> Nature | None:
+        """Return a program by its name (``Identity.program``), if one of its jobs was ever taken in."""
+        return self._natures.get(program)
 
     def alone_s(self, arrival: Arrival) -> float:
         """Return how long a job takes alone on its best type, through all its phases."""
@@ -227,7 +261,7 @@ class World:
         """Return the speed of a program on a machine type, 1 on the best there is, whether or not a job fits there."""
         speeds = self._speeds.get(nature.name)
         if speeds is None:
-            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.truth.common)
+            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.ranking)
             self._speeds[nature.name] = speeds
         return speeds[type_name]
 
@@ -246,7 +280,7 @@ class World:
         """Return how others press on a machine from outside, and until when."""
         truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
         if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
-            return NOTHING, math.inf
+            return NOTHING_CAUSED, math.inf
         step = math.floor(now / truth.external_step_s)
         chances = chance(self.seed, "outside", machine.instance_id, step)
         load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
@@ -313,6 +347,3 @@ class World:
         return Reading(
             question=question, column=column, value=value, low=value / reach, high=min(100.0, value * reach), runs=2
         )
-
-
-NOTHING = (0.0,) * len(SOURCES)

@@ -1,5 +1,6 @@
 """The simulated world: what is true of programs and machines, and that a planner learns it only by measuring."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
 from hcloud.policy import parse_policy
 from hcloud.provider import Machine, UnitSpec
-from hcloud.simulator.nature import KINDS, SOURCES, draw_nature, type_speeds
+from hcloud.simulator.nature import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
@@ -86,12 +87,17 @@ def test_its_best_type_is_one_on_which_a_job_fits() -> None:
     assert made.speeds(machine("m.2xlarge"), [resident(1, spec)], 0.0)[0] == [1.0]
 
 
-@pytest.mark.parametrize("common", [0.0, 1.0])
-def test_without_what_is_common_programs_prefer_types_of_their_own(common: float) -> None:
-    types = [f"t{number}" for number in range(8)]
-    speeds = [type_speeds(draw_nature(f"p{n}", "single", 3, phased=0.0), types, 3, 1.0, common) for n in range(40)]
-    favourites = {max(each, key=each.__getitem__) for each in speeds}
-    assert (len(favourites) > 4) is (common == 0.0)
+def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_is_room_on_it() -> None:
+    vcpus, room = {f"t{number}": 4.0 for number in range(4)}, {"t0": 80.0, "t1": 40.0, "t2": 20.0, "t3": 20.0}
+
+    def favourites(ranking: Ranking | None) -> Counter[str]:
+        programs = [draw_nature(f"p{n}", "single", 3, phased=0.0) for n in range(400)]
+        speeds = [type_speeds(each, list(room), 3, 5.0, ranking) for each in programs]
+        return Counter(max(each, key=each.__getitem__) for each in speeds)
+
+    bought, by_lot = favourites(ranking_by_room(3, vcpus, room, 5.0)), favourites(None)
+    assert all(bought[name] / 400 == pytest.approx(room[name] / 160, abs=0.08) for name in room)
+    assert not all(by_lot[name] / 400 == pytest.approx(room[name] / 160, abs=0.08) for name in room)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any, cast
 
 from scipy.special import stdtrit
 
@@ -19,6 +20,7 @@ from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.distance import distance, run_times_s
 from hcloud.simulator.guesses import guessed
+from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
 from hcloud.simulator.run import Setting, simulated
@@ -43,7 +45,8 @@ class Case:
     """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's.
 
     ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
-    as the policy's. ``plain``: in a world without neighbours, and with how far it is from the least it can cost.
+    as the policy's. ``told``: the planner knows the world's truth. ``plain``: in a world without neighbours, and with
+    how far it is from the least it can cost.
     ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
     """
 
@@ -56,6 +59,7 @@ class Case:
     commits: Strategy | None = None
     plain: bool = False
     guessed: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +159,9 @@ def run_case(case: Case, seed: int, size: Size) -> Numbers:
             simulation.run()
             outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals())
             ran_s = run_times_s(setting.workload, simulation.events())
+            lost = simulation.lost_by(outcome.performance)
         if not case.plain:
-            return numbers_of(outcome)
+            return {**numbers_of(outcome), **lost_numbers(lost, len(outcome.performance))}
         bound = distance(setting, Path(folder), [outcome], [ran_s])
     return {**numbers_of(outcome), "times_bound": outcome.cost_usd / bound.usd}
 
@@ -174,8 +179,10 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
         provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
         known = made.workload if policy.profiles_jobs else asked
         cloud["reserved"] = reserved_for(replace(policy, provisioning=provisioning), known, cloud)
-    truth = None if case.plain else replace(made.truth, **case.truth)
-    return Setting(workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner)
+    truth = None if case.plain else replace(made.truth, **cast(Mapping[str, Any], case.truth))
+    return Setting(
+        workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, told=case.told
+    )
 
 
 def numbers_of(outcome: Outcome) -> Numbers:
@@ -198,6 +205,11 @@ def numbers_of(outcome: Outcome) -> Numbers:
         "jobs": float(outcome.jobs),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def lost_numbers(lost: Mapping[str, int], jobs: int) -> Numbers:
+    """Return which part of all jobs lost its QoS by what, in percent."""
+    return {f"lost_by_{name}_pct": 100.0 * lost.get(name, 0) / max(1, jobs) for name in (TYPE, NEIGHBOURS, REST)}
 
 
 def _percent(part: float | None) -> float | None:
