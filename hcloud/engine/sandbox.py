@@ -305,8 +305,8 @@ def working_bwrap(root: bool) -> str | None:
 def _run_as_group(command: Sequence[str]) -> int:
     """Run in a process group of its own and kill what of it is left at the end; return the exit code.
 
-    Ctrl-C ends only bwrap's outer half: the inner one, first process of its namespace, is immune, and waits for ever for
-    the word of the other by which it may begin.
+    Ctrl-C ends only bwrap's outer half: the inner one, first process of its namespace, is immune, and waits for ever
+    for the word of the other by which it may begin.
     """
     nothing = subprocess.DEVNULL
     probe = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, process_group=0)
