@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -266,20 +266,20 @@ class Draft:
 
     def group_of(self, job: Job) -> Group:
         """Return the group of jobs that ask for the same as ``job``."""
-        spec, hybrid, suit = job.spec, self.strategy.hybrid, self.suit
+        spec, hybrid, suit, memo = job.spec, self.strategy.hybrid, self.suit, self.snapshot.memo
         leaning = PLAIN if hybrid is None else hybrid.leaning(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         # What a spec asks for never changes: this is the most frequent thing done to a long queue.
-        known = self.snapshot.memo.asks.get(id(spec))
+        known = memo.asks.get(id(spec))
         key = (
-            known[1] if known is not None else self.snapshot.memo.number_asks(spec, _asks(spec)),
+            known[1] if known is not None else memo.number_asks(spec, _asks(spec)),
             leaning,
             application,
             avoid,
             spec.user if self.ledger.watches_users else "",
-            self.whereabouts.company(spec),
+            self.whereabouts.company(spec) if self.whereabouts.users else None,
             aim,
         )
         group = self.groups.get(key)
@@ -335,9 +335,17 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
     return tuple(sorted({name for each in left for name in each.instances}))
 
 
+def _by_number(jobs: Sequence[Job]) -> list[Job]:
+    """Return jobs in order of their number, in which they nearly always come."""
+    numbers = list(map(number_of, [job.id for job in jobs]))
+    if numbers == sorted(numbers):
+        return list(jobs)
+    return sorted(jobs, key=lambda job: number_of(job.id))
+
+
 def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:
     """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
-    jobs = sorted(snapshot.jobs, key=lambda job: number_of(job.id))
+    jobs = _by_number(snapshot.jobs)
     snapshot.memo.forget_asks(but=len(jobs))
     holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]

@@ -159,21 +159,20 @@ class Hybrid:
         """Return what the mapping policy looks at in ``job``, and nothing else of it."""
         name = self.policy.mapping
         if name == "p8":
-            waited_s = self.snapshot.now - max(job.submitted_at, job.not_before_at)
-            return self._kinds(job)[waited_s > self.spin_up_s]
+            kind = (job.application, job.spec.target.kind)
+            in_time, overdue = self._known.get(kind) or self._kinds(job, kind)
+            since = job.submitted_at if job.submitted_at > job.not_before_at else job.not_before_at
+            return overdue if self.snapshot.now - since > self.spin_up_s else in_time
         if name == "p1":
             return Leaning(heads=_heads(job))
         if name in _NEEDS_ABOVE:
             return Leaning(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
         return PLAIN
 
-    def _kinds(self, job: Job) -> tuple[Leaning, Leaning]:
+    def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[Leaning, Leaning]:
         """Return how jobs of this application and kind of target lean under P8, in time and overdue."""
-        kind = (job.application, job.spec.target.kind)
-        known = self._known.get(kind)
-        if known is None:
-            needed = round(quality_needed(self.snapshot, self.policy, job), 2)
-            known = self._known[kind] = Leaning(quality=needed), Leaning(quality=needed, overdue=True)
+        needed = round(quality_needed(self.snapshot, self.policy, job), 2)
+        known = self._known[kind] = Leaning(quality=needed), Leaning(quality=needed, overdue=True)
         return known
 
     def _side(self, leaning: Leaning, size: Resources) -> bool | None:

@@ -33,25 +33,28 @@ class Company(NamedTuple):
 
 
 class Whereabouts:
-    """The demands of jobs over one fleet. Counts have shape ``(N,)``; nothing is counted where nobody is kept apart."""
+    """The demands of jobs over one fleet. Counts have shape ``(N,)``; nothing is counted where nobody is kept apart.
+
+    ``users``: those of whom a job is kept apart from others of theirs.
+    """
 
     def __init__(self, fleet: Fleet, jobs: Sequence[Job]) -> None:
         """Look over ``jobs``, all that have not ended."""
         self._fleet = fleet
         stated = [job.spec for job in jobs if job.spec.placement is not None]
-        self._users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
+        self.users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
         self._admitted: dict[Constraints, Mask] = {}
         self._there: dict[Company, Counts] = {}
         self._clashing: dict[Company, Counts] = {}
         self._journal: list[tuple[int, Company, int]] = []
         self._zones = np.array([instance.offer.zone for instance in fleet.instances], dtype=np.str_)
-        for at, held in enumerate(fleet.holdings if self._users else ()):
+        for at, held in enumerate(fleet.holdings if self.users else ()):
             for job, _ in held:
                 self.arrive(at, self.company(job.spec))
 
     def company(self, spec: JobSpec) -> Company | None:
         """Return beside whom a job may be; None where nobody of its user is kept apart from anybody."""
-        if spec.user not in self._users:
+        if spec.user not in self.users:
             return None
         apart_from = spec.placement.apart_from if spec.placement is not None else ()
         return Company(user=spec.user, name=spec.name, apart_from=apart_from)
