@@ -298,13 +298,14 @@ class Observer:
         changes: list[Change] = []
         instances = {i.id: i for i in view.instances}
         self._holders.follow(view.jobs)
+        holders, settled, seen_at = self._holders.changes, self._settled, self.seen_at
         for worker in engine.workers:
-            instance = instances.get(worker.instance_id)
+            name = worker.instance_id
+            instance = instances.get(name)
             if instance is None:
                 continue
-            self.seen_at[instance.id] = now
-            facts = (worker, instance, self._holders.changes.get(instance.id, 0), policy)
-            before = self._settled.get(instance.id)
+            seen_at[name] = now
+            facts, before = (worker, instance, holders.get(name, 0), policy), settled.get(name)
             if before is not None and before[0] is worker and before[1] is instance and before[2:] == facts[2:]:
                 continue
             news = list(self._worker_changes(worker, instance, now, policy, ended))

@@ -28,6 +28,7 @@ from hcloud.provider import (
     RunnerView,
     StartResult,
     Stream,
+    UnitReport,
     UnitSpec,
     WorkerReport,
 )
@@ -102,6 +103,7 @@ class FakeRunner:
         self._sampling: list[tuple[float, InstanceId]] = []
         self._changed: set[InstanceId] = set()
         self._reports: dict[InstanceId, WorkerReport] = {}
+        self._told: dict[UnitId, tuple[Life, float, UnitReport]] = {}
         self._view = RunnerView(workers=())
         self._starts: list[Start] = []
         self._faults: list[StartFault] = []
@@ -382,6 +384,7 @@ class FakeRunner:
         for key in self._on.keys() - machines.keys():
             self._turns_at.pop(key, None)
             for unit_id in self._on.pop(key):
+                self._told.pop(unit_id, None)
                 self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
         for key in self._reports.keys() - machines.keys():
             del self._reports[key]
@@ -406,8 +409,18 @@ class FakeRunner:
         lives = list(self._on[key].values())
         if any(not life.ended(self._now) for life in lives):
             heapq.heappush(self._sampling, (sampled_at + every_s, key))
-        units = tuple(life.report(self._now, sampled_at) for life in lives)
+        units = tuple(self._told_of(life, sampled_at) for life in lives)
         return WorkerReport(instance_id=key, units=units, isolation=("simulated",), preempt_at=machine.preempt_at)
+
+    def _told_of(self, life: Life, sampled_at: float) -> UnitReport:
+        """Return what is told of a unit: the same object while that is the same."""
+        if life.ended(self._now):
+            self._told.pop(life.unit.id, None)
+            return life.report(self._now, None)
+        known = self._told.get(life.unit.id)
+        if known is None or known[0] is not life or known[1] != sampled_at:
+            known = self._told[life.unit.id] = (life, sampled_at, life.report(self._now, sampled_at))
+        return known[2]
 
 
 def _is(one: object, other: object) -> bool:

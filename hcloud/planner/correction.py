@@ -73,9 +73,11 @@ def _restless(draft: Draft) -> list[Job]:
         samples = watched.get(job.id)
         if samples is None:
             continue
-        calm = samples.calm[0] if samples.calm else None
-        same = calm is not None and now < calm.until and calm.job is job and calm.policy is policy
-        if (not same or calm is None or calm.belief is not beliefs.get(job.application)) and _watchable(draft, job):
+        if samples.calm:
+            until, calm, belief, by = samples.calm[0]
+            if now < until and calm is job and by is policy and belief is beliefs.get(job.application):
+                continue
+        if _watchable(draft, job):
             found.append(job)
     return found
 
