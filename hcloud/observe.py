@@ -349,8 +349,10 @@ class Observer:
         instance_id = host.instance.id
         if report.started_at is not None and allocation.started_at is None:
             yield _start(job.id, allocation.rank, report.started_at)
-        if report.exit is None and report.sample is not None:
-            yield from self._looked(report.id, report.sample, job, allocation.rank, host, policy)
+        sample = report.sample
+        every_s = policy.timing.sample_every_s
+        if report.exit is None and sample is not None and self._sampling.due(report.id, sample, every_s):
+            yield from self._looked(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             ended[report.id] = instance_id
             if report.sample is not None:
@@ -364,9 +366,7 @@ class Observer:
     def _looked(
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
     ) -> Iterator[Change]:
-        """Take in what a unit has done, where it is time to; record it where it is new."""
-        if not self._sampling.due(unit, sample, policy.timing.sample_every_s):
-            return
+        """Take in what a unit has done; record it where it is new."""
         self._note_reached(unit, sample)
         changed_at = job.corrections[-1].at if job.corrections else 0.0
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
