@@ -54,6 +54,7 @@ class MockProvider:
         self._offers: tuple[tuple[int, int], tuple[Offer, ...]] | None = None
         self._told: dict[str, tuple[tuple[int, int], tuple[CloudInstance, ...], float]] = {}
         self._running: tuple[int, dict[InstanceId, Machine]] = (-1, {})
+        self._machines: dict[InstanceId, tuple[MachineRow, Machine]] = {}
 
     # ------------------------------------------------------------------------------------------------ the Provider port
     def offers(self) -> tuple[Offer, ...]:
@@ -125,10 +126,19 @@ class MockProvider:
             version, machines = self._running
             if version != self._cloud.version:
                 now = self._cloud.now
-                found = {row.instance_id: row.machine_at(now) for row in self._up()}
+                up = self._up()
+                found = {row.instance_id: self._seen(row, now) for row in up}
+                self._machines = {row.instance_id: self._machines[row.instance_id] for row in up}
                 machines = machines if found == machines else found
                 self._running = (self._cloud.version, machines)
             return machines
+
+    def _seen(self, row: MachineRow, now: float) -> Machine:
+        """Return a machine as an engine on it sees it: the same object while that is the same."""
+        notice, known = row.preempt_at_told(now), self._machines.get(row.instance_id)
+        if known is None or known[0] is not row or known[1].preempt_at != notice:
+            known = self._machines[row.instance_id] = (row, row.machine_at(now))
+        return known[1]
 
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines that are up."""
