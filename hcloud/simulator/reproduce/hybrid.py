@@ -15,7 +15,10 @@ from hcloud.simulator.reproduce.study import Case, Claim, Figure, Numbers
 STRATEGIES = ("sr", "odf", "odm", "hf", "hm")
 SCENARIOS = ("static", "low-variability", "high-variability")
 MAPPINGS = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
-COLUMNS = ("performance_pct", "p5_pct", "batch_pct", "service_pct", "cost_usd", "reserved_used_pct", "wait_p95_s")
+COLUMNS = (
+    "performance_pct", "p5_pct", "batch_pct", "service_pct", "turnaround_pct", "target_met_pct", "cost_usd",
+    "without_waste_usd", "reserved_used_pct", "wait_p95_s",
+)  # fmt: skip
 HIGH = "high-variability"
 PATIENCE_S = 60.0
 """So long a job may wait for a machine to be profiled on, and again for its runs."""

@@ -23,7 +23,7 @@ from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
-from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.run import Commitment, Setting, simulated
 from hcloud.simulator.world import FULL_VCPUS
 
 FAST_FOLDER = Path("/dev/shm")
@@ -161,9 +161,26 @@ def run_case(case: Case, seed: int, size: Size) -> Numbers:
             ran_s = run_times_s(setting.workload, simulation.events())
             lost = simulation.lost_by(outcome.performance)
         if not case.plain:
-            return {**numbers_of(outcome), **lost_numbers(lost, len(outcome.performance))}
+            least = _without_waste(case, seed, size, commitments, outcome.committed_usd)
+            return {**numbers_of(outcome), **lost_numbers(lost, len(outcome.performance)), **least}
         bound = distance(setting, Path(folder), [outcome], [ran_s])
     return {**numbers_of(outcome), "times_bound": outcome.cost_usd / bound.usd}
+
+
+def _without_waste(
+    case: Case, seed: int, size: Size, commitments: Sequence[Commitment], committed_usd: float
+) -> Numbers:
+    """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
+    starts, stands idle or is larger than needed. Nothing where nothing can be rented by size.
+    """
+    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
+    types = made.cloud.get("types")
+    prices = [each["usd_per_h"] / each["vcpus"] for each in types.values()] if isinstance(types, Mapping) else []
+    if not prices:
+        return {}
+    reserved = sum(each.count * each.vcpus for each in commitments)
+    above_vcpu_h = sum(max(0.0, cores - reserved) for cores in made.workload.cores(60.0)) / 60.0
+    return {"without_waste_usd": committed_usd + min(prices) * above_vcpu_h}
 
 
 def setting_of(case: Case, seed: int, size: Size) -> Setting:
