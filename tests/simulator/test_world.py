@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -220,3 +221,17 @@ def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: P
 def test_a_world_of_nonsense_is_refused() -> None:
     with pytest.raises(BadInput, match="the world's noise is -1"):
         Truth(noise=-1)
+
+
+def test_strangers_take_a_few_percent_on_small_machines_and_nothing_on_full_servers() -> None:
+    kept: dict[tuple[str, float], float] = {}
+    for kind in ("analytics", "service"):
+        natures = [draw_nature(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
+        for vcpus in (1.0, 16.0):
+            made, size = world(Truth()), Resources(vcpus=vcpus, memory_mib=1024)
+            machines = [replace(machine(), instance_id=f"inst-{n}", capacity=size) for n in range(20)]
+            outside = [made._outside(each, 0.0)[0] for each in machines]
+            kept[kind, vcpus] = fmean(nature.kept(each) for nature in natures for each in outside)
+    assert kept["analytics", 1.0] == pytest.approx(0.96, abs=0.015)
+    assert kept["service", 1.0] == pytest.approx(0.91, abs=0.025)
+    assert kept["analytics", 16.0] == kept["service", 16.0] == 1.0
