@@ -139,8 +139,8 @@ def _why_no_cheaper() -> str:
         f"of our load {above:.0f} cores lie above the {load.steady_cores:.0f} reserved on average, so that at a price "
         f"ratio of {ON_DEMAND_OVER_RESERVED} nobody could save more than {_cheaper_at_most(above):.0f} % even without "
         f"any waste ({met:.0f} cores and {_cheaper_at_most(met):.0f} % in the paper, by where its prices meet); "
-        "the rest is waste, see *without waste*: machines started for what users asked for before their jobs were "
-        "known, and room beside sensitive jobs that nobody may fill"
+        "the rest is waste, see *without waste*: mostly room left free on machines in use, since sensitive jobs keep "
+        "others away, or since the machine was started before the size of its jobs was known"
     )
 
 
@@ -311,6 +311,7 @@ def _price_ratio() -> Figure:
                 ours=_crossover,
                 holds=lambda value: 2 <= value <= 5,
                 unit="on-demand over reserved",
+                why="HM pays for more than twice the load above what it reserves (its waste, see the first figure)",
             ),
         ),
         drawn="cost_usd",
