@@ -206,7 +206,7 @@ def _hybrid_claims(name: str) -> Iterator[Claim]:
         ours=lambda seed: 100 * (1 - _high(seed, name, "cost_usd") / _high(seed, name, "cost_usd", profiles=False)),
         holds=lambda value: value > 0,
         unit="% cheaper",
-        why="profiled jobs get what they need, about a third of what is asked for, but are kept from each other",
+        why="profiled jobs get what they need, about half of what is asked for, but are kept from each other",
     )
 
 
