@@ -240,7 +240,11 @@ class Suitability:
         key = (application, aim, column, most_vcpus)
         if key not in self.ladders:
             known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-            self.ladders[key] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
+            self.ladders[key] = self.snapshot.memo.about(
+                known,
+                ("ladder", column, aim, most_vcpus, confidence),
+                lambda: ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence),
+            )
         return self.ladders[key]
 
     def meets(self, application: str, aim: Aim, column: str, most_vcpus: float) -> bool:
