@@ -435,6 +435,7 @@ INSTANCE_TRANSITIONS: Mapping[InstanceState, frozenset[InstanceState]] = Mapping
         _I.TERMINATED: frozenset(),
     }
 )
+INSTANCE_COMING: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING})
 INSTANCE_USABLE: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING, _I.READY})
 
 
@@ -460,6 +461,8 @@ class Instance:
     """The provider announced it takes the machine back then."""
     terminated_at: float | None = None
     """Billing ends here."""
+    for_running: tuple[JobId, ...] = ()
+    """Running jobs that get further nodes on it, once for each: until it is up it counts against their users' budgets."""
     reason: str = ""
     revision: int = 0
 

@@ -96,6 +96,7 @@ class MachineActions:
             token=token,
             requested_at=now,
             expires_at=action.expires_at,
+            for_running=action.for_running,
             reason=action.reason.text,
         )
 

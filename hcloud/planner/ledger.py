@@ -3,7 +3,7 @@
 A machine counts with its price until the end of what is promised (``paid_until``), so that every limit holds even if
 this daemon dies now and each machine lives until it powers itself off. What falls beyond the end of the day or month
 is held against the next one's limit. A user is counted with the share of each machine that the user's jobs hold; a
-machine that is awaited is counted, whole, with those who await or hold it.
+machine that is awaited is counted, whole, with those who await or hold it; so is one that boots for a running job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.model import Instance, InstanceId, InstanceState, Job, JobId, Number, Offer, Reason, Resources
+from hcloud.model import INSTANCE_COMING, Instance, InstanceId, InstanceState, Job, JobId, Number, Offer, Reason, Resources
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.wording import price, size_share, usd
 from hcloud.policy import Policy
@@ -251,6 +251,7 @@ def open_ledger(snapshot: Snapshot, policy: Policy, instances: Iterable[Instance
 def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job]) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
+    coming = _coming_for_running(by_id.values())
     for job in jobs:
         # An attempt that was asked to end holds on for its grace at most: no money is promised to it.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
@@ -259,13 +260,23 @@ def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job
             if instance is not None and not held.released:
                 ledger.book_placement(job.spec.user, instance, held.resources)
                 taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
-        for instance_id in job.awaiting:
+        grows = staying and job.attempt is not None and not job.attempt.over
+        for instance_id in (*job.awaiting, *(coming.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
                 share = size_share(job.spec.held_of(by_id[instance_id].capacity), by_id[instance_id])
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
         ledger.book_awaited(job, instance, share * _whole(taken[instance.id]))
+
+
+def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[InstanceId]]:
+    """Return the machines that are not up yet and were launched for more nodes of running jobs: once for each node."""
+    coming: dict[JobId, list[InstanceId]] = {}
+    for instance in instances:
+        for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
+            coming.setdefault(job_id, []).append(instance.id)
+    return coming
 
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:

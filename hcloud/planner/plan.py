@@ -125,13 +125,15 @@ class StopAttempt:
 class Launch:
     """Launch one machine that expires at ``expires_at`` unless renewed; ``for_jobs`` then await it.
 
-    A job is named once for each of its ranks that is to run there, and awaits the machine as often.
+    A job is named once for each of its ranks that is to run there, and awaits the machine as often. Running jobs await
+    nothing, they grow onto it: ``for_running`` names them in the same way, so that their users are counted with it.
     """
 
     offer: Offer
     expires_at: float
     for_jobs: tuple[JobId, ...]
     reason: Reason
+    for_running: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -467,7 +467,8 @@ def _launch(desk: Desk, machine: NewMachine) -> Launch:
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
     # A running job does not await its further nodes: it grows onto them.
     for_jobs = tuple(job.id for job in jobs if job.state not in JOB_ON_INSTANCE)
-    return Launch(offer=offer, expires_at=expires_at, for_jobs=for_jobs, reason=reason)
+    for_running = tuple(job.id for job in jobs if job.state in JOB_ON_INSTANCE)
+    return Launch(offer=offer, expires_at=expires_at, for_jobs=for_jobs, reason=reason, for_running=for_running)
 
 
 # ---------------------------------------------------------------------------------------------------------- making room

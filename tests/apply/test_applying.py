@@ -87,9 +87,10 @@ def test_apply_refuses_launches_beyond_the_caps(make: MakeDeployment) -> None:
     site = make(policy={"caps": {"max_instances": 2}})
     site.cycle()
     offer = site.scene.controller.offers.all[0]
-    launch = Launch(offer=offer, expires_at=site.now + 900, for_jobs=(), reason=WHY)
+    launch = Launch(offer=offer, expires_at=site.now + 900, for_jobs=(), reason=WHY, for_running=("job-1",))
     assert _apply(site, launch, launch, launch) == ["caps.max_instances 2 is reached"]
     assert len(site.machines_up()) == 2
+    assert [each.for_running for each in site.scene.store.instances()] == [("job-1",)] * 2
 
 
 def test_apply_refuses_to_end_a_job_whose_attempt_runs(site: Deployment) -> None:

@@ -192,6 +192,7 @@ def _launch(world: World, action: Launch) -> None:
         token=f"token-{number}",
         requested_at=world.now,
         expires_at=action.expires_at,
+        for_running=action.for_running,
     )
     world.instances[instance.id] = instance
     if action.offer.available is not None:

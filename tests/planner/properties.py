@@ -93,7 +93,10 @@ def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, flo
     """What of which machine a job holds or, at least, awaits: the larger of its vCPU and memory shares."""
     attempt = job.attempt if job.attempt is not None and job.attempt.stop_requested_at is None else None
     held = [(a.instance_id, a.resources) for a in (attempt.allocations if attempt else ()) if not a.released]
-    for instance_id, amount in held + [(i, None) for i in job.awaiting]:
+    grows = attempt is not None and not attempt.over
+    boots = [i for i in live.values() if grows and i.state in (InstanceState.REQUESTED, InstanceState.BOOTING)]
+    hoped = [*job.awaiting, *(i.id for i in boots for name in i.for_running if name == job.id)]
+    for instance_id, amount in held + [(i, None) for i in hoped]:
         if instance_id in live:
             size = live[instance_id].capacity
             amount = amount or job.spec.held_of(size)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from hcloud.known import Measure
-from hcloud.model import Correction, Instance, Job, MetricsHook, Nodes, Offer, ServiceTarget
+from hcloud.model import Correction, Instance, Job, JobState, MetricsHook, Nodes, Offer, ServiceTarget
 from hcloud.planner.plan import Correct, Launch, Place, Plan, Profile, Resize
-from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Caps, Policy, Profiling
+from hcloud.planner.snapshot import Snapshot, Spend
+from hcloud.policy import Budgets, Caps, Policy, Profiling, UserBudget
 from tests.planner.apply_model import apply_ideally, pass_time
+from tests.planner.properties import honest, money_and_caps_hold
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
 
@@ -103,6 +104,31 @@ def test_machines_are_launched_for_missing_nodes_once_and_grown_onto() -> None:
         later = pass_time(later, 40.0, run_s=1e9)
     [place] = [each for each in of(decide(later), Place) if each.job_id == "job-1"]
     assert [(rank.rank, rank.instance_id) for rank in place.ranks] == [(1, "inst-2"), (2, "inst-3")]
+
+
+def forgets_what_boots_for_the_running(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: does not know for which running jobs machines are on their way."""
+    strangers = tuple(replace(machine, for_running=()) for machine in snapshot.instances)
+    return honest(replace(snapshot, instances=strangers), policy)
+
+
+def test_what_boots_for_a_running_job_counts_against_its_users_budget() -> None:
+    full, small = here(1, 1.0), offer("small", vcpus=1.0)
+    before = measured(lonely(full), full, small)
+    after = apply_ideally(before, decide(before))
+    assert [machine.for_running for machine in after.instances] == [(), ("job-1",), ("job-1",)]
+    promised_usd = sum((m.expires_at - NOW) * m.offer.price_usd_per_h / 3600 for m in after.instances)
+    rival = replace(late(full), id="job-9", state=JobState.QUEUED, attempt=None, attempts_made=0)
+    today = Spend(day_ends_at=NOW + 86_400.0, month_ends_at=NOW + 864_000.0)
+    waiting = replace(after, jobs=(*after.jobs, rival), spend=today)
+    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=promised_usd + 0.001)}))
+    assert not of(honest(waiting, policy), Launch)
+    money_and_caps_hold(honest, waiting, policy)
+    with pytest.raises(AssertionError, match="user ann"):
+        money_and_caps_hold(forgets_what_boots_for_the_running, waiting, policy)
+    ended = replace(waiting, jobs=(rival,))
+    for_one = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.1)}))
+    assert of(honest(ended, for_one), Place), "it counts no longer than the job runs"
 
 
 @pytest.mark.parametrize(
