@@ -462,7 +462,7 @@ class Instance:
     terminated_at: float | None = None
     """Billing ends here."""
     for_running: tuple[JobId, ...] = ()
-    """Running jobs that get further nodes on it, once for each: until it is up it counts against their users' budgets."""
+    """Running jobs that get more nodes on it, once for each: until it is up it counts against their users' budgets."""
     reason: str = ""
     revision: int = 0
 

@@ -219,10 +219,6 @@ class Observer:
     def _poll_s(self, provider: str) -> float:
         return self.poll_s.get(provider, DEFAULT_POLL_S)
 
-    def poll_soon(self, provider: str) -> None:
-        """List this provider at the next observation, whenever it was listed last."""
-        self._listed_at.pop(provider, None)
-
     def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
         """End machines of our owner tag that no live record knows; each listing repeats this until they are gone."""
         known = {i.token for i in self.store.live().instances}

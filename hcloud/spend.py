@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -85,7 +85,8 @@ class SpendBook:
 
     def total_usd(self, now: float) -> float:
         """Return what all machines of the log have cost up to ``now``, in USD."""
-        open_usd = sum(rate * max(0.0, now - since) / 3600.0 for user, since, rate in self._open() if user == EVERYBODY)
+        billed = (meter for meter in self._meters.values() if meter.launched_at is not None)
+        open_usd = sum(meter.price_usd_per_h * max(0.0, now - meter.since) / 3600.0 for meter in billed)
         return sum(self._days.get(EVERYBODY, {}).values()) + open_usd
 
     def job_usd(self, now: float) -> Mapping[JobId, float]:
@@ -95,13 +96,6 @@ class SpendBook:
             usd = self._rate(meter) * max(0.0, now - meter.since) / 3600.0
             total[meter.job_id] = total.get(meter.job_id, 0.0) + usd
         return total
-
-    def _open(self) -> Iterator[tuple[str, float, float]]:
-        for machine in self._meters.values():
-            if machine.launched_at is not None:
-                yield (EVERYBODY, machine.since, machine.price_usd_per_h)
-        for unit in self._units.values():
-            yield (unit.user, unit.since, self._rate(unit))
 
     def _rate(self, unit: _UnitMeter) -> float:
         machine = self._meters.get(unit.instance_id)

@@ -13,7 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.model import INSTANCE_COMING, Instance, InstanceId, InstanceState, Job, JobId, Number, Offer, Reason, Resources
+from hcloud.model import (
+    INSTANCE_COMING,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Job,
+    JobId,
+    Number,
+    Offer,
+    Reason,
+    Resources,
+)
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.wording import price, size_share, usd
 from hcloud.policy import Policy

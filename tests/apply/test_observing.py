@@ -18,11 +18,10 @@ def _running(site: Deployment, *command: str) -> str:
 
 def test_failed_and_partial_listings_end_and_requeue_nothing(site: Deployment) -> None:
     _running(site, "sleep", "200")
+    site.scene.controller.observer.poll_s = {"mock": 0.0}
     for kind in (FaultKind.BE_AWAY, FaultKind.THROTTLE, FaultKind.LIST_PARTLY):
         site.scene.cloud.inject(Fault(kind=kind, call="instances", times=40))
-        for _ in range(40):
-            site.scene.controller.observer.poll_soon("mock")
-            site.cycle()
+        site.cycle(40)
     assert site.state() is JobState.RUNNING
     assert len(site.machines_up()) == 1
     assert site.starts("job-1") == ["job-1.1.0"]
