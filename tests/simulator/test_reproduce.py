@@ -75,5 +75,5 @@ def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read
             assert isinstance(claim.holds(claim.ours(some)), bool)
 
 
-_NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "committed_usd", "metered_usd",
+_NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met_pct", "committed_usd", "metered_usd",
             "reserved_used_pct", "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
