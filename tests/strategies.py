@@ -207,6 +207,7 @@ instances = st.builds(
     idle_since=maybe_moments,
     preempt_at=maybe_moments,
     terminated_at=maybe_moments,
+    for_running=st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
     reason=texts,
 )
 intents = st.builds(

@@ -31,7 +31,7 @@ def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) 
         "spend: at most $1/h, $10/day, $100/month, each user $5/day, each user $50/month",
         "at one time: at most 5 instances, 16 vCPUs, none dearer than $0.5/h, 4 jobs per user",
         "spot: for best_effort, batch jobs that may be interrupted",
-        "idle machines: kept 2 x spin-up, at most 10m",
+        "idle machines: kept 1 x spin-up, at most 10m",
     ):
         assert words in done.out
 
