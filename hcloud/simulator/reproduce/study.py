@@ -191,7 +191,8 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
     made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
     cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
     if case.guessed:
-        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=policy.profiles_jobs)
+        sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the one order that sizes
+        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=sized)
     if "reserved" not in cloud:
         provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
         known = made.workload if policy.profiles_jobs else asked
