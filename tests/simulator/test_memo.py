@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from hcloud.config import load_policy
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import BatchTarget
 from hcloud.planner import make_plan
 from hcloud.planner.memo import Memo
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.policy import Placement, Policy
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.world import Truth
+from tests.planner.scenes import NOW, decide, job, machine, offer, scene, spec
 
 CLOUD: dict[str, object] = {"zones": ["east-1a"], "reserved": {"m.2xlarge": 2}, "keep_terminated_s": 60}
 
@@ -46,12 +49,53 @@ def test_a_plan_is_the_same_whatever_is_remembered(tmp_path: Path, strategy: str
     assert plans_that_differ(tmp_path, strategy, Memo()) == 0
 
 
-class Careless(Memo):
+def plans_that_differ_once_more_is_known(memo: Memo) -> int:
+    """Plan with one memo a job whose application turns out to be slower and slower, and count as above."""
+    differing, policy = 0, Policy(placement=Placement(order="quasar"))
+    asks = spec(target=BatchTarget(finish_by_at=NOW + 600.0), vcpus_within=(0.5, 8.0))
+    for per_s in (0.004, 0.001, 0.0005):
+        known = Classification(
+            by_type={"mock/large": Estimate(value=per_s, low=per_s, high=per_s)},
+            by_step={f"{vcpus} vCPU": Estimate(value=vcpus, low=vcpus, high=vcpus) for vcpus in (1, 2, 4, 8)},
+            quality_target=Estimate(value=0.5, low=0.5, high=0.5),
+            quality_class=5,
+            measure=Measure.COMPLETION,
+        )
+        waiting, on = job(1, asks=asks, application="a", queued_at=NOW), machine(1, offer("large", vcpus=8.0))
+        snapshot = scene(waiting, on, applications={"a": known})
+        differing += decide(replace(snapshot, memo=memo), policy) != decide(replace(snapshot, memo=Memo()), policy)
+    return differing
+
+
+def test_a_plan_is_the_same_whatever_was_believed_of_an_application_before() -> None:
+    assert plans_that_differ_once_more_is_known(Memo()) == 0
+
+
+class LooksAtNoSource(Memo):
     """Takes what was ever worked out for true."""
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], Any]) -> Any:
         return super().of(name, (), work_out)
 
 
-def test_a_memo_that_does_not_look_at_what_its_answers_were_made_of_is_found_out(tmp_path: Path) -> None:
-    assert plans_that_differ(tmp_path, "hm", Careless()) > 0
+class LooksAtNoRecord(Memo):
+    """Answers a question as it did about another record."""
+
+    def about(self, record: object, question: object, work_out: Callable[[], Any]) -> Any:
+        return super().about(self, question, work_out)
+
+
+class TakesAllForAlike(Memo):
+    """Says that all jobs ask for the same."""
+
+    def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
+        return super().number_asks(spec, ())
+
+
+@pytest.mark.parametrize("faulty", [LooksAtNoSource, TakesAllForAlike])
+def test_a_memo_that_answers_for_other_objects_is_found_out(tmp_path: Path, faulty: type[Memo]) -> None:
+    assert plans_that_differ(tmp_path, "hm", faulty()) > 0
+
+
+def test_a_memo_that_answers_for_what_was_believed_before_is_found_out() -> None:
+    assert plans_that_differ_once_more_is_known(LooksAtNoRecord()) > 0
