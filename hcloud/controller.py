@@ -327,8 +327,8 @@ class Controller:
         if not due:
             return
         taken = self.runner.renew(due)
-        for instance_id in sorted(taken):
-            self._renewed[instance_id] = (due[instance_id], now)
+        told = {instance_id: (due[instance_id], now) for instance_id in taken}
+        self._renewed = {i.id: self._renewed[i.id] for i in usable if i.id in self._renewed} | told
 
     def _renewal_due(self, instance: Instance, now: float) -> bool:
         if instance.id not in self.last_seen.reachable:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble
@@ -43,6 +44,7 @@ from hcloud.provider import (
 from hcloud.sampling import SampleChange, Sampling, record_sample
 from hcloud.store import Lease, LiveView, Store, Transaction
 
+Memory = TypeVar("Memory")
 Change = Callable[[Transaction], object]
 FEED_EVERY_S = 600.0
 """How long a window is in which a running service is compared with what was expected of it."""
@@ -56,6 +58,8 @@ SLOW_POLL_S = 30.0
 UNIT_MISSING_S = 60.0
 SAME_NOTICE_S = 5.0
 """A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
+FORGET_EVERY_S = 600.0
+"""How often what vanished is forgotten; until then it takes a little memory, no more."""
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
@@ -111,8 +115,6 @@ class Holders:
         if len(known) > len(jobs):
             for job_id in known.keys() - {job.id for job in jobs}:
                 self._count(known.pop(job_id), -1)
-        if len(self.changes) > 2 * len(self._held) + 1000:  # most of them ended long ago
-            self.changes = {name: count for name, count in self.changes.items() if name in self._held}
 
     def busy(self, instance_id: str) -> bool:
         """Return whether anything of a machine is held."""
@@ -133,8 +135,10 @@ class Holders:
                 continue
             if by > 0:
                 self.owners.setdefault(name, {})[attempt.unit_id(held.rank)] = (job, held)
-            else:
-                self.owners[name].pop(attempt.unit_id(held.rank), None)
+                continue
+            self.owners[name].pop(attempt.unit_id(held.rank), None)
+            if not self.owners[name]:
+                del self.owners[name]
 
 
 @dataclass(slots=True)
@@ -157,12 +161,14 @@ class Observer:
     """By machine: for how long complete listings have not named it, and when the last of them was asked for."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampling: Sampling = field(default_factory=Sampling)
-    _told_to_stop: set[str] = field(default_factory=set)
+    _told_to_stop: dict[str, str] = field(default_factory=dict)
+    """Units nobody owns, by id, and the machine each is on."""
     _reached: dict[str, Reached] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     _holders: Holders = field(default_factory=Holders)
     _settled: dict[str, tuple[WorkerReport, Instance, int, Policy]] = field(default_factory=dict)
     """By machine, from what its worker's last report taught nothing new: the same again teaches nothing either."""
+    _forgot_at: float = -math.inf
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
@@ -181,6 +187,7 @@ class Observer:
         moved = self._commit(list(self._idle_changes(self.store.live())), lease) or moved
         if ended:
             self.runner.forget(ended)
+        self._forget_vanished(view, now)
         return Observation(
             reachable=frozenset(w.instance_id for w in engine.workers),
             engine_reachable=engine.reachable,
@@ -313,8 +320,6 @@ class Observer:
                 self._settled[instance.id] = facts
             else:
                 self._settled.pop(instance.id, None)
-        if len(self._settled) > len(instances):
-            self._settled = {name: facts for name, facts in self._settled.items() if name in instances}
         return changes
 
     def _worker_changes(
@@ -398,11 +403,11 @@ class Observer:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
         if report.state is UnitState.ENDED:
             ended[report.id] = worker.instance_id
-            self._told_to_stop.discard(report.id)
+            self._told_to_stop.pop(report.id, None)
             return
         self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)
         if report.id not in self._told_to_stop:
-            self._told_to_stop.add(report.id)
+            self._told_to_stop[report.id] = worker.instance_id
             yield lambda txn: txn.emit(
                 EventKind.ORPHAN, instance_id=worker.instance_id, provider_id=report.id, action="stop unit"
             )
@@ -416,6 +421,28 @@ class Observer:
             since = self._unit_missing_since.setdefault(unit, now)
             if now - since >= UNIT_MISSING_S:
                 yield _vanished(job.id, allocation.rank)
+
+    def _forget_vanished(self, view: LiveView, now: float) -> None:
+        """Forget, now and then, machines that no live row knows and units that nobody holds: no end of a unit is
+        ever reported that vanished with its machine."""
+        if now < self._forgot_at + FORGET_EVERY_S:
+            return
+        self._forgot_at = now
+        machines = {instance.id for instance in view.instances}
+        units = {unit for here in self._holders.owners.values() for unit in here}
+        self.seen_at = _only(self.seen_at, machines)
+        self._absent = _only(self._absent, machines)
+        self._holders.changes = _only(self._holders.changes, machines)
+        self._settled = _only(self._settled, machines)
+        self._told_to_stop = {unit: name for unit, name in self._told_to_stop.items() if name in machines}
+        self._unit_missing_since = _only(self._unit_missing_since, units)
+        self._reached = _only(self._reached, units)
+        self._windows = _only(self._windows, units)
+        self._sampling.keep(units)
+
+
+def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:
+    return {name: memory for name, memory in remembered.items() if name in known}
 
 
 def _place(job: Job, held: Allocation) -> tuple[int, int]:

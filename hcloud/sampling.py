@@ -9,7 +9,7 @@ time, and how many looks found a promise kept, can still be read off the log.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,10 @@ class Sampling:
             return () if sample is None else ((sample, 1),)
         before = course.tell_held()
         return before if sample is None or sample.at <= course.told.at else (*before, course.tell(sample))
+
+    def keep(self, units: Set[str]) -> None:
+        """Forget all other units: their machines vanished, and no end of theirs will ever be reported."""
+        self._courses = {unit: course for unit, course in self._courses.items() if unit in units}
 
 
 def _gap_s(steady_s: float, policy: Policy) -> float:

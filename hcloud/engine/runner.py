@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ CONNECT_TIMEOUT_S = 2.0
 SLACK_S = 3.0
 CHUNK_BYTES = 1 << 20
 REMEMBER_S = 3600.0
+KEPT_NAMES = 1000
+"""Of so many uploaded archives it is remembered by which name workers keep them."""
 
 
 class DaskRunner:
@@ -48,7 +51,6 @@ class DaskRunner:
         self._epoch, self._until = "", 0
         self._reports: dict[InstanceId, WorkerReport] = {}
         self._heard: dict[InstanceId, float] = {}
-        self._archives = _ArchiveNames()
         self._uploads = itertools.count(int(time.monotonic() * 1e6))
         self._last_error = ""
 
@@ -111,7 +113,7 @@ class DaskRunner:
         calls: dict[InstanceId, list[Answer]] = {}
         for unit in units:
             try:
-                name = self._archives.name(unit.workdir) if unit.workdir is not None else None
+                name = _archive_name(unit.workdir) if unit.workdir is not None else None
             except OSError as error:
                 detail = f"the uploaded work directory {unit.workdir} cannot be read: {error.strerror}"
                 results[unit.id] = StartResult(outcome="refused", detail=detail)
@@ -237,23 +239,20 @@ def _words(answer: Answer) -> str:
     return str(answer.get("unknown") or answer.get("refused") or f"an answer that makes no sense: {answer}")
 
 
-class _ArchiveNames:
-    """Content hashes of archives, so that a worker gets each only once; known again by path, size and time."""
+def _archive_name(path: str) -> str:
+    """Return the name under which workers keep an archive: each gets a content only once. Raises OSError."""
+    status = Path(path).stat()
+    return _name_of_content(path, status.st_size, status.st_mtime_ns)
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], str] = {}
 
-    def name(self, path: str) -> str:
-        """Return the name under which workers keep the archive. Raises OSError."""
-        status = Path(path).stat()
-        key = (path, status.st_size, status.st_mtime_ns)
-        if key not in self._known:
-            digest = hashlib.sha256()
-            with open(path, "rb") as file:
-                while content := file.read(CHUNK_BYTES):
-                    digest.update(content)
-            self._known[key] = f"{digest.hexdigest()}.tar.gz"
-        return self._known[key]
+@lru_cache(maxsize=KEPT_NAMES)
+def _name_of_content(path: str, size: int, mtime_ns: int) -> str:
+    """Read an archive once as long as it stays as it is: ``size`` and ``mtime_ns`` tell whether it does."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while content := file.read(CHUNK_BYTES):
+            digest.update(content)
+    return f"{digest.hexdigest()}.tar.gz"
 
 
 class EngineAway(Exception):

@@ -270,6 +270,9 @@ class Ec2Provider:
             if not found:
                 raise
             complete = False
+        else:
+            # EC2 lists what ended for about an hour; nobody asks about it after that.
+            self._ended = {key: at for key, at in self._ended.items() if key in found}
         return Listing(
             instances=tuple(found[key] for key in sorted(found)),
             complete=complete,

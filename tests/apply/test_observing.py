@@ -1,7 +1,11 @@
 """What is concluded from what providers and the engine say, and what is not."""
 
+from dataclasses import fields
+
 from hcloud.model import EventKind, FailureCause, InstanceState, JobState
+from hcloud.observe import FORGET_EVERY_S, Holders, Observer
 from hcloud.provider import LaunchRequest
+from hcloud.sampling import Sampling
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -113,6 +117,28 @@ def test_unit_that_vanished_from_its_machine_is_run_again(site: Deployment) -> N
     site.scene.engine.forget({attempt.unit_id(0): attempt.allocations[0].instance_id})
     site.until(lambda: FailureCause.INSTANCE_LOST in site.job().failures)
     assert "vanished" in site.events(EventKind.UNIT_ENDED)[0].fields["detail"]  # type: ignore[operator]
+
+
+def test_nothing_is_remembered_for_ever_of_machines_and_units_that_vanished(site: Deployment) -> None:
+    observer = site.scene.controller.observer
+    machine = _running(site, "sleep", "2000")
+    site.cycle(20)
+    assert {"inst-1", "job-1.1.0"} <= _names_in(observer)
+    site.scene.cloud.kill(machine)
+    site.until(lambda: FailureCause.INSTANCE_LOST in site.job().failures and site.state() is JobState.RUNNING)
+    site.cycle(20, step_s=FORGET_EVERY_S / 10)
+    left = _names_in(observer)
+    assert not {"inst-1", "job-1.1.0"} & left
+    assert {"inst-2", "job-1.2.0"} <= left
+
+
+def _names_in(thing: object) -> set[str]:
+    """Return all keys of the dictionaries and members of the sets that a thing of the observer's remembers."""
+    if isinstance(thing, Observer | Sampling | Holders):
+        return set[str]().union(*(_names_in(getattr(thing, each.name)) for each in fields(thing)))
+    if isinstance(thing, dict):
+        return {name for name in thing if isinstance(name, str)}.union(*map(_names_in, thing.values()))
+    return set(thing) if isinstance(thing, set | frozenset) else set()
 
 
 def test_output_is_archived_before_the_end_is_recorded(site: Deployment) -> None:
