@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from bench.interference.model import NO_TURNS, Combination, slowdown, turns
 from bench.interference.pairs import Found, Pair, observed, shipped_library, without
 from bench.rows import Row
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.interference import NO_TURNS, Combination, slowdown, turns
 from hcloud.classifier.library import Library, Question
 from hcloud.known import Estimate
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.classifier.interference import CORE_SOURCES, EXCESS, Combination, kept, slowdown, turns
+from bench.interference.model import Combination, slowdown, turns
+from hcloud.classifier.interference import CORE_SOURCES, EXCESS, kept
 from hcloud.known import SOURCES, Estimate
 from hcloud.profiler.sources import SOURCES as MADE
 
