@@ -42,6 +42,10 @@ class SpendBook:
 
     A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
     user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction).
+
+    What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
+    uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
+    last the ledger counts what is still promised with those who wait. Limits for everybody count whole machines.
     """
 
     seq: int = 0
