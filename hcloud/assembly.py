@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -32,7 +32,7 @@ from hcloud.logs import LogArchive
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
-from hcloud.provider import MachineSource, Provider, Runner, WorkerBootstrap
+from hcloud.provider import MachineSource, Provider, ProviderFactory, Runner, WorkerBootstrap
 from hcloud.sentences import nearest
 from hcloud.store import Store
 
@@ -58,7 +58,7 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
 
 
 def _build(
-    factory: Callable[..., Provider], wanted: ProviderSettings, clock: Clock, config: Config, state_dir: Path
+    factory: ProviderFactory, wanted: ProviderSettings, clock: Clock, config: Config, state_dir: Path
 ) -> Provider:
     settings = config.settings_of(wanted)
     if settings is not wanted.settings:  # it takes the catalogue's prices, which may never have been written yet

@@ -32,7 +32,6 @@ UnitId = str
 PROFILE_TAG = "hcloud.profile"
 """Tag of profiling runs; its value is the job that is profiled."""
 Number = float | int | str | bool | None
-EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 # ------------------------------------------------------------------------------------------------- what users ask for
@@ -436,7 +435,6 @@ INSTANCE_TRANSITIONS: Mapping[InstanceState, frozenset[InstanceState]] = Mapping
     }
 )
 INSTANCE_COMING: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING})
-INSTANCE_USABLE: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING, _I.READY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -553,7 +551,6 @@ class EventKind(StrEnum):
     OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
     ORPHAN = "orphan"  # provider_id: carries our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
-    BUDGET_REFUSED = "budget_refused"  # rule, limit_usd, committed_usd, wanted_usd
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy; scope, name, deadline_at, text
     DAEMON = "daemon"  # what: started | stopped | leader | recovered
 

@@ -16,7 +16,6 @@ from hcloud.model import JOB_ENDED, Allocation, Job, JobId, JobState, UnitId
 from hcloud.provider import LogChunk, Stream
 
 POLL_S = 0.1
-NOTHING_YET = LogChunk(content=b"", next_offset=0, end=False)
 T = TypeVar("T")
 
 

@@ -52,7 +52,7 @@ class Book:
     """Follows the rows of known applications. ``library``: the reference programs.
 
     A new process fits all that is stored, while a running one goes on with a fit of some rows ago and with how sure its
-    answers were found to be then. So after a restart estimates and limits may move a little; what was measured does not.
+    answers were found to be then. So after a restart estimates may move a little; what was measured does not.
     """
 
     library: Library = field(default_factory=Library)

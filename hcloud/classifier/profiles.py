@@ -24,7 +24,6 @@ from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
 _STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 USE_UNITS = ("vCPUs busy", "MiB of memory", "MiB/s read", "MiB/s written")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
-FORMAT: Literal[1] = 1
 
 
 def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:

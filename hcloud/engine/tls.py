@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import os
-import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -98,15 +97,6 @@ def peer_role(peer_certificate: object) -> str:
     """Return the common name in what ``ssl.SSLSocket.getpeercert`` gave, or "" where there is none."""
     subject = peer_certificate.get("subject", ()) if isinstance(peer_certificate, dict) else ()
     return next((value for parts in subject for key, value in parts if key == "commonName"), "")
-
-
-def client_context(directory: Path, role: str = "client") -> ssl.SSLContext:
-    """Return a context that trusts only our authority and presents the role's certificate."""
-    files = context_files(directory, role)
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=files["tls_ca_file"])
-    context.check_hostname = False  # names are roles here, machines come and go
-    context.load_cert_chain(files[f"tls_{role}_cert"], files[f"tls_{role}_key"])
-    return context
 
 
 def _now(clock: Clock) -> datetime:

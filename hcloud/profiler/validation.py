@@ -64,11 +64,6 @@ class Measured:
         return "saturates" if half > 0.85 else "rising"
 
     @property
-    def strongest(self) -> tuple[str, float]:
-        """The victim that feels it most at full intensity, and its slowdown."""
-        return max(((name, by[100]) for name, by in self.slowdown.items()), key=lambda pair: pair[1])
-
-    @property
     def target_slowdown(self) -> float | None:
         """Slowdown at full intensity of the victim that uses its resource; None: no victim here does."""
         by = self.slowdown.get(TARGETS.get(self.source.name, ""))

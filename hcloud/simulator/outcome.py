@@ -45,12 +45,6 @@ class Series:
     held_vcpus: tuple[float, ...] = ()
     waiting: tuple[float, ...] = ()
 
-    @property
-    def used_share(self) -> tuple[float, ...]:
-        """Return at each moment the part (0..1) of the vCPUs up that jobs held; 0 where none were up."""
-        up = [sum(each) for each in zip(*self.up_vcpus.values(), strict=True)] or [0.0] * len(self.held_vcpus)
-        return tuple(held / there if there > 0 else 0.0 for held, there in zip(self.held_vcpus, up, strict=True))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -86,4 +86,5 @@ def test_a_small_cluster_is_up_before_its_jobs_come_and_tells_their_performance(
     table = comparison([outcome])
     shown = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
     assert 0 < float(str(shown["performance_p5_pct"])) <= float(str(shown["performance_pct"])) < 105
-    assert max(outcome.series.used_share) <= 1.0
+    up = [sum(each) for each in zip(*outcome.series.up_vcpus.values(), strict=True)]
+    assert all(held <= there for held, there in zip(outcome.series.held_vcpus, up, strict=True))
