@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
@@ -13,6 +13,8 @@ SourceName = Literal[
 ]  # fmt: skip
 """The sources of interference that the profiler makes: the fifteen of iBench and its variant of the sixth."""
 SOURCES: tuple[str, ...] = get_args(SourceName)
+T = TypeVar("T")
+_KEPT_ANSWERS = 1000
 
 
 # ------------------------------------------------------------------------------------------------------------- profiles
@@ -94,6 +96,16 @@ class Classification:
     nearest: tuple[Neighbour, ...] = ()
     measure: Measure | None = None
     notes: tuple[str, ...] = ()
+    _answers: dict[object, object] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def answer(self, question: object, work_out: Callable[[], T]) -> T:
+        """Return what follows from this record alone, worked out once. Answers are shared: nobody may change them."""
+        found = self._answers.get(question, self)
+        if found is self:
+            if len(self._answers) > _KEPT_ANSWERS:
+                self._answers.clear()
+            found = self._answers[question] = work_out()
+        return cast(T, found)
 
 
 # --------------------------------------------------------------------------------------------------------- applications

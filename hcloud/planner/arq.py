@@ -96,11 +96,33 @@ def switch_point(
     down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
     ``R``; at 0 it goes down in any case. Both qualities 0..1.
     """
+    return prospect(busy, ages_s, own=own, slack=slack, fresh_s=fresh_s).switch(below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prospect:
+    """What waiting is worth, shape ``(T,)`` each: with ``left_s`` of the slack left ``chance`` is the probability that
+    something is free within that time, and ``worth`` what the best moment to stop waiting promises."""
+
+    left_s: Floats
+    chance: Floats
+    worth: Floats
+
+    def switch(self, below: float) -> Switch:
+        """Return when to take a server of quality ``below`` instead."""
+        downward = np.flatnonzero(self.left_s * below >= self.worth - 1e-12)
+        at = int(downward[-1]) if downward.size else 0
+        return Switch(within_s=float(self.left_s[at]), chance=float(self.chance[at]))
+
+
+def prospect(
+    busy: BusyTimes, ages_s: Sequence[float] | Floats, *, own: float, slack: float, fresh_s: float = math.inf
+) -> Prospect:
+    """Return what waiting for a server of quality ``own`` is worth; see :func:`switch_point`."""
     if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
-        return Switch(within_s=max(0.0, slack), chance=0.0)
+        nothing = np.zeros(1)
+        return Prospect(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
     left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
     chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
-    worth = np.maximum(left[:, None] - left[None, :], 0.0) * own * chance[None, :]
-    downward = np.flatnonzero(left * below >= worth.max(axis=1) - 1e-12)
-    at = int(downward[-1]) if downward.size else 0
-    return Switch(within_s=float(left[at]), chance=float(chance[at]))
+    worth = (np.maximum(left[:, None] - left[None, :], 0.0) * own * chance[None, :]).max(axis=1)
+    return Prospect(left_s=left, chance=chance, worth=worth)

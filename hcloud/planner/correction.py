@@ -22,7 +22,7 @@ import numpy as np
 
 from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
-from hcloud.model import JOB_ENDED, FailureCause, Job, JobId, Number, Reason, ServiceTarget
+from hcloud.model import FailureCause, Job, JobId, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import MOVED, NODES, NODES_LAUNCHED, Draft
 from hcloud.planner.eviction import evictable
@@ -132,8 +132,7 @@ def _unsampled_until(draft: Draft, look: Look) -> float:
 
 def _being_measured(draft: Draft, job: Job) -> bool:
     """Return whether a profiling run of ``job`` is not over: what is done for it waits for what that tells."""
-    runs = {*job.profile_runs}
-    return bool(runs) and any(each.id in runs and each.state not in JOB_ENDED for each in draft.jobs)
+    return bool(job.profile_runs) and not draft.measuring.isdisjoint(job.profile_runs)
 
 
 def guard(draft: Draft) -> None:

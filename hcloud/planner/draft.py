@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from hcloud.constraints import Constraints
 from hcloud.model import (
+    JOB_ENDED,
     FailureCause,
     InstanceId,
     InstanceState,
@@ -107,14 +108,15 @@ class Draft:
     """Everything a stage needs. ``rng`` is for policies that draw lots. ``suit``: how well machines suit
     jobs, from admission on, where the order of placement asks.
 
-    ``running``: jobs whose attempt is not over. ``queue``: what admission lets through, in order, with (True) and
+    ``running``: jobs whose attempt is not over; ``measuring``: profiling runs that are not over;
+    ``queue``: what admission lets through, in order, with (True) and
     without a promise. ``awaiting``: who of them awaits machines: which queue, which place. ``unplaced``: what
     placement left of it. ``active``: by user, how many jobs hold or await machines. Machines: ``lazy`` are idle, near
     their horizon, and renewed only if something is placed there; ``gone`` are ended by this plan; ``kept`` are awaited
     by somebody as the plan begins; ``used`` are promised or taken by this plan; ``guarded`` are closed to best effort,
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
-    ``kinds_told``: groups whose candidates were worked out.
+    ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes.
     """
 
     snapshot: Snapshot
@@ -136,6 +138,7 @@ class Draft:
     holds: dict[JobId, list[int]] = field(default_factory=dict)
     enqueued: set[JobId] = field(default_factory=set)
     stopping: set[JobId] = field(default_factory=set)
+    measuring: Set[JobId] = frozenset()
     lazy: set[int] = field(default_factory=set)
     active: dict[str, int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -145,6 +148,7 @@ class Draft:
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
     kinds_told: int = 0
+    fresh_s: dict[Resources, float] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
@@ -362,6 +366,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
         strategy=open_strategy(snapshot, policy, fleet),
         whereabouts=Whereabouts(fleet, jobs),
         stopping={job.id for job in holding if job.attempt and job.attempt.stop_requested_at is not None},
+        measuring={job.id for job in jobs if job.spec.profile is not None and job.state not in JOB_ENDED},
     )
     for job in holding:
         draft.count_active(job)

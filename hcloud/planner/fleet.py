@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,20 @@ def vector(resources: Resources) -> Amounts:
     return np.array((resources.vcpus, resources.memory_mib, resources.disk_gib), dtype=np.float64)
 
 
+class Kinds(NamedTuple):
+    """Machines by kind: the different types and vCPUs (``sizes``), and which of them each has, shape ``(N,)``."""
+
+    sizes: tuple[tuple[str, float], ...]
+    at: npt.NDArray[np.intp]
+
+
+def kinds_of(sizes: Sequence[tuple[str, float]]) -> Kinds:
+    """Return the kinds of machines, of each its type (``<provider>/<type>``) and vCPUs."""
+    places: dict[tuple[str, float], int] = {}
+    at = [places.setdefault(size, len(places)) for size in sizes]
+    return Kinds(sizes=tuple(places), at=np.array(at, dtype=np.intp))
+
+
 class Fleet:
     """Machines, what their units hold (``holdings``), what is left, and who may use it.
 
@@ -38,7 +53,8 @@ class Fleet:
     end will give back, less what is kept for somebody. A unit starts where both suffice. ``staying``: machines not
     asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
     that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
-    ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say).
+    ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
+    ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind.
     """
 
     def __init__(self, instances: Sequence[Instance], jobs: Sequence[Job]) -> None:
@@ -61,10 +77,13 @@ class Fleet:
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
-        columns = [f"{i.offer.provider}/{i.offer.instance_type.name}" for i in self.instances]
+        offers, cpus = [instance.offer for instance in self.instances], self.capacity[0].tolist()
+        columns = [f"{offer.provider}/{offer.instance_type.name}" for offer in offers]
         self.type_columns = sorted(set(columns))
         places = {column: at for at, column in enumerate(self.type_columns)}
         self.type_at = np.array([places[column] for column in columns], dtype=np.intp)
+        self.sizes = list(zip(columns, cpus, strict=True))
+        self.kinds = kinds_of(self.sizes)
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""

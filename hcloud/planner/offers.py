@@ -17,7 +17,7 @@ import numpy as np
 from hcloud.constraints import matches
 from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
+from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, kinds_of, vector
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.strategies import Hybrid, Leaning
 from hcloud.planner.suitability import Suitability, column_of
@@ -45,6 +45,7 @@ class Counter:
     capacity: Amounts
     price_usd_per_h: Amounts
     steady: Mask
+    kinds: Kinds
     backoffs: list[OfferBackoff | None]
     left: list[float]
     forbidden: list[tuple[Offer, str]]
@@ -82,9 +83,8 @@ class Counter:
         if known is None:
             known = self.sized[group.place] = np.repeat(group.demand[None, :], len(self.offers), axis=0)
             if group.aim is not None and self.suit is not None:
-                kinds = [(column_of(o), o.instance_type.capacity.vcpus) for o in self.offers]
-                alone = np.zeros(len(kinds))
-                known[:, 0] = self.suit.granted(group.application, group.aim, kinds, alone)
+                alone = np.zeros(len(self.offers))
+                known[:, 0] = self.suit.granted(group.application, group.aim, self.kinds, alone)
         return known
 
     def taken(self, group: Group, at: int) -> Amounts:
@@ -109,9 +109,11 @@ class Counter:
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
-        fitting = (int(at) for at in np.flatnonzero(self.fitting(group)))
-        rentable = self.rentable(group)
-        had = [at for at in fitting if rentable[at] and self.backoffs[at] is None and self.in_stock(at)]
+        had = [at for at in range(len(self.offers)) if self.backoffs[at] is None and self.in_stock(at)]
+        if not had:
+            return []
+        fitting, rentable = self.fitting(group), self.rentable(group)
+        had = [at for at in had if fitting[at] and rentable[at]]
         return sorted(had, key=lambda at: float(self.price_usd_per_h[at]))
 
     def in_stock(self, at: int) -> bool:
@@ -156,6 +158,7 @@ class _Shelf:
     capacity: Amounts
     price_usd_per_h: Amounts
     steady: Mask
+    kinds: Kinds
     left: list[float]
     forbidden: list[tuple[Offer, str]]
     sells_reserved: bool
@@ -171,6 +174,7 @@ def open_counter(draft: Draft) -> Counter:
         capacity=shelf.capacity,
         price_usd_per_h=shelf.price_usd_per_h,
         steady=shelf.steady,
+        kinds=shelf.kinds,
         backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in shelf.offers],
         left=shelf.left.copy(),
         forbidden=shelf.forbidden,
@@ -195,6 +199,7 @@ def _fill_shelf(draft: Draft) -> _Shelf:
         capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
         price_usd_per_h=np.array([max(o.price_usd_per_h, FREE_USD_PER_H) for o in allowed], dtype=np.float64),
         steady=np.array([o.market is not Market.SPOT for o in allowed], dtype=np.bool_),
+        kinds=kinds_of([(column_of(o), o.instance_type.capacity.vcpus) for o in allowed]),
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=forbidden,
         sells_reserved=any(o.market is Market.RESERVED for o in allowed),

@@ -77,18 +77,7 @@ def select_relaxed(
     Constraints that would leave no server are passed over, the others hold. Without ``neighbours_too`` no resident is
     disturbed: then there may be none. ``work_cells``: after so many comparisons the best so far is taken.
     """
-    count, left, cut_short = len(pressure.sources), among, False
-    for constraint in _order(who, count, neighbours_too):
-        if work_cells <= 0:
-            cut_short = True
-            break
-        work_cells -= among.size
-        kept = left & (pressure.state[constraint] >= who.bounds[constraint])
-        if kept.any():
-            left = kept
-        elif constraint < count and not neighbours_too:
-            return None
-    candidates = left.nonzero()[0]
+    candidates, cut_short = _least_disturbed(pressure, who, among, neighbours_too, work_cells)
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, False)
@@ -103,6 +92,38 @@ def select_relaxed(
         relaxed=strains,
         cut_short=cut_short,
     )
+
+
+def relaxed_margin(pressure: Pressure, who: Sensitivity, among: Mask, work_cells: int) -> float | None:
+    """Return the margin of what :func:`select_relaxed` would choose if all types were alike."""
+    candidates, _ = _least_disturbed(pressure, who, among, True, work_cells)
+    return margin(pressure, who, _best(pressure, candidates, None, False)) if candidates.size else None
+
+
+def _least_disturbed(
+    pressure: Pressure, who: Sensitivity, among: Mask, neighbours_too: bool, work_cells: int
+) -> tuple[Places, bool]:
+    """Return the machines that are left of ``among`` by those constraints that leave any, and whether the search was
+    cut short; none where a constraint that may not be relaxed leaves none.
+
+    Each set of machines is one whole number, a bit for each: there are few machines with room and many constraints.
+    """
+    count, places = len(pressure.sources), among.nonzero()[0]
+    holds = np.packbits(pressure.state.take(places, axis=1) >= who.bounds[:, None], axis=1)
+    width, data = holds.shape[1], holds.tobytes()
+    left, cut_short = int.from_bytes(np.packbits(np.ones(places.size, dtype=np.bool_)).tobytes()), False
+    for constraint in _order(who, count, neighbours_too) if places.size else ():
+        if work_cells <= 0:
+            cut_short = True
+            break
+        work_cells -= among.size
+        kept = left & int.from_bytes(data[constraint * width : (constraint + 1) * width])
+        if kept:
+            left = kept
+        elif constraint < count and not neighbours_too:
+            return places[:0], cut_short
+    bits = np.frombuffer(left.to_bytes(width), dtype=np.uint8)
+    return places[np.unpackbits(bits, count=places.size).nonzero()[0]], cut_short
 
 
 def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:

@@ -59,15 +59,17 @@ def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
 
 def _fresh_s(draft: Draft, group: Group) -> float:
     """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
-    delays = [
-        offer.instance_type.boot_delay_s
-        for offer in draft.snapshot.offers
-        if group.resources.fits(offer.instance_type.capacity)
-        and offer.available != 0
-        and draft.policy.allow.refusal(offer) is None
-        and not any(b.until_at > draft.now and b.covers(offer) for b in draft.snapshot.backoffs)
-    ]
-    return min(delays, default=math.inf)
+    if group.resources not in draft.fresh_s:
+        delays = [
+            offer.instance_type.boot_delay_s
+            for offer in draft.snapshot.offers
+            if group.resources.fits(offer.instance_type.capacity)
+            and offer.available != 0
+            and draft.policy.allow.refusal(offer) is None
+            and not any(b.until_at > draft.now and b.covers(offer) for b in draft.snapshot.backoffs)
+        ]
+        draft.fresh_s[group.resources] = min(delays, default=math.inf)
+    return draft.fresh_s[group.resources]
 
 
 def holding_out(draft: Draft, job: Job, group: Group, refusal: Reason | None) -> Reason | None:

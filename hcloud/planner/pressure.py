@@ -272,10 +272,12 @@ def open_pressure(
     Of an application nothing is known of, what is usual counts: the median over those known.
     """
     sources = sources_of(applications)
-    known = {
-        name: sensitivity(name, each, sources, confidence, classes, tolerance)
-        for name, each in sorted(applications.items())
-    }
+    asked = (sources, confidence, classes, tolerance)
+
+    def told(name: str, belief: Classification) -> Sensitivity:
+        return belief.answer(("sensitivity", name, asked), lambda: sensitivity(name, belief, *asked))
+
+    known = {name: told(name, applications[name]) for name in sorted(applications)}
     count = len(sources)
     prior = _usual(list(known.values()), count, classes)
     present = [[known.get(name, prior) for name in names] for names in residents]

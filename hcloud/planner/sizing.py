@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import Job, ServiceTarget
@@ -24,6 +26,7 @@ Z80 = NormalDist().inv_cdf(0.9)
 """Half the width, in standard deviations, of limits between which lie 80 of 100."""
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
+Places = npt.NDArray[np.intp]
 _DUST = 1e-9
 
 
@@ -64,23 +67,38 @@ def expected(
 
     ``asked_vcpus``: at which it was measured on types. None: nothing is known of that type, or of so many nodes.
     """
+    question = (type_column, vcpus, asked_vcpus, nodes)
+    alone = known.answer(question, lambda: _expected_alone(known, *question))
+    if alone is None or loss == 0.0:
+        return alone
+    return Performance(mean=alone.mean + math.log(max(1.0 - loss, 1e-9)), deviation=alone.deviation)
+
+
+def _expected_alone(
+    known: Classification, type_column: str, vcpus: float, asked_vcpus: float, nodes: int
+) -> Performance | None:
     on_type = known.by_type.get(type_column)
     if on_type is None or on_type.value <= 0:
         return None
     parts = [_logarithm(on_type)]
     if vcpus != asked_vcpus:
-        parts += _ratio(_steps(known.by_step), vcpus, asked_vcpus)
+        parts += _ratio(_steps(known), vcpus, asked_vcpus)
     if nodes > 1:
         if nodes not in known.by_nodes or 1 not in known.by_nodes:
             return None
         parts += _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
-    mean = sum(part.mean for part in parts) + math.log(max(1.0 - loss, 1e-9))
+    mean = sum(part.mean for part in parts)
     return Performance(mean=mean, deviation=math.sqrt(sum(part.deviation**2 for part in parts)))
 
 
-def _steps(by_step: Mapping[str, Estimate]) -> dict[float, Estimate]:
+def _steps(known: Classification) -> Mapping[float, Estimate]:
     """Return scale-up answers by their vCPUs; columns are written ``<vcpus> vCPU``."""
-    return {float(column.split()[0]): each for column, each in by_step.items() if column.endswith(" vCPU")}
+
+    def by_vcpus() -> dict[float, Estimate]:
+        answers = known.by_step.items()
+        return {float(column.split()[0]): each for column, each in answers if column.endswith(" vCPU")}
+
+    return known.answer("steps", by_vcpus)
 
 
 def _ratio(answers: Mapping[float, Estimate], to: float, base: float) -> list[Performance]:
@@ -213,12 +231,51 @@ def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
     Of those that meet it the least resources: cheapest first, then few nodes, few vCPUs, the column's name.
     """
 
-    def order(size: Size) -> tuple[bool, float, float, int, float, str]:
+    def order(size: Size) -> tuple[bool | float | str, ...]:
         enough = size.probability >= confidence
         doubt = 0.0 if enough else -round(size.probability, 9)
-        return (not enough, doubt, round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
+        return (not enough, doubt, *_price_key(size))
 
     return sorted(found, key=order)
+
+
+def ranks_of_types(
+    known: Classification, platforms: tuple[Platform, ...], aim: Aim, confidence: float
+) -> tuple[dict[str, float], int]:
+    """Return by column where the best size of its platform stands among the :func:`ranked` ones, from 0 on, and how
+    many sizes meet the target.
+
+    The order of those that meet it does not depend on the target, so it is worked out once for a classification.
+    """
+    question = ("by price", platforms, aim.asked_vcpus, aim.low, aim.high, aim.nodes)
+    priced = known.answer(question, lambda: _by_price(known, platforms, aim))
+    enough, doubtful = list[str](), list[tuple[float, int, str]]()
+    for place, (column, would) in enumerate(priced):
+        probability = would.reaches(aim.target)
+        if probability >= confidence:
+            enough.append(column)
+        else:
+            doubtful.append((-round(probability, 9), place, column))
+    ranks: dict[str, float] = {}
+    for rank, column in enumerate([*enough, *(column for *_, column in sorted(doubtful))]):
+        ranks.setdefault(column, float(rank))
+    return ranks, len(enough)
+
+
+def _by_price(known: Classification, platforms: Sequence[Platform], aim: Aim) -> list[tuple[str, Performance]]:
+    """Return the platform and the performance of all sizes, the least resources first."""
+    steps, nodes = aim.steps(known), [aim.nodes]
+    found = sizes(known, platforms, aim.target, asked_vcpus=aim.asked_vcpus, steps=steps, nodes=nodes)
+    performances = [
+        expected(known, each.platform.column, vcpus=each.vcpus, asked_vcpus=aim.asked_vcpus, nodes=each.nodes)
+        for each in found
+    ]
+    order = sorted(range(len(found)), key=lambda at: _price_key(found[at]))
+    return [(found[at].platform.column, would) for at in order if (would := performances[at]) is not None]
+
+
+def _price_key(size: Size) -> tuple[float, int, float, str]:
+    return (round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +293,7 @@ class Aim:
 
     def steps(self, known: Classification) -> list[float]:
         """Return the vCPUs to choose from: the ends, what is asked for, and what is known between; least first."""
-        inside = [vcpus for vcpus in _steps(known.by_step) if self.low < vcpus < self.high]
+        inside = [vcpus for vcpus in _steps(known) if self.low < vcpus < self.high]
         return sorted({self.low, self.high, self.asked_vcpus, *inside})
 
 
@@ -248,14 +305,36 @@ class Ladder:
     vcpus: tuple[float, ...]
     bearable: tuple[float, ...]
 
-    def least(self, losses: Floats) -> Floats:
-        """Return the least vCPUs that meet the target at each of ``losses`` (any shape); where none do, the best."""
-        margins = np.array(self.bearable)
-        enough = margins[:, None] >= losses[None, :] - _DUST
-        best = int(np.flatnonzero(margins >= margins.max() - _DUST)[0])
-        places = np.where(enough.any(axis=0), enough.argmax(axis=0), best)
-        found: Floats = np.array(self.vcpus)[places]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladders:
+    """The ladders of several kinds of machines, one after the other: ``vcpus`` and ``bearable`` (shape ``(K, S)``), and
+    which step of each (shape ``(K,)``) is taken where none meets the target."""
+
+    vcpus: Floats
+    bearable: Floats
+    best: Places
+
+    def least(self, kind_at: Places, losses: Floats) -> Floats:
+        """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
+        ``(N,)``); where none do, the best."""
+        enough = self.bearable[kind_at] >= losses[:, None] - _DUST
+        places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best[kind_at])
+        found: Floats = self.vcpus[kind_at, places]
         return found
+
+
+def side_by_side(ladders: Sequence[Ladder | None], otherwise: float) -> Ladders:
+    """Return ladders as one; None: of that kind nothing is known, there it is so many vCPUs."""
+    steps = max((len(each.vcpus) for each in ladders if each is not None), default=1)
+    vcpus, bearable, best = list[tuple[float, ...]](), list[tuple[float, ...]](), list[int]()
+    for each in ladders:
+        here, margins = ((otherwise,), (math.inf,)) if each is None else (each.vcpus, each.bearable)
+        most, more = max(margins) - _DUST, steps - len(here)
+        best.append(next(at for at, margin in enumerate(margins) if margin >= most))
+        vcpus.append(here + here[-1:] * more)
+        bearable.append(margins + (-math.inf,) * more)
+    return Ladders(vcpus=np.array(vcpus), bearable=np.array(bearable), best=np.array(best, dtype=np.intp))
 
 
 def ladder(known: Classification, column: str, aim: Aim, *, most_vcpus: float, confidence: float) -> Ladder | None:
@@ -264,13 +343,25 @@ def ladder(known: Classification, column: str, aim: Aim, *, most_vcpus: float, c
     A performance whose logarithm is normal meets the target at a loss ``l`` with the confidence of quantile ``z`` where
     ``mean + log(1 - l) - z deviation >= log target``.
     """
-    vcpus, bearable, quantile = list[float](), list[float](), _UNIT.inv_cdf(confidence)
-    for step in (each for each in aim.steps(known) if each <= most_vcpus + _DUST):
-        would = expected(known, column, vcpus=step, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)
-        if would is not None:
-            vcpus.append(step)
-            bearable.append(1.0 - math.exp(math.log(aim.target) - would.mean + quantile * would.deviation))
-    return Ladder(vcpus=tuple(vcpus), bearable=tuple(bearable)) if vcpus else None
+    question = ("rungs", column, most_vcpus, aim.asked_vcpus, aim.low, aim.high, aim.nodes)
+    vcpus, performances = known.answer(question, lambda: _rungs(known, column, aim, most_vcpus))
+    target, quantile = math.log(aim.target), _quantile(confidence)
+    bearable = tuple([1.0 - math.exp(target - would.mean + quantile * would.deviation) for would in performances])
+    return Ladder(vcpus=vcpus, bearable=bearable) if vcpus else None
+
+
+def _rungs(
+    known: Classification, column: str, aim: Aim, most_vcpus: float
+) -> tuple[tuple[float, ...], tuple[Performance, ...]]:
+    steps = [each for each in aim.steps(known) if each <= most_vcpus + _DUST]
+    found = [(s, expected(known, column, vcpus=s, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)) for s in steps]
+    there = [(step, would) for step, would in found if would is not None]
+    return tuple(step for step, _ in there), tuple(would for _, would in there)
+
+
+@lru_cache(maxsize=64)
+def _quantile(confidence: float) -> float:
+    return _UNIT.inv_cdf(confidence)
 
 
 def least(found: Iterable[Size], confidence: float) -> Size | None:

@@ -16,9 +16,9 @@ from hcloud import quality
 from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number, Offer
-from hcloud.planner.arq import run_s, slack_s, switch_point
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
-from hcloud.planner.paragon import Selection, select, select_relaxed
+from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask
+from hcloud.planner.paragon import Selection, relaxed_margin, select, select_relaxed
 from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
 from hcloud.planner.sizing import (
     Aim,
@@ -29,7 +29,8 @@ from hcloud.planner.sizing import (
     least,
     loss_beside,
     losses_beside,
-    ranked,
+    ranks_of_types,
+    side_by_side,
     sizes,
     wanted_performance,
 )
@@ -60,6 +61,8 @@ class Suitability:
     aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
     ladders: dict[tuple[str, Aim, str, float], Ladder | None] = field(default_factory=dict)
     losses: dict[str, Amounts] = field(default_factory=dict)
+    platforms: dict[int, tuple[Platform, ...]] = field(default_factory=dict)
+    prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
@@ -200,30 +203,24 @@ class Suitability:
             self.node_counts[key] = chosen.nodes if chosen is not None else aim.nodes
         return self.node_counts[key]
 
-    def granted(self, application: str, aim: Aim, columns: Sequence[tuple[str, float]], losses: Amounts) -> Amounts:
+    def granted(self, application: str, aim: Aim, kinds: Kinds, losses: Amounts) -> Amounts:
         """Return the vCPUs a rank gets on each of some machines: the least that meet the target there.
 
-        ``columns``: each machine's type and vCPUs; ``losses`` (same length): what is lost there beside neighbours. On
-        types of which nothing is known: as many as asked for.
+        ``losses``, shape ``(N,)``: what is lost on each beside neighbours. On types of which nothing is known: as many
+        as asked for.
         """
-        known, found = self.known(application), np.full(len(columns), aim.asked_vcpus)
-        places: dict[tuple[str, float], list[int]] = {}
-        for at, column in enumerate(columns):
-            places.setdefault(column, []).append(at)
-        for (name, most), ats in places.items() if known is not None else ():
-            rungs = self._ladder(application, aim, name, most)
-            if rungs is not None:
-                found[ats] = rungs.least(losses[ats])
-        return found
+        if self.known(application) is None or not kinds.sizes:
+            return np.full(len(losses), aim.asked_vcpus)
+        ladders = [self._ladder(application, aim, column, most) for column, most in kinds.sizes]
+        return side_by_side(ladders, aim.asked_vcpus).least(kinds.at, losses)
 
     def granted_here(self, application: str, aim: Aim) -> Amounts:
         """Return :meth:`granted` on the machines of the fleet beside who is there now, shape ``(N,)``."""
         fleet, who, pressure = self.fleet, self.who(application), self.pressure
-        columns = [(fleet.type_columns[int(t)], float(fleet.capacity[0, at])) for at, t in enumerate(fleet.type_at)]
-        losses = self.losses[application] = np.zeros(len(columns))
-        if who is not None and pressure is not None and len(columns):
+        losses = self.losses[application] = np.zeros(len(fleet.instances))
+        if who is not None and pressure is not None and losses.size:
             losses = self.losses[application] = losses_beside(who, pressure.caused)
-        return self.granted(application, aim, columns, losses)
+        return self.granted(application, aim, fleet.kinds, losses)
 
     def sized(self, application: str, aim: Aim, at: int, vcpus: float) -> dict[str, Number]:
         """Return the numbers behind so many ``vcpus`` on machine ``at``: what was wanted, and how sure that is met."""
@@ -240,11 +237,7 @@ class Suitability:
         key = (application, aim, column, most_vcpus)
         if key not in self.ladders:
             known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-            self.ladders[key] = self.snapshot.memo.about(
-                known,
-                ("ladder", column, aim, most_vcpus, confidence),
-                lambda: ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence),
-            )
+            self.ladders[key] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
         return self.ladders[key]
 
     def meets(self, application: str, aim: Aim, column: str, most_vcpus: float) -> bool:
@@ -259,35 +252,39 @@ class Suitability:
         """
         found = self.aims.get((application, aim))
         if found is None:
-            platforms, steps, asked = self._platforms(aim.nodes), aim.steps(known), aim.asked_vcpus
-            options = sizes(known, platforms, aim.target, asked_vcpus=asked, steps=steps, nodes=[aim.nodes])
-            order = ranked(options, self.policy.placement.confidence)
-            enough = sum(size.probability >= self.policy.placement.confidence for size in order)
-            ranks = {size.platform.column: float(rank) for rank, size in reversed(list(enumerate(order)))}
+            confidence = self.policy.placement.confidence
+            ranks, enough = ranks_of_types(known, self._platforms(aim.nodes), aim, confidence)
             of_types = np.array([ranks.get(column, enough - 0.5) for column in self.fleet.type_columns])
             found = of_types[self.fleet.type_at] if of_types.size else np.zeros(0)
             self.aims[(application, aim)] = found
         return found
 
-    def _platforms(self, nodes: int) -> list[Platform]:
+    def _platforms(self, nodes: int) -> tuple[Platform, ...]:
         """Return the types of the machines at hand, each at the lowest price one of them has."""
-        cheapest: dict[str, Platform] = {}
-        for at, instance in enumerate(self.fleet.instances):
-            column, price = self.fleet.type_columns[int(self.fleet.type_at[at])], instance.offer.price_usd_per_h
-            if column not in cheapest or price < cheapest[column].price_usd_per_h:
-                size = instance.capacity.vcpus
-                cheapest[column] = Platform(column=column, vcpus=size, price_usd_per_h=price, machines=nodes)
-        return [cheapest[column] for column in sorted(cheapest)]
+        if nodes not in self.platforms:
+            cheapest: dict[str, Platform] = {}
+            for (column, _), instance in zip(self.fleet.sizes, self.fleet.instances, strict=True):
+                price = instance.offer.price_usd_per_h
+                if column not in cheapest or price < cheapest[column].price_usd_per_h:
+                    size = instance.capacity.vcpus
+                    cheapest[column] = Platform(column=column, vcpus=size, price_usd_per_h=price, machines=nodes)
+            self.platforms[nodes] = tuple(cheapest[column] for column in sorted(cheapest))
+        return self.platforms[nodes]
 
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
 
         ``neighbours_too`` None: nobody may be disturbed; False: the job itself may be; True: residents as well.
         """
-        preference, who, pressure = self.preference(application), self.who(application), self.pressure
+        who, pressure = self.who(application), self.pressure
         if who is None or pressure is None:
-            return self._best_type(fits, preference)
+            return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
+        if neighbours_too is None:
+            now &= pressure.suits(who)
+        if not now.any():
+            return -1
+        preference = self.preference(application)
         if neighbours_too is None:
             found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
         else:
@@ -340,13 +337,20 @@ class Suitability:
         if who is None or pressure is None:
             return math.inf
         roomy = self.fleet.fitting_now(demand, among) & pressure.quiet
-        best = select_relaxed(pressure, who, roomy, None, neighbours_too=True, work_cells=self.work_cells)
-        if best is None:
+        margin = relaxed_margin(pressure, who, roomy, self.work_cells)
+        if margin is None:
             return 0.0
         large = np.logical_and.reduce(self.fleet.capacity >= demand[:, None] - SLACK, axis=0) & among
-        below, cap_s = max(0.0, 1.0 + best.margin / FULL), self.policy.admission.patience_cap_s
-        busy, ages_s = BusyTimes.of(self.snapshot.recent.busy_s), self.ages_s[large]
-        return switch_point(busy, ages_s, own=1.0, below=min(1.0, below), slack=cap_s, fresh_s=fresh_s).within_s
+        return self._prospect(large, fresh_s).switch(min(1.0, max(0.0, 1.0 + margin / FULL))).within_s
+
+    def _prospect(self, large: Mask, fresh_s: float) -> Prospect:
+        """Return what waiting for one of the machines ``large`` is worth: the same for all who wait for these."""
+        key = (large.tobytes(), fresh_s)
+        if key not in self.prospects:
+            busy = BusyTimes.of(self.snapshot.recent.busy_s)
+            cap_s = self.policy.admission.patience_cap_s
+            self.prospects[key] = prospect(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
+        return self.prospects[key]
 
     # ----------------------------------------------------------------------------------------------------------- sizing
     def ranks_wanted(self, job: Job, needed: int, wanted: int) -> int:

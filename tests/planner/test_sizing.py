@@ -4,18 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Nodes, ServiceTarget
 from hcloud.planner.pressure import sensitivity
 from hcloud.planner.sizing import (
+    Aim,
     Platform,
     Size,
     expected,
     least,
     loss_beside,
+    ranked,
+    ranks_of_types,
     sizes,
     wanted_performance,
 )
@@ -122,3 +125,18 @@ def test_loss_beside_neighbours_is_five_percent_at_what_is_tolerated_and_grows_w
     assert loss_beside(who, np.array([0.0, 0.0])) == 0.0
     assert loss_beside(who, np.array([40.0, 0.0])) == pytest.approx(0.05)
     assert loss_beside(who, np.array([40.0, 160.0])) == pytest.approx(0.10)
+
+
+@settings(max_examples=25)
+@given(target=st.floats(0.1, 40.0), confidence=st.sampled_from([0.5, 0.8, 0.95]))
+def test_types_are_ranked_by_their_best_size_as_all_sizes_are(target: float, confidence: float) -> None:
+    platforms = tuple(
+        Platform(column=column, vcpus=16.0, price_usd_per_h=0.7 + 0.1 * n, machines=1)
+        for n, column in enumerate(sorted(KNOWN.by_type))
+    )
+    aim = Aim(target=target, asked_vcpus=4.0, low=1.0, high=8.0, nodes=1)
+    every = sizes(KNOWN, platforms, target, asked_vcpus=4.0, steps=aim.steps(KNOWN), nodes=[1])
+    columns = [size.platform.column for size in ranked(every, confidence)]
+    ranks, enough = ranks_of_types(KNOWN, platforms, aim, confidence)
+    assert ranks == {column: columns.index(column) for column in columns}
+    assert enough == sum(size.probability >= confidence for size in every)
