@@ -250,17 +250,7 @@ class Controller:
 
     def _follow(self, live: Sequence[Instance]) -> SpendBook:
         if self._book is None:
-            self._book = SpendBook()
-            since = min([month_start(self.clock.now()), *(i.requested_at for i in live)])
-            self._book.follow(self.store.iter_events(since=since, kinds=SPEND_KINDS))
-            self._recent = RecentBook()
-            since = min([self.clock.now() - KEPT_S, *(i.requested_at for i in live)])
-            seq = self._book.seq
-            events_before = self.store.iter_events(since=since, kinds=RECENT_KINDS)
-            self._recent.follow(event for event in events_before if event.seq <= seq)
-            samples = self.store.iter_events(since=self.clock.now() - WATCHED_S, kinds=WATCH_KINDS)
-            self._watch = WatchBook()
-            self._watch.follow(event for event in samples if event.seq <= seq)
+            self._book, self._recent, self._watch = self._read_history(live)
         while events := self.store.events(after_seq=self._book.seq, limit=_EVENTS_AT_ONCE):
             self._book.follow(events)
             self._recent.follow(events)
@@ -268,6 +258,17 @@ class Controller:
             if len(events) < _EVENTS_AT_ONCE:
                 break
         return self._book
+
+    def _read_history(self, live: Sequence[Instance]) -> tuple[SpendBook, RecentBook, WatchBook]:
+        """Return what the log tells so far, all three up to the same event; a read that fails leaves none behind."""
+        now, live_since = self.clock.now(), [i.requested_at for i in live]
+        book, recent, watch = SpendBook(), RecentBook(), WatchBook()
+        book.follow(self.store.iter_events(since=min([month_start(now), *live_since]), kinds=SPEND_KINDS))
+        events = self.store.iter_events(since=min([now - KEPT_S, *live_since]), kinds=RECENT_KINDS)
+        recent.follow(event for event in events if event.seq <= book.seq)
+        samples = self.store.iter_events(since=now - WATCHED_S, kinds=WATCH_KINDS)
+        watch.follow(event for event in samples if event.seq <= book.seq)
+        return book, recent, watch
 
     # ------------------------------------------------------------------------------------------------- what is believed
     def _believed(self, view: LiveView) -> Mapping[str, Classification]:

@@ -1,8 +1,14 @@
 """What is concluded from what providers and the engine say, and what is not."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
-from hcloud.model import EventKind, FailureCause, InstanceState, JobState
+import pytest
+
+from hcloud.errors import StoreBusy
+from hcloud.model import Event, EventKind, FailureCause, InstanceState, JobState
 from hcloud.observe import FORGET_EVERY_S, Holders, Observer
 from hcloud.provider import LaunchRequest
 from hcloud.sampling import Sampling
@@ -81,6 +87,32 @@ def test_preempted_job_is_told_so_and_runs_again(make: MakeDeployment) -> None:
     site.until_state(JobState.SUCCEEDED)
     assert site.job().failures == (FailureCause.PREEMPTED,)
     assert len(site.events(EventKind.INSTANCE_NOTICE)) == 1
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_history_that_could_not_be_read_whole_is_read_again(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    _running(site, "sleep", "5")
+    site.until_state(JobState.SUCCEEDED)
+    controller, honest, reads = site.scene.controller, site.scene.store.iter_events, itertools.count()
+
+    def read(**wanted: Any) -> Iterator[Event]:
+        if next(reads) == failing:
+            raise StoreBusy("the database is away")
+        return honest(**wanted)
+
+    before = controller.snapshot()
+    controller.release()
+    with monkeypatch.context() as patch:
+        patch.setattr(site.scene.store, "iter_events", read)
+        with pytest.raises(StoreBusy):
+            controller.cycle()
+    site.cycle()
+    after = controller.snapshot()
+    assert before.recent.busy_s
+    assert after.recent.busy_s == before.recent.busy_s
+    assert after.spend.day_usd >= before.spend.day_usd > 0
 
 
 def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None:
