@@ -11,7 +11,7 @@ from typing import Any
 
 from hcloud.apply.orders import refuse_ordered
 from hcloud.apply.records import change_instance, change_job, reason_fields
-from hcloud.apply.sending import Answer, send_launches
+from hcloud.apply.sending import Answer, named, send_launches
 from hcloud.clock import Clock
 from hcloud.errors import (
     InsufficientCapacity,
@@ -203,7 +203,7 @@ class MachineActions:
         for name, group in sorted(by_provider.items()):
             trouble = self._terminate_at(name, group)
             with self.store.transaction(self.clock.now(), lease) as txn:
-                wait_s = TERMINATE_AGAIN_S if trouble is None else 2.0
+                wait_s = TERMINATE_AGAIN_S if trouble is None or name not in self.providers else 2.0
                 for intent in group:
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
                 if trouble is not None:
@@ -215,7 +215,7 @@ class MachineActions:
         known = sorted(provider_id for provider_id in found if provider_id)
         try:
             if known:
-                self.providers[provider].terminate(known)
+                named(self.providers, provider).terminate(known)
         except ProviderError as trouble:
             return trouble
         return None

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
 from hcloud.clock import Clock
-from hcloud.errors import ProviderError
+from hcloud.errors import ProviderError, ProviderUnavailable
 from hcloud.provider import CloudInstance, LaunchRequest, Provider
 
 SEND_FOR_S = 5.0
@@ -32,7 +32,7 @@ def send_launches(
         if clock.now() >= until:
             return None
         try:
-            return providers[request.offer.provider].launch(request)
+            return named(providers, request.offer.provider).launch(request)
         except ProviderError as trouble:
             return trouble
 
@@ -49,12 +49,20 @@ def _flying(
     by_provider = Counter(each.offer.provider for each in requests)
     pool_of: dict[str, ThreadPoolExecutor] = {}
     for name, count in by_provider.items():
-        width = min(count, launches_at_once(providers[name]))
+        width = min(count, launches_at_once(providers[name])) if name in providers else 1
         if width > 1:
             pool = pool_of[name] = ThreadPoolExecutor(width, f"launch-{name}")
             pools.callback(pool.shutdown, cancel_futures=True)
     numbered = ((n, each, pool_of.get(each.offer.provider)) for n, each in enumerate(requests))
     return {n: pool.submit(send, each) for n, each, pool in numbered if pool is not None}
+
+
+def named(providers: Mapping[str, Provider], name: str) -> Provider:
+    """Return a provider by name; raises ProviderUnavailable where the configuration no longer has it, though machines
+    of it still live: what waits for it is tried again, as it may be put back, and holds up nothing else."""
+    if name not in providers:
+        raise ProviderUnavailable(f"provider {name} is not configured; put it back until its machines have ended")
+    return providers[name]
 
 
 def launches_at_once(provider: Provider) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hcloud.errors import StoreBusy
-from hcloud.model import Event, EventKind, FailureCause, InstanceState, JobState
+from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
 from hcloud.observe import FORGET_EVERY_S, Holders, Observer
 from hcloud.provider import LaunchRequest
 from hcloud.sampling import Sampling
@@ -138,6 +138,25 @@ def test_machine_of_another_owner_is_never_touched(site: Deployment) -> None:
     site.cycle(60)
     assert other.provider_id in site.machines_up()
     assert site.events(EventKind.ORPHAN) == []
+
+
+def test_provider_that_is_no_longer_configured_holds_nothing_up_and_may_be_put_back(site: Deployment) -> None:
+    machine = _running(site, "sleep", "20")
+    site.scene.cloud.inject(Fault(kind=FaultKind.BE_AWAY, call="launch", times=1))
+    site.submit("sleep", "5", resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0))
+    site.until(lambda: any(each.kind is IntentKind.LAUNCH for each in site.scene.store.live().intents))
+    configured = site.scene.controller.applier.machines.providers
+    assert isinstance(configured, dict)
+    mock = configured.pop("mock")
+    site.until_state(JobState.SUCCEEDED)
+    site.cycle(12, step_s=10)
+    assert machine in site.machines_up()
+    told = [event.fields["call"] for event in site.events(EventKind.PROVIDER_TROUBLE) if "not configured" in str(event)]
+    assert {"launch", "terminate"} == set(told)
+    assert len(told) < 15
+    configured["mock"] = mock
+    site.until_state(JobState.SUCCEEDED, number=2)
+    site.until(lambda: machine not in site.machines_up())
 
 
 def test_unit_that_vanished_from_its_machine_is_run_again(site: Deployment) -> None:
