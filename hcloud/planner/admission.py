@@ -6,7 +6,9 @@ run in what is left over; otherwise one of them could take the very room it was 
 With queues by quality (ARQ, Dissertation ch. 6) the more demanding class goes first, so that it has its pick of good
 machines, and everybody takes the lowest pool that suits: an easy job then finds what is left, and as it can use nearly
 anything it is never blocked behind a demanding one. Inside a class the policy's order holds. A job whose slack is used
-up comes before all that, so nobody starves.
+up comes before all that. Each gets only what suits it, by neighbours and type; then those whose slack is used up take,
+in the same order, what nobody has found to suit it (placement). One that has waited for as long as any may takes
+anything when its turn comes, so nobody starves.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ class Group:
     ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
     them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
     uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room
-    where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less,
-    ``candidates``: the types at hand for them (None: not worked out yet); ``told``: the same by the type that was
+    where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less; ``lost``:
+    what they lose to the type of each machine (0..1); ``awaits_type``: whether there may be room where only that keeps
+    them; ``candidates``: the types at hand for them (None: not worked out yet); ``told``: the same by the type that was
     chosen. ``place``: the number of groups there were before it. ``constraints``: what else their machines must be
     (None: nothing); ``company``: whom they must not meet there (None: nobody). Where the size of a rank is the
     planner's choice, ``aim`` is what is asked of it, and ``here`` (shape ``(3, N)``) what a rank gets on each machine;
@@ -72,6 +73,8 @@ class Group:
     avoid: tuple[InstanceId, ...] = ()
     fits_well: bool = True
     down_within_s: float | None = None
+    lost: Amounts | None = None
+    awaits_type: bool = True
     candidates: tuple[Candidate, ...] | None = None
     told: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     constraints: Constraints | None = None
@@ -116,7 +119,8 @@ class Draft:
     by somebody as the plan begins; ``used`` are promised or taken by this plan; ``guarded`` are closed to best effort,
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
-    ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes.
+    ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
+    ``diverting``: whether jobs may go down now to machines that do not suit them.
     """
 
     snapshot: Snapshot
@@ -149,6 +153,7 @@ class Draft:
     guarded: Mask | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
+    diverting: bool = True
 
     @property
     def now(self) -> float:

@@ -144,6 +144,11 @@ class Fleet:
             fits &= room[row] >= need
         return fits
 
+    def large_enough(self, demand: Amounts) -> Mask:
+        """Return which machines, empty, have room for ``demand``."""
+        large: Mask = np.logical_and.reduce(self.capacity + SLACK >= demand[:, None], axis=0)
+        return large
+
     def least_loaded(self, demand: Amounts, among: Mask) -> int:
         """Return the fitting machine with the least share of its vCPUs in use (then: reserved, number), or -1."""
         fits = self.fitting_now(demand, among)

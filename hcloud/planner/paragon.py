@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -46,19 +47,27 @@ class Selection:
     cut_short: bool = False
 
 
+class Pools(Enum):
+    """Whether machines of the lowest pool are preferred (ARQ §4.2), so that better ones are left to those who need
+    them: never, of machines of the best type, or before any type is preferred."""
+
+    NO = "no"
+    OF_BEST_TYPE = "of best type"
+    FIRST = "first"
+
+
 def select(
-    pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats | None, *, by_pool: bool = False
+    pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats | None, *, pools: Pools = Pools.NO
 ) -> Selection | None:
     """Return the machine of ``among`` that suits ``who`` best, or None where none suits it.
 
-    ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike.
-    ``by_pool``: the lowest pool first (ARQ §4.2), so that better servers are left to those who need them. Ties: the
-    lowest number.
+    ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike. Ties: the
+    tightest fit, then the lowest number.
     """
     candidates = (among & pressure.suits(who)).nonzero()[0]
     if not candidates.size:
         return None
-    at = _best(pressure, candidates, preference, by_pool)
+    at = _best(pressure, candidates, preference, pools)
     pool = int(pressure.level[at])
     return Selection(at=at, pool=pool, among=int(candidates.size), margin=margin(pressure, who, at))
 
@@ -80,7 +89,7 @@ def select_relaxed(
     candidates, cut_short = _least_disturbed(pressure, who, among, neighbours_too, work_cells)
     if not candidates.size:
         return None
-    at = _best(pressure, candidates, preference, False)
+    at = _best(pressure, candidates, preference, Pools.NO)
     strains = strained(pressure, who, at)
     if not neighbours_too and any(strain.neighbours for strain in strains):
         return None
@@ -97,7 +106,7 @@ def select_relaxed(
 def relaxed_margin(pressure: Pressure, who: Sensitivity, among: Mask, work_cells: int) -> float | None:
     """Return the margin of what :func:`select_relaxed` would choose if all types were alike."""
     candidates, _ = _least_disturbed(pressure, who, among, True, work_cells)
-    return margin(pressure, who, _best(pressure, candidates, None, False)) if candidates.size else None
+    return margin(pressure, who, _best(pressure, candidates, None, Pools.NO)) if candidates.size else None
 
 
 def _least_disturbed(
@@ -133,15 +142,21 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
     return sorted(who.hardest, key=lambda constraint: constraint >= count)
 
 
-def _best(pressure: Pressure, candidates: Places, preference: Floats | None, by_pool: bool) -> int:
-    if by_pool:
-        pools = pressure.level[candidates]
-        candidates = candidates[pools == np.minimum.reduce(pools)]
+def _best(pressure: Pressure, candidates: Places, preference: Floats | None, pools: Pools) -> int:
+    if pools is Pools.FIRST:
+        candidates = _least(candidates, pressure.level)
     if preference is not None:
-        ranks = preference[candidates]
-        candidates = candidates[ranks <= np.minimum.reduce(ranks) + _SLACK]
+        candidates = _least(candidates, preference)
+    if pools is Pools.OF_BEST_TYPE:
+        candidates = _least(candidates, pressure.level)
     # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus what is the same for all.
     return int(candidates[pressure.spare[candidates].argmin()])
+
+
+def _least(candidates: Places, by: Floats) -> Places:
+    values = by[candidates]
+    found: Places = candidates[values <= np.minimum.reduce(values) + _SLACK]
+    return found
 
 
 def margin(pressure: Pressure, who: Sensitivity, at: int) -> float:

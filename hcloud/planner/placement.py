@@ -19,7 +19,7 @@ from hcloud.model import JOB_ON_INSTANCE, FailureCause, Job, JobState, Number, R
 from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import Mask
+from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.wording import amount, deadline_numbers, seconds
@@ -28,14 +28,38 @@ from hcloud.planner.wording import amount, deadline_numbers, seconds
 def place(draft: Draft, promise: bool) -> None:
     """Place what fits of the jobs with (or without) a promise; the rest comes out in ``draft.unplaced``."""
     _settle_awaiting(draft, promise)
-    draft.unplaced = []
-    for job, group in draft.queue[promise]:
-        # A job with room held for it may start where its group does not fit.
-        hopeful = group.stuck is None and (_may_fit(draft, job, group) or job.id in draft.holds)
-        if hopeful and draft.user_cap(job) is None and place_now(draft, job, group):
-            group.pending -= 1
-        else:
-            draft.unplaced.append((job, group))
+    draft.unplaced = list(draft.queue[promise])
+    if draft.policy.admission.queues == "by_quality":
+        draft.diverting = False
+        draft.unplaced = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
+        draft.diverting = True
+    left = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
+    draft.unplaced = [pair for pair in left if not _awaits_a_type(draft, *pair)]
+
+
+def _awaits_a_type(draft: Draft, job: Job, group: Group) -> bool:
+    """Return whether ``job`` holds out for a better type where it could start undisturbed, and tell it so.
+
+    Nothing is bought for it: there is room.
+    """
+    if group.awaits_type and (job.state is not JobState.QUEUED or not _lost_to_types(draft, group).any()):
+        return False
+    if group.awaits_type:
+        allowed = draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable))
+        group.awaits_type = bool(_suited(draft, group, allowed, ()).any())
+    if group.awaits_type:
+        group.pending -= 1
+        why = "every machine with room that it would not be disturbed on is of a type that suits it less"
+        draft.wait(job, "holds_out", lambda: _holds_out(draft, job, group, why))
+    return group.awaits_type
+
+
+def _placed_now(draft: Draft, job: Job, group: Group) -> bool:
+    # A job with room held for it may start where its group does not fit.
+    hopeful = group.stuck is None and (_may_fit(draft, job, group) or job.id in draft.holds)
+    placed = hopeful and draft.user_cap(job) is None and place_now(draft, job, group)
+    group.pending -= placed
+    return placed
 
 
 def _may_fit(draft: Draft, job: Job, group: Group) -> bool:
@@ -49,12 +73,34 @@ def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
     """
     if draft.suit is None or not group.application or job.state is not JobState.QUEUED:
         return False
+    if not draft.diverting and not _overdue(draft, job):
+        return False
     if group.down_within_s is None:
         among = usable(draft, group, draft.fleet.placeable)
         fresh_s = _fresh_s(draft, group)
-        group.down_within_s = draft.suit.down_within_s(group.application, group.demand, among, fresh_s)
+        lost = _lost_to_types(draft, group)
+        group.down_within_s = draft.suit.down_within_s(group.application, group.demand, among, lost, fresh_s)
     # While units that were asked to end make room for it, it has something better to wait for, as long as it may.
     return draft.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
+
+
+def _lost_to_types(draft: Draft, group: Group) -> Amounts:
+    """Return by machine which part of its performance (0..1) ``group`` is expected to lose to its type there.
+
+    Beside the best of those it may run on, busy or not; nothing without queues by quality, for then it takes the best
+    that is free.
+    """
+    if group.lost is None:
+        group.lost = np.zeros(len(draft.fleet.instances))
+        if draft.suit is not None and group.application and draft.policy.admission.queues == "by_quality":
+            among = suited(draft, group, draft.fleet.placeable) & draft.fleet.large_enough(group.demand)
+            group.lost = draft.suit.type_losses(group.application, among)
+    return group.lost
+
+
+def _overdue(draft: Draft, job: Job) -> bool:
+    """Return whether ``job`` has waited longer than any may (``admission.patience_cap_s``)."""
+    return draft.now - draft.queued_at(job) >= draft.policy.admission.patience_cap_s
 
 
 def _fresh_s(draft: Draft, group: Group) -> float:
@@ -76,15 +122,19 @@ def holding_out(draft: Draft, job: Job, group: Group, refusal: Reason | None) ->
     """Return why ``job`` waits: for a machine that suits it, where others have room; else ``refusal``."""
     if refusal is None or not group.application or not group.fits_now or group.fits_well:
         return refusal
+    why = "every machine with room has neighbours that would disturb it, or be disturbed"
+    found = _holds_out(draft, job, group, why)
+    numbers: dict[str, Number] = {**found.numbers, "refused": refusal.code, **refusal.numbers}
+    return replace(found, text=f"{found.text}; no new one: {refusal.text}", numbers=numbers)
+
+
+def _holds_out(draft: Draft, job: Job, group: Group, why: str) -> Reason:
     left_s, down_s = max(0.0, draft.slack_left_s(job)), group.down_within_s or 0.0
     numbers: dict[str, Number] = {
         "slack_left_s": round(left_s, 3),
         "goes_down_in_s": round(max(0.0, left_s - down_s), 3),
-        "refused": refusal.code,
-        **refusal.numbers,
     }
-    text = "every machine with room has neighbours that would disturb it, or be disturbed; it takes one of them in"
-    text += f" {seconds(left_s - down_s)} at the latest; no new one: {refusal.text}"
+    text = f"{why}; it takes one of them in {seconds(left_s - down_s)} at the latest"
     return Reason(code="holds_out", text=text, numbers=numbers)
 
 
@@ -302,7 +352,8 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
             draft.suit.aim_at(job)
         # Where nothing suited the last member of the group, nothing suits this one.
         hopeful, present = group.fits_well or held or needed < group.needed, _present(draft, job, group)
-        places = _search(draft, group, wanted, held, present) if hopeful else []
+        choosy = job.state is JobState.QUEUED
+        places = _search(draft, group, wanted, held, present, choosy=choosy) if hopeful else []
         if len(places) < needed and _goes_down(draft, job, group):
             _search_down(draft, group, needed, places, present)
         if len(places) >= needed and _pay(draft, job, group, places):
@@ -319,9 +370,11 @@ def _present(draft: Draft, job: Job, group: Group) -> list[int]:
     return [draft.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in draft.fleet.index]
 
 
-def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int], present: Sequence[int]) -> list[int]:
+def _search(
+    draft: Draft, group: Group, wanted: int, held: Sequence[int], present: Sequence[int], *, choosy: bool
+) -> list[int]:
     """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
-    in vain from jobs that had their turn before. ``present``: where other ranks run."""
+    in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types have to suit."""
     fleet, places = draft.fleet, list[int]()
     masks = list(_open_now(draft, group))
     if held:
@@ -332,6 +385,8 @@ def _search(draft: Draft, group: Group, wanted: int, held: Sequence[int], presen
         allowed = usable(draft, group, mask)
         if group.exclusive:
             allowed = allowed & fleet.unshared(fleet.free)
+        if choosy:
+            allowed = allowed & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
         _fill(draft, group, allowed, wanted, places, present)
     return places
 

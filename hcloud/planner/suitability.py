@@ -18,7 +18,7 @@ from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number, Offer
 from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask
-from hcloud.planner.paragon import Selection, relaxed_margin, select, select_relaxed
+from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
 from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
 from hcloud.planner.sizing import (
     Aim,
@@ -168,6 +168,24 @@ class Suitability:
             self.preferences[application] = found
         return found
 
+    @property
+    def pools(self) -> Pools:
+        """Whether the lowest pool is preferred: with queues by quality, of the best type, as a worse one costs a job more
+        than that gives others. Where types are taken by size (Quasar), sizes are such that any will do."""
+        if self.policy.admission.queues != "by_quality":
+            return Pools.NO
+        return Pools.FIRST if self.policy.placement.order == "quasar" else Pools.OF_BEST_TYPE
+
+    def type_losses(self, application: str, among: Mask) -> Amounts:
+        """Return by machine which part of its performance (0..1) an application loses to its type, beside the best type
+        ``among`` some machines; nothing where types are not known, or count by their price (Quasar)."""
+        by_speed = self.policy.placement.order in KNOWS_TYPES - {"quasar"}
+        preference = self.preference(application) if by_speed and among.any() else None
+        if preference is None:
+            return np.zeros(len(among))
+        losses: Amounts = -np.expm1(np.minimum(0.0, preference[among].min() - preference))
+        return losses
+
     def aim_at(self, job: Job) -> None:
         """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar)."""
         self.chosen.clear()
@@ -286,7 +304,7 @@ class Suitability:
             return -1
         preference = self.preference(application)
         if neighbours_too is None:
-            found = select(pressure, who, now, preference, by_pool=self.policy.admission.queues == "by_quality")
+            found = select(pressure, who, now, preference, pools=self.pools)
         else:
             found = select_relaxed(
                 pressure, who, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
@@ -327,21 +345,34 @@ class Suitability:
             return classes // 2
         return quality.quality_class(quality_needed(known, self.sources), classes)
 
-    def down_within_s(self, application: str, demand: Amounts, among: Mask, fresh_s: float) -> float:
+    def down_within_s(self, application: str, demand: Amounts, among: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
 
-        ``among``: the machines it may run on; ``fresh_s``: how long a new one takes. A machine that is short of what is
-        needed by so many of 100 on one resource counts with that much less quality.
+        ``among``: the machines it may run on; ``lost``: what it loses to the type of each (0..1); ``fresh_s``: how long
+        a new one takes. A machine that is short of what is needed by so many of 100 on one resource counts with that
+        much less quality.
         """
         who, pressure = self.who(application), self.pressure
         if who is None or pressure is None:
             return math.inf
         roomy = self.fleet.fitting_now(demand, among) & pressure.quiet
-        margin = relaxed_margin(pressure, who, roomy, self.work_cells)
-        if margin is None:
+        below, good = self._quality_below(who, roomy, lost), lost <= self.policy.placement.tolerance
+        if below is None:
             return 0.0
-        large = np.logical_and.reduce(self.fleet.capacity >= demand[:, None] - SLACK, axis=0) & among
-        return self._prospect(large, fresh_s).switch(min(1.0, max(0.0, 1.0 + margin / FULL))).within_s
+        quality, disturbed = below
+        # Nothing is bought for a job that nobody disturbs there, so nothing new comes for it.
+        prospect = self._prospect(among & good & self.fleet.large_enough(demand), fresh_s if disturbed else math.inf)
+        return prospect.switch(quality).within_s
+
+    def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
+        """Return what quality (0..1) a job gets if it goes down now, and whether anybody is disturbed; None: nowhere."""
+        assert self.pressure is not None
+        if lost.any():
+            found = select_relaxed(self.pressure, who, roomy, lost, neighbours_too=True, work_cells=self.work_cells)
+            margin, on_type = (found.margin, 1.0 - float(lost[found.at])) if found is not None else (None, 1.0)
+        else:
+            margin, on_type = relaxed_margin(self.pressure, who, roomy, self.work_cells), 1.0
+        return None if margin is None else (on_type * min(1.0, max(0.0, 1.0 + margin / FULL)), margin < 0.0)
 
     def _prospect(self, large: Mask, fresh_s: float) -> Prospect:
         """Return what waiting for one of the machines ``large`` is worth: the same for all who wait for these."""

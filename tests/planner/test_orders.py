@@ -6,7 +6,7 @@ import pytest
 
 from hcloud.forecast.recent import Recent
 from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, JobState, Nodes
+from hcloud.model import BatchTarget, BestEffortTarget, JobState, Nodes, Offer
 from hcloud.planner.plan import Launch, Place, StopAttempt
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Admission, Placement, Policy
@@ -201,3 +201,60 @@ def test_quasar_takes_the_cheapest_type_that_meets_the_target_where_paragon_take
     hurried = replace(waiting, spec=replace(asks, target=BatchTarget(finish_by_at=NOW + 50.0)))
     plan = decide(scene(hurried, cheap, dear, applications={"x": both}), policy(order))
     assert of(plan, Place)[0].ranks[0].instance_id == "inst-2"
+
+
+# ------------------------------------------------------------------------------------------------- queues by quality
+
+
+def picky(best: str, *, run_s: float = 200.0) -> Classification:
+    """An application that nobody disturbs, which takes twice as long on the other type."""
+    rates = {name: (1.0 if name == best else 0.5) / run_s for name in ("slow", "fast")}
+    by_type = {f"mock/{name}": Estimate(value=rate, low=rate, high=rate) for name, rate in rates.items()}
+    return known(5, 90, by_type=by_type, measure=Measure.COMPLETION)
+
+
+def small(name: str) -> Offer:
+    """A type whose machines have room for one job."""
+    return offer(name, vcpus=1.0)
+
+
+PICKY = {"on-slow": picky("slow"), "on-fast": picky("fast")}
+BY_QUALITY = policy("paragon", queues="by_quality")
+
+
+def placed_on(snapshot: Snapshot, rules: Policy = BY_QUALITY) -> dict[str, str]:
+    """Which job is placed where."""
+    return {place.job_id: place.ranks[0].instance_id for place in of(decide(snapshot, rules), Place)}
+
+
+@pytest.mark.parametrize("queues", ["one", "by_quality"])
+def test_job_gets_the_best_type_though_a_worse_one_is_in_a_lower_pool(queues: str) -> None:
+    slow, fast = machine(1, SLOW), machine(2, FAST)
+    there = running(1, slow, application="on-slow", asks=FREE)
+    waiting = job(2, asks=FREE, application="on-fast", queued_at=NOW)
+    snapshot = scene(there, waiting, slow, fast, applications=PICKY)
+    assert placed_on(snapshot, policy("paragon", queues=queues)) == {"job-2": "inst-2"}
+
+
+def test_freed_machine_goes_to_whom_it_suits_and_else_to_who_waits_longest() -> None:
+    busy, freed = machine(1, small("fast")), machine(2, small("slow"))
+    there = running(1, busy, application="on-fast", asks=FREE)
+    first = job(2, asks=FREE, application="on-fast", queued_at=NOW - 100.0)
+    second = job(3, asks=FREE, application="on-slow", queued_at=NOW - 50.0)
+    assert placed_on(scene(there, first, second, busy, freed, applications=PICKY)) == {"job-3": "inst-2"}
+    assert placed_on(scene(there, first, busy, freed, applications=PICKY)) == {"job-2": "inst-2"}
+    overdue = replace(first, queued_at=NOW - BY_QUALITY.admission.patience_cap_s)
+    assert placed_on(scene(there, overdue, second, busy, freed, applications=PICKY)) == {"job-2": "inst-2"}
+
+
+def test_job_holds_out_for_its_type_where_one_comes_free_soon_and_nothing_is_bought_for_it() -> None:
+    busy, free = machine(1, small("fast")), machine(2, SLOW)
+    there = running(1, busy, application="long", asks=FREE)
+    there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 15.0))  # type: ignore[type-var]
+    waiting = job(2, asks=FREE, application="long", queued_at=NOW)
+    recent, applications = Recent(busy_s=(20.0,) * 100), {"long": picky("fast", run_s=10_000.0)}
+    plan = decide(scene(there, waiting, busy, free, FAST, applications=applications, recent=recent), BY_QUALITY)
+    assert (told(plan, "job-2"), of(plan, Launch)) == ("holds_out", [])
+    late = replace(waiting, queued_at=NOW - 501.0)
+    snapshot = scene(there, late, busy, free, applications=applications, recent=recent)
+    assert placed_on(snapshot) == {"job-2": "inst-2"}
