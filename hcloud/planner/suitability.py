@@ -170,15 +170,17 @@ class Suitability:
 
     @property
     def pools(self) -> Pools:
-        """Whether the lowest pool is preferred: with queues by quality, of the best type, as a worse one costs a job more
-        than that gives others. Where types are taken by size (Quasar), sizes are such that any will do."""
+        """Whether the lowest pool is preferred: with queues by quality, of the best type, as a worse one costs a job
+        more than that gives others. Where types are taken by size (Quasar), sizes are such that any will do."""
         if self.policy.admission.queues != "by_quality":
             return Pools.NO
         return Pools.FIRST if self.policy.placement.order == "quasar" else Pools.OF_BEST_TYPE
 
     def type_losses(self, application: str, among: Mask) -> Amounts:
-        """Return by machine which part of its performance (0..1) an application loses to its type, beside the best type
-        ``among`` some machines; nothing where types are not known, or count by their price (Quasar)."""
+        """Return by machine which part of its performance (0..1) an application loses to its type.
+
+        Beside the best type ``among`` some machines; nothing where types are not known, or count by price (Quasar).
+        """
         by_speed = self.policy.placement.order in KNOWS_TYPES - {"quasar"}
         preference = self.preference(application) if by_speed and among.any() else None
         if preference is None:
@@ -365,7 +367,7 @@ class Suitability:
         return prospect.switch(quality).within_s
 
     def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
-        """Return what quality (0..1) a job gets if it goes down now, and whether anybody is disturbed; None: nowhere."""
+        """Return what quality (0..1) a job gets if it goes down, and whether anybody is disturbed; None: no room."""
         assert self.pressure is not None
         if lost.any():
             found = select_relaxed(self.pressure, who, roomy, lost, neighbours_too=True, work_cells=self.work_cells)
