@@ -415,8 +415,8 @@ def _alone(look: Look, found: Assessment) -> float:
 def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Move the job, or where it is stateful a stateless neighbour, to a machine with room now."""
     if not look.job.spec.stateful:
-        to = destination(draft, look.job)
-        if to >= 0 and movable(draft, look.job):
+        to = destination(draft, look.job) if movable(draft, look.job) else -1
+        if to >= 0:
             yield _moved(draft, look, found, look.job, to, _faster_on(draft, look, found, to))
         return
     at = draft.fleet.index[look.held.instance_id]

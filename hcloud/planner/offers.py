@@ -83,8 +83,7 @@ class Counter:
         if known is None:
             known = self.sized[group.place] = np.repeat(group.demand[None, :], len(self.offers), axis=0)
             if group.aim is not None and self.suit is not None:
-                alone = np.zeros(len(self.offers))
-                known[:, 0] = self.suit.granted(group.application, group.aim, self.kinds, alone)
+                known[:, 0] = self.suit.granted_alone(group.application, group.aim, self.kinds)
         return known
 
     def taken(self, group: Group, at: int) -> Amounts:

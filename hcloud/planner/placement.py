@@ -283,7 +283,10 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[in
 
     ``taken``: where the job has, or has claimed, others of its ranks.
     """
-    allowed, claimed = usable(draft, group, mask), list[int]()
+    claimed = list[int]()
+    if count <= 0 or not mask.any():
+        return claimed
+    allowed = usable(draft, group, mask)
     while len(claimed) < count:
         at = draft.fleet.first(group.asks, _suited(draft, group, allowed, [*taken, *claimed]))
         if at < 0:

@@ -229,6 +229,8 @@ def _still_served(desk: Desk, job: Job, group: Group) -> bool:
 
 def _evict(desk: Desk, group: Group, count: int, running: Sequence[int]) -> bool:
     """Choose victims for ``count`` ranks beside those on ``running``, and claim their room, or choose none."""
+    if not desk.victims.amounts.any():
+        return False
     before, taken = desk.draft.mark(), list(running)
     for _ in range(count):
         claimed = claim(desk.draft, group, _claimable(desk, group), 1, taken)

@@ -305,6 +305,16 @@ class Ladder:
     vcpus: tuple[float, ...]
     bearable: tuple[float, ...]
 
+    def best(self) -> int:
+        """Return the step that is taken where none meets the target: the first that comes nearest to it."""
+        most = max(self.bearable) - _DUST
+        return next(at for at, margin in enumerate(self.bearable) if margin >= most)
+
+    def alone(self) -> float:
+        """Return the least vCPUs that meet the target with nobody beside; where none do, the best."""
+        enough = (vcpus for vcpus, margin in zip(self.vcpus, self.bearable, strict=True) if margin >= -_DUST)
+        return next(enough, self.vcpus[self.best()])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladders:
@@ -330,8 +340,8 @@ def side_by_side(ladders: Sequence[Ladder | None], otherwise: float) -> Ladders:
     vcpus, bearable, best = list[tuple[float, ...]](), list[tuple[float, ...]](), list[int]()
     for each in ladders:
         here, margins = ((otherwise,), (math.inf,)) if each is None else (each.vcpus, each.bearable)
-        most, more = max(margins) - _DUST, steps - len(here)
-        best.append(next(at for at, margin in enumerate(margins) if margin >= most))
+        more = steps - len(here)
+        best.append(0 if each is None else each.best())
         vcpus.append(here + here[-1:] * more)
         bearable.append(margins + (-math.inf,) * more)
     return Ladders(vcpus=np.array(vcpus), bearable=np.array(bearable), best=np.array(best, dtype=np.intp))

@@ -59,7 +59,6 @@ class Suitability:
     preferences: dict[str, Amounts] = field(default_factory=dict)
     aim: Aim | None = None
     aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
-    ladders: dict[tuple[str, Aim, str, float], Ladder | None] = field(default_factory=dict)
     losses: dict[str, Amounts] = field(default_factory=dict)
     platforms: dict[int, tuple[Platform, ...]] = field(default_factory=dict)
     prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
@@ -234,6 +233,14 @@ class Suitability:
         ladders = [self._ladder(application, aim, column, most) for column, most in kinds.sizes]
         return side_by_side(ladders, aim.asked_vcpus).least(kinds.at, losses)
 
+    def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
+        """Return :meth:`granted` on machines of some kinds with nobody else there."""
+        if self.known(application) is None or not kinds.sizes:
+            return np.full(len(kinds.at), aim.asked_vcpus)
+        ladders = [self._ladder(application, aim, column, most) for column, most in kinds.sizes]
+        alone: Amounts = np.array([aim.asked_vcpus if each is None else each.alone() for each in ladders])[kinds.at]
+        return alone
+
     def granted_here(self, application: str, aim: Aim) -> Amounts:
         """Return :meth:`granted` on the machines of the fleet beside who is there now, shape ``(N,)``."""
         fleet, who, pressure = self.fleet, self.who(application), self.pressure
@@ -254,11 +261,8 @@ class Suitability:
         return {**numbers, "wanted": aim.target}
 
     def _ladder(self, application: str, aim: Aim, column: str, most_vcpus: float) -> Ladder | None:
-        key = (application, aim, column, most_vcpus)
-        if key not in self.ladders:
-            known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-            self.ladders[key] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
-        return self.ladders[key]
+        known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
+        return ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
 
     def meets(self, application: str, aim: Aim, column: str, most_vcpus: float) -> bool:
         """Return whether a machine of a type, empty, meets the target; of a type nothing is known of: yes."""
