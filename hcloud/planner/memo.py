@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 T = TypeVar("T")
-_KEPT_ASKS, _KEPT_RECORDS, _KEPT_ANSWERS = 1000, 2000, 1000
+_KEPT_ASKS = 1000
 
 
 class Memo:
@@ -19,25 +19,13 @@ class Memo:
     ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
     """
 
-    __slots__ = ("_about", "_known", "_numbers", "asks")
+    __slots__ = ("_known", "_numbers", "asks")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._about: dict[int, tuple[object, dict[object, object]]] = {}
         self.asks: dict[int, tuple[object, int]] = {}
-
-    def about(self, record: object, question: object, work_out: Callable[[], T]) -> T:
-        """Return the answer to a question about one ``record``, which is kept here, so no other gets its identity."""
-        if len(self._about) > _KEPT_RECORDS:
-            self._about.clear()
-        _, answers = self._about.setdefault(id(record), (record, {}))
-        if question not in answers:
-            if len(answers) > _KEPT_ANSWERS:
-                answers.clear()
-            answers[question] = work_out()
-        return cast(T, answers[question])
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
         """Note, and return the number of, what ``spec`` asks for. It is kept here, so no other gets its identity."""
