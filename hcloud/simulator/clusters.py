@@ -145,10 +145,10 @@ def _every(step_s: float, count: int) -> list[float]:
     return [step_s * number for number in range(count)]
 
 
-def _bell(rng: np.random.Generator, count: int) -> list[float]:
-    """Arrivals that gather around a peak: 10 s apart on average, which is how §6.1 reads "Gaussian"."""
-    span_s = 10.0 * count
-    return [float(each) for each in np.clip(rng.normal(span_s / 2, span_s / 6, count), 0.0, span_s)]
+def _gaussian(rng: np.random.Generator, mean_s: float, sigma_s: float, count: int) -> list[float]:
+    """Arrivals with Gaussian times between them, as §5 states; none comes before the one ahead of it."""
+    gaps = np.maximum(0.0, rng.normal(mean_s, sigma_s, count))
+    return [float(each) for each in np.cumsum(gaps)]
 
 
 def _burst() -> list[float]:
@@ -208,8 +208,8 @@ _PLANS: dict[str, _Plan] = {
         arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 150.0),
     ),
     "paragon-small-medium": _Plan(
-        summary="178 jobs on 40 servers, around a peak", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _bell(rng, round(178 * share)), 330.0),
+        summary="178 jobs on 40 servers, every 10 s or so, Gaussian", servers=PARAGON_SMALL, truth=_SMALL,
+        arrivals=lambda rng, share: _paragon(rng, _gaussian(rng, 10.0 / share, 1.0 / share, round(178 * share)), 330.0),
     ),
     "paragon-small-phases": _Plan(
         summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
