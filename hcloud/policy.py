@@ -157,6 +157,8 @@ class Retention:
     """And at most this long."""
     release_below_quality: Share = 0.8
     """A machine that delivered less than this part of what its type usually does is let go as soon as it is idle."""
+    drain_below: Share = 0.5
+    """A rented machine of which less than this part would be in use gets no job that has a cheaper one for itself."""
 
     def __post_init__(self) -> None:
         if self.minimum_s > self.maximum_s:

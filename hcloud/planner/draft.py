@@ -41,16 +41,16 @@ class Group:
     this plan (room and money only shrink while it is made). ``fits_now``, ``fits_later``: whether a rank may find room
     on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
     offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
-    ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: reserved machines are not closed to
-    them any more, because nothing can be rented for them. ``application``: what they are, where the order of placement
-    uses what is known of it; ``avoid``: machines they were moved away from; ``fits_well``: whether a rank may find room
-    where nobody is disturbed; ``down_within_s``: how much slack may be left when they make do with less; ``lost``:
-    what they lose to the type of each machine (0..1); ``awaits_type``: whether there may be room where only that keeps
-    them; ``candidates``: the types at hand for them (None: not worked out yet); ``told``: the same by the type that was
-    chosen. ``place``: the number of groups there were before it. ``constraints``: what else their machines must be
-    (None: nothing); ``company``: whom they must not meet there (None: nobody). Where the size of a rank is the
-    planner's choice, ``aim`` is what is asked of it, and ``here`` (shape ``(3, N)``) what a rank gets on each machine;
-    ``demand`` is then the least it may get.
+    ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: no machines are closed to them any
+    more, because nothing can be rented for them; ``moved``: they were stopped to be moved to machines that run.
+    ``application``: what they are, where the order of placement uses what is known of it; ``avoid``: machines they were
+    moved away from; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``: how much
+    slack may be left when they make do with less; ``lost``: what they lose to the type of each machine (0..1);
+    ``awaits_type``: whether there may be room where only that keeps them; ``candidates``: the types at hand for them
+    (None: not worked out yet); ``told``: the same by the type that was chosen. ``place``: the number of groups there
+    were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
+    meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
+    ``here`` (shape ``(3, N)``) what a rank gets on each machine; ``demand`` is then the least it may get.
     """
 
     place: int
@@ -69,6 +69,7 @@ class Group:
     exclusive: bool = False
     leaning: Leaning = PLAIN
     lifted: bool = False
+    moved: bool = False
     application: str = ""
     avoid: tuple[InstanceId, ...] = ()
     fits_well: bool = True
@@ -120,7 +121,8 @@ class Draft:
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
     ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
-    ``diverting``: whether jobs may go down now to machines that do not suit them.
+    ``diverting``: whether jobs may go down now to machines that do not suit them. ``half_empty``: which rented machines
+    are closed to a group, to be used up (None: none ever are).
     """
 
     snapshot: Snapshot
@@ -151,6 +153,7 @@ class Draft:
     behind: set[JobId] = field(default_factory=set)
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
+    half_empty: Callable[[Group], Mask] | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True
@@ -290,11 +293,12 @@ class Draft:
             spec.user if self.ledger.watches_users else "",
             self.whereabouts.company(spec) if self.whereabouts.users else None,
             aim,
+            moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
         )
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, leaning, application, aim)
-            group.avoid = avoid
+            group.avoid, group.moved = avoid, moved
         return group
 
     def _new_group(self, spec: JobSpec, leaning: Leaning, application: str, aim: Aim | None) -> Group:

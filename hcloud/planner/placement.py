@@ -445,9 +445,7 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
 def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
     """Return where units of ``group`` may start now, in order of preference: what is paid for in any case comes first,
     so that rented machines fall idle and can be let go."""
-    placeable, hybrid = draft.fleet.placeable, draft.strategy.hybrid
-    if hybrid is not None:
-        placeable = placeable & ~closed(draft, group)
+    placeable = draft.fleet.placeable & ~closed(draft, group)
     reserved = draft.fleet.reserved
     if not reserved.any() or reserved.all():
         return (placeable,)
@@ -455,11 +453,14 @@ def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
 
 
 def closed(draft: Draft, group: Group) -> Mask:
-    """Return the reserved machines that a hybrid strategy keeps from ``group`` while they are this full."""
-    hybrid = draft.strategy.hybrid
-    if hybrid is None or group.lifted:
-        return np.zeros(len(draft.fleet.instances), dtype=np.bool_)
-    return hybrid.closed(group.leaning, group.resources)
+    """Return the machines kept from ``group``: reserved ones while they are this full (hybrid strategies), and rented
+    ones that stand half empty (:mod:`hcloud.planner.thrift`)."""
+    kept: Mask = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
+    if group.lifted:
+        return kept
+    if draft.strategy.hybrid is not None:
+        kept = kept | draft.strategy.hybrid.closed(group.leaning, group.resources)
+    return kept | draft.half_empty(group) if draft.half_empty is not None else kept
 
 
 def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:

@@ -5,14 +5,16 @@ Paragon keeps for each server the sum of what its jobs cause and the least of wh
 tolerate 50 and cause 40 each would let in any number of others. So what is kept here is the *headroom*: the least, over
 residents, of what each tolerates less what the others cause. ``D1 = headroom - c_new``, ``D2 = t_new - caused``.
 
-Estimates have uncertainty: a job counts with what it causes and tolerates at most and at least, respectively, with the
-policy's confidence. Shapes: K resources in the order of their names, N machines.
+Estimates have uncertainty: a job counts with what it tolerates at least, with the policy's confidence. What several
+cause together is their sum with that confidence: their errors are their own, so squares of them add up. (Were each
+counted with the most it may cause, the sum of ten would be one that never comes, and machines would stay half empty.)
+Shapes: K resources in the order of their names, N machines.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -29,6 +31,8 @@ FULL = 100.0
 """The largest pressure, and what a machine without residents tolerates."""
 STATED = 0.9
 """The one-sided confidence of an :class:`Estimate`'s limits, between which lie 80 of 100."""
+NEVER_FELT = 1e9
+"""The pressure that would cost 5 % where nobody asked, or where none does."""
 LOSS_AT_TOLERATED = 0.05
 """What is lost at the pressure an application is said to tolerate (Paragon §2.3)."""
 _SLACK = 1e-9
@@ -38,14 +42,18 @@ _SLACK = 1e-9
 class Sensitivity:
     """What one application causes and tolerates (shape ``(K,)``, 0..100), at the stated confidence, and its quality.
 
-    ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class. ``hardest``: the 2 K constraints
-    (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first; ``bounds``: what each asks of a
-    machine's :attr:`Pressure.state`.
+    ``expected``: what it causes on average, ``doubt``: by how much ``caused`` is above that; ``bears``: the pressures
+    that are expected to cost it 5 %. ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class.
+    ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
+    ``bounds``: what each asks of a machine's :attr:`Pressure.state`.
     """
 
     name: str
     caused: Floats
     tolerated: Floats
+    expected: Floats
+    doubt: Floats
+    bears: Floats
     bounds: Floats
     quality: float
     level: int
@@ -66,10 +74,17 @@ def sensitivity(
     pressure (iBench's second claim), so who may lose twice as much bears twice the pressure.
     """
     reach, cause, feel = reach_of(confidence), known.caused, known.tolerated
-    caused = [at_reach(cause[s], reach, upward=True) if s in cause else 0.0 for s in sources]
     more = tolerance / LOSS_AT_TOLERATED
     kept = [min(FULL, more * at_reach(feel[s], reach, upward=False)) if s in feel else FULL for s in sources]
-    return _sensitivity(name, np.array(caused), np.array(kept), quality_needed(known, sources), classes)
+    return _sensitivity(
+        name,
+        caused=np.array([at_reach(cause[s], reach, upward=True) if s in cause else 0.0 for s in sources]),
+        expected=np.array([at_reach(cause[s], 0.0, upward=True) if s in cause else 0.0 for s in sources]),
+        tolerated=np.array(kept),
+        bears=np.array([at_reach(feel[s], 0.0, upward=False) if s in feel else NEVER_FELT for s in sources]),
+        needed=quality_needed(known, sources),
+        classes=classes,
+    )
 
 
 def quality_needed(known: Classification, sources: Sequence[str]) -> float:
@@ -88,12 +103,24 @@ def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
     return tuple(sorted(told - CORE_SOURCES - NOT_COUNTED))
 
 
-def _sensitivity(name: str, caused: Floats, tolerated: Floats, needed: float, classes: int) -> Sensitivity:
+def _sensitivity(
+    name: str,
+    *,
+    caused: Floats,
+    expected: Floats,
+    tolerated: Floats,
+    bears: Floats,
+    needed: float,
+    classes: int,
+) -> Sensitivity:
     difficulty = np.concatenate((caused, FULL - tolerated))
     return Sensitivity(
         name=name,
         caused=caused,
         tolerated=tolerated,
+        expected=expected,
+        doubt=caused - expected,
+        bears=bears,
         bounds=np.concatenate((caused, -tolerated)) - _SLACK,
         quality=needed,
         level=quality.quality_class(needed, classes),
@@ -124,7 +151,8 @@ class View:
 @dataclass(slots=True, eq=False)
 class Pressure:
     """The state of all machines. ``state`` has shape ``(2 K, N)``: headroom by resource, then what is caused there,
-    negative; so that everything asked of a machine is a lower bound. ``spare`` is the sum over both, shape ``(N,)``:
+    negative; so that everything asked of a machine is a lower bound. ``expected``, shape ``(K, N)``: what is caused
+    there on average. ``spare`` is the sum over both, shape ``(N,)``:
     small where the fit is tight. ``level``: the pool of each machine.
     ``prior``: what a resident nothing is known of counts as; ``quiet``: machines without units that were asked to end.
     """
@@ -134,6 +162,7 @@ class Pressure:
     prior: Sensitivity
     classes: int
     state: Floats
+    expected: Floats
     spare: Floats
     level: Floats
     quiet: Mask
@@ -149,12 +178,8 @@ class Pressure:
 
     @property
     def caused(self) -> Floats:
-        """What residents of each machine cause, shape ``(K, N)``."""
+        """What residents of each machine cause together, with the policy's confidence, shape ``(K, N)``."""
         return -self.state[len(self.sources) :]
-
-    def caused_on(self, at: int) -> Floats:
-        """Return what residents of machine ``at`` cause, shape ``(K,)``."""
-        return -self.state[len(self.sources) :, at]
 
     def of(self, application: str) -> Sensitivity:
         """Return what is known of an application, else the prior."""
@@ -164,12 +189,7 @@ class Pressure:
         """Count one more unit of an application on machine ``at``."""
         self.residents[at].append(resident)
         self.journal.append((at, resident, True))
-        count = len(self.sources)
-        column = self.state[:, at]
-        left = resident.tolerated + column[count:]
-        if len(self.residents[at]) > 1:
-            left = np.minimum(column[:count] - resident.caused, left)
-        self._set(at, left, resident.caused - column[count:])
+        self._recount(at)
 
     def remove(self, at: int, resident: Sensitivity) -> None:
         """Count one unit less."""
@@ -188,7 +208,9 @@ class Pressure:
             self._recount(at)
 
     def _recount(self, at: int) -> None:
-        caused, headroom = _together(self.residents[at], len(self.sources))
+        residents = self.residents[at]
+        caused, headroom = _together(residents, len(self.sources))
+        self.expected[:, at] = np.add.reduce([each.expected for each in residents]) if residents else 0.0
         self._set(at, headroom, caused)
 
     def _set(self, at: int, headroom: Floats, caused: Floats) -> None:
@@ -251,10 +273,14 @@ def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Flo
     """Return what ``residents`` cause together, and the headroom they leave."""
     if not residents:
         return np.zeros(count), np.full(count, FULL)
-    each = np.array([resident.caused for resident in residents])
-    caused: Floats = each.sum(axis=0)
-    left = np.array([resident.tolerated for resident in residents]) - (caused - each)
-    headroom: Floats = np.minimum(left.min(axis=0), FULL)
+    expected, doubt = np.array([each.expected for each in residents]), np.array([each.doubt for each in residents])
+    tolerated = np.array([each.tolerated for each in residents])
+    if len(residents) == 1:
+        return expected[0] + doubt[0], np.minimum(tolerated[0], FULL)
+    mean, square = np.add.reduce(expected), np.add.reduce(doubt * doubt)
+    others = (mean - expected) + np.sqrt(np.maximum(square - doubt * doubt, 0.0))
+    caused: Floats = mean + np.sqrt(square)
+    headroom: Floats = np.minimum(np.minimum.reduce(tolerated - others), FULL)
     return caused, headroom
 
 
@@ -281,13 +307,14 @@ def open_pressure(
     count = len(sources)
     prior = _usual(list(known.values()), count, classes)
     present = [[known.get(name, prior) for name in names] for names in residents]
-    state = _all_together(present, count)
+    state, expected = _all_together(present, count)
     return Pressure(
         sources=sources,
         known=known,
         prior=prior,
         classes=classes,
         state=state,
+        expected=expected,
         spare=state.sum(axis=0),
         level=_pools(state[:count], classes),
         quiet=~np.array(ending, dtype=np.bool_),
@@ -295,27 +322,37 @@ def open_pressure(
     )
 
 
-def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> Floats:
-    """Return the state of all machines at once: as :func:`_together` for each of them."""
-    state = np.zeros((2 * count, len(present)))
+def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple[Floats, Floats]:
+    """Return the state of all machines at once, as :func:`_together` for each of them; and what is expected there."""
+    state, average = np.zeros((2 * count, len(present))), np.zeros((count, len(present)))
     state[:count] = FULL
     busy = np.array([at for at, residents in enumerate(present) if residents], dtype=np.intp)
     if not busy.size or not count:
-        return state
+        return state, average
     units = [resident for residents in present for resident in residents]
     sizes = np.array([len(present[at]) for at in busy])
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    each, borne = np.array([unit.caused for unit in units]), np.array([unit.tolerated for unit in units])
-    caused = np.add.reduceat(each, starts, axis=0)
-    left = np.minimum.reduceat(borne - (np.repeat(caused, sizes, axis=0) - each), starts, axis=0)
-    state[:count, busy] = np.minimum(left, FULL).T
-    state[count:, busy] = -caused.T
-    return state
+    expected, squares = np.array([u.expected for u in units]), np.array([u.doubt for u in units]) ** 2
+    mean, square = np.add.reduceat(expected, starts, axis=0), np.add.reduceat(squares, starts, axis=0)
+    doubt_of_others = np.sqrt(np.maximum(np.repeat(square, sizes, axis=0) - squares, 0.0))
+    left = np.array([u.tolerated for u in units]) - (np.repeat(mean, sizes, axis=0) - expected + doubt_of_others)
+    state[:count, busy] = np.minimum(np.minimum.reduceat(left, starts, axis=0), FULL).T
+    state[count:, busy] = -(mean + np.sqrt(square)).T
+    average[:, busy] = mean.T
+    return state, average
 
 
 def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
-    if not known:
-        return _sensitivity("", np.zeros(count), np.full(count, FULL), 0.0, classes)
-    caused: Floats = np.median([each.caused for each in known], axis=0)
-    tolerated: Floats = np.median([each.tolerated for each in known], axis=0)
-    return _sensitivity("", caused, tolerated, float(np.median([each.quality for each in known])), classes)
+    def median(of: Callable[[Sensitivity], Floats], unknown: float) -> Floats:
+        found: Floats = np.median([of(each) for each in known], axis=0) if known else np.full(count, unknown)
+        return found
+
+    return _sensitivity(
+        "",
+        caused=median(lambda each: each.caused, 0.0),
+        expected=median(lambda each: each.expected, 0.0),
+        tolerated=median(lambda each: each.tolerated, FULL),
+        bears=median(lambda each: each.bears, NEVER_FELT),
+        needed=float(np.median([each.quality for each in known])) if known else 0.0,
+        classes=classes,
+    )

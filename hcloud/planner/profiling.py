@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, log2
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
 from hcloud.classifier.pressing import Pressing, choose_sources
@@ -41,6 +41,8 @@ from hcloud.policy import Profiling
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
+FAR_APART = 4.0
+"""From so many times the least on a job is measured between what it asks for and that as well."""
 _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 STOP_MARGIN_S = 30.0
 """A profiling run that is not over this long after its own time cap is stopped."""
@@ -430,13 +432,19 @@ def _runs(
     return runs
 
 
-def _steps(job: Job) -> tuple[float, float]:
-    """Return the vCPUs to measure a job with: what it asks for, and half of that; or the least that it may be given.
+def _steps(job: Job) -> tuple[float, ...]:
+    """Return the vCPUs to measure a job with, most first: what it asks for, and half of that; or the least that it may
+    be given, and where these are far apart one between.
 
-    Users who leave their jobs' size to the planner may be off by far, and only the least tells whether it would do.
+    Users who leave their jobs' size to the planner may be off by far. Only the least tells whether it would do, and
+    only one between whether a program stops growing on the way (with its threads, say): two ends look the same.
     """
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    return vcpus, vcpus / 2 if within is None else min(vcpus / 2, within[0])
+    if within is None:
+        return vcpus, vcpus / 2
+    low = min(vcpus / 2, within[0])
+    middle = 2.0 ** round(log2(vcpus * low) / 2)
+    return (vcpus, middle, low) if vcpus >= FAR_APART * low and low < middle < vcpus else (vcpus, low)
 
 
 def _run(

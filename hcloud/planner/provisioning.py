@@ -36,6 +36,7 @@ from hcloud.planner.placement import (
 )
 from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.retention import is_idle
+from hcloud.planner.thrift import open_thrift
 from hcloud.planner.wording import amount, deadline_numbers, offer_words, seconds
 
 WAITS_FOR_RESERVED = "waits_for_reserved"
@@ -82,6 +83,8 @@ def open_desk(draft: Draft) -> Desk:
     desk = Desk(
         draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
     )
+    thrift = open_thrift(draft, desk.counter)
+    draft.half_empty = thrift.closed if thrift is not None else None
     alike: dict[tuple[object, ...], list[Group]] = {}
     for group in desk.groups:
         key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints)
@@ -198,18 +201,16 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
 def _claimable(desk: Desk, group: Group) -> Mask:
     """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
     draft, running = desk.draft, desk.running
-    if draft.strategy.hybrid is None:
-        return running
     free: Mask = np.logical_and.reduce(draft.fleet.free >= group.taken_everywhere(draft.fleet.capacity) - SLACK, axis=0)
     return running & ~(closed(draft, group) & free)
 
 
 def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
-    """Place ``job`` on reserved machines that were closed to it, as nothing can be rented; return whether it fits."""
+    """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
     draft = desk.draft
     if refusal.code == WAITS_FOR_RESERVED or not (group.lifted or closed(draft, group).any()):
         return False
-    group.lifted = group.fits_now = True
+    group.lifted = group.fits_now = group.fits_well = True
     return place_now(draft, job, group)
 
 

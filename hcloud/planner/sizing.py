@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from hcloud.classifier.interference import EXCESS
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import Job, ServiceTarget
-from hcloud.planner.pressure import LOSS_AT_TOLERATED, Floats, Sensitivity
+from hcloud.planner.pressure import FULL, Floats, Sensitivity
 
 Z80 = NormalDist().inv_cdf(0.9)
 """Half the width, in standard deviations, of limits between which lie 80 of 100."""
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
+NEAR = 0.1
+"""Half a size comes near to it where it does so much less at most."""
 Places = npt.NDArray[np.intp]
 _DUST = 1e-9
 
@@ -95,10 +98,38 @@ def _steps(known: Classification) -> Mapping[float, Estimate]:
     """Return scale-up answers by their vCPUs; columns are written ``<vcpus> vCPU``."""
 
     def by_vcpus() -> dict[float, Estimate]:
-        answers = known.by_step.items()
-        return {float(column.split()[0]): each for column, each in answers if column.endswith(" vCPU")}
+        named = known.by_step.items()
+        answers = {float(column.split()[0]): each for column, each in named if column.endswith(" vCPU")}
+        measured = sorted(vcpus for vcpus, each in answers.items() if each.observed)
+        return _concave(answers, measured) if len(measured) > 1 else answers
 
     return known.answer("steps", by_vcpus)
+
+
+def _concave(answers: Mapping[float, Estimate], measured: Sequence[float]) -> dict[float, Estimate]:
+    """Return answers in which no vCPU helps more than the ones before it (Amdahl's law, or the last thread): what was
+    ``measured`` at two amounts and more limits what is inferred of the others."""
+    found = {}
+    for vcpus, each in answers.items():
+        low, high = _between(answers, measured, vcpus)
+        value = min(max(each.value, low), high)
+        by = value / each.value if each.value > 0 else 1.0
+        found[vcpus] = each if each.observed else replace(each, value=value, low=each.low * by, high=each.high * by)
+    return found
+
+
+def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus: float) -> tuple[float, float]:
+    """Return the least and the most that a concave curve through what was measured can do with so many vCPUs."""
+    below, above = [v for v in measured if v <= vcpus], [v for v in measured if v >= vcpus]
+    if not below:
+        return answers[above[0]].value * vcpus / above[0], answers[above[0]].value
+    if above:
+        first, second = answers[below[-1]].value, answers[above[0]].value
+        part = (vcpus - below[-1]) / max(above[0] - below[-1], _DUST)
+        return first + part * (second - first), max(first, second)
+    first, last = answers[below[-2]].value, answers[below[-1]].value
+    slope = max(0.0, last - first) / (below[-1] - below[-2])
+    return last, last + slope * (vcpus - below[-1])
 
 
 def _ratio(answers: Mapping[float, Estimate], to: float, base: float) -> list[Performance]:
@@ -129,20 +160,14 @@ def _along(answers: Mapping[float, Estimate], amount: float) -> Performance:
     return Performance(mean=mean, deviation=max(first.deviation, second.deviation))
 
 
-def loss_beside(who: Sensitivity, caused: Floats) -> float:
-    """Return the part (0..1) of its performance ``who`` loses beside neighbours that press with ``caused``.
+def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
+    """Return the part (0..1) of its performance that ``who`` is expected to lose under ``pressures``, shape ``(K, N)``.
 
-    What a resource costs grows in proportion to the pressure (iBench's second claim) and is 5 % at what is tolerated;
-    the resource that hurts most decides.
+    The time it takes grows in proportion to the pressure (iBench's second claim), so that 5 % are lost at what it
+    bears; the resource that hurts most decides.
     """
-    hurts = [LOSS_AT_TOLERATED * press / max(kept, 1.0) for press, kept in zip(caused, who.tolerated, strict=True)]
-    return min(0.95, max(hurts, default=0.0))
-
-
-def losses_beside(who: Sensitivity, caused: Floats) -> Floats:
-    """Return :func:`loss_beside` on many machines at once; ``caused`` has shape ``(K, N)``."""
-    hurts = LOSS_AT_TOLERATED * caused / np.maximum(who.tolerated, 1.0)[:, None]
-    lost: Floats = np.clip(hurts.max(axis=0, initial=0.0), 0.0, 0.95)
+    worst = (np.minimum(pressures, FULL) / np.maximum(who.bears, 1.0)[:, None]).max(axis=0, initial=0.0)
+    lost: Floats = 1.0 - 1.0 / (1.0 + EXCESS * worst)
     return lost
 
 
@@ -311,15 +336,29 @@ class Ladder:
         return next(at for at, margin in enumerate(self.bearable) if margin >= most)
 
     def alone(self) -> float:
-        """Return the least vCPUs that meet the target with nobody beside; where none do, the best."""
-        enough = (vcpus for vcpus, margin in zip(self.vcpus, self.bearable, strict=True) if margin >= -_DUST)
-        return next(enough, self.vcpus[self.best()])
+        """Return the least vCPUs that meet the target with nobody beside and are worth it; where none do, the best."""
+        enough = (step for step, margin in enumerate(self.bearable) if margin >= -_DUST)
+        return self.vcpus[self.worth_it()[next(enough, self.best())]]
+
+    def worth_it(self) -> list[int]:
+        """Return for each step which one is taken: the least with at most half of its vCPUs that comes near it, if any.
+
+        A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
+        its target is corrected.
+        """
+        # What is left of a margin is in proportion to 1 / performance.
+        slow = [1.0 - margin for margin in self.bearable]
+        return [
+            next((b for b in range(a) if 2 * self.vcpus[b] <= most + _DUST and slow[b] <= slow[a] * (1.0 + NEAR)), a)
+            for a, most in enumerate(self.vcpus)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladders:
-    """The ladders of several kinds of machines, one after the other: ``vcpus`` and ``bearable`` (shape ``(K, S)``), and
-    which step of each (shape ``(K,)``) is taken where none meets the target."""
+    """The ladders of several kinds of machines, one after the other: ``bearable`` and what a rank gets where a step is
+    the least that meets the target (``vcpus``: :meth:`Ladder.worth_it`), both of shape ``(K, S)``, and which step of
+    each (shape ``(K,)``) is the best where none meets it."""
 
     vcpus: Floats
     bearable: Floats
@@ -327,7 +366,7 @@ class Ladders:
 
     def least(self, kind_at: Places, losses: Floats) -> Floats:
         """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
-        ``(N,)``); where none do, the best."""
+        ``(N,)``), and are worth it; where none do, the best."""
         enough = self.bearable[kind_at] >= losses[:, None] - _DUST
         places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best[kind_at])
         found: Floats = self.vcpus[kind_at, places]
@@ -342,7 +381,8 @@ def side_by_side(ladders: Sequence[Ladder | None], otherwise: float) -> Ladders:
         here, margins = ((otherwise,), (math.inf,)) if each is None else (each.vcpus, each.bearable)
         more = steps - len(here)
         best.append(0 if each is None else each.best())
-        vcpus.append(here + here[-1:] * more)
+        worth = here if each is None else tuple([here[step] for step in each.worth_it()])
+        vcpus.append(worth + worth[-1:] * more)
         bearable.append(margins + (-math.inf,) * more)
     return Ladders(vcpus=np.array(vcpus), bearable=np.array(bearable), best=np.array(best, dtype=np.intp))
 

@@ -27,7 +27,6 @@ from hcloud.planner.sizing import (
     expected,
     ladder,
     least,
-    loss_beside,
     losses_beside,
     ranks_of_types,
     side_by_side,
@@ -246,7 +245,7 @@ class Suitability:
         fleet, who, pressure = self.fleet, self.who(application), self.pressure
         losses = self.losses[application] = np.zeros(len(fleet.instances))
         if who is not None and pressure is not None and losses.size:
-            losses = self.losses[application] = losses_beside(who, pressure.caused)
+            losses = self.losses[application] = losses_beside(who, pressure.expected)
         return self.granted(application, aim, fleet.kinds, losses)
 
     def sized(self, application: str, aim: Aim, at: int, vcpus: float) -> dict[str, Number]:
@@ -319,7 +318,7 @@ class Suitability:
             return -1
         self.chosen.append(found)
         if found.relaxed:
-            self.loss = max(self.loss, loss_beside(who, pressure.caused_on(found.at)))
+            self.loss = max(self.loss, float(losses_beside(who, pressure.expected[:, found.at : found.at + 1])[0]))
         return found.at
 
     def _best_type(self, fits: Mask, preference: Amounts | None) -> int:

@@ -32,12 +32,13 @@ CALM = known([5, 5, 5], [90, 90, 90])
 LOUD = known([80, 5, 5], [90, 90, 90])
 FRAGILE = known([5, 5, 5], [20, 20, 20])
 APPLICATIONS = {"calm": CALM, "loud": LOUD, "fragile": FRAGILE}
+CROWD = {"some": known([10, 10, 10], [50, 50, 50], wide=8.0), "more": known([4, 9, 14], [60, 45, 70], wide=5.0)}
 
 
-def fleet(*residents: Sequence[str], confidence: float = 0.5) -> Pressure:
+def fleet(*residents: Sequence[str], confidence: float = 0.9) -> Pressure:
     """Machines with these residents."""
     ending = [False] * len(residents)
-    return open_pressure(APPLICATIONS, residents, ending, confidence=confidence, classes=10)
+    return open_pressure(APPLICATIONS | CROWD, residents, ending, confidence=confidence, classes=10)
 
 
 def everywhere(pressure: Pressure) -> np.ndarray:
@@ -106,25 +107,36 @@ def test_uncertain_estimates_keep_more_distance() -> None:
 
 
 def test_resident_nothing_is_known_of_counts_as_what_is_usual() -> None:
-    pressure = fleet(["never seen"])
+    pressure = open_pressure(APPLICATIONS, [["never seen"]], [False], confidence=0.5, classes=10)
     assert pressure.caused[:, 0].tolist() == [5, 5, 5]
 
 
-names = st.sampled_from(sorted(APPLICATIONS))
+def test_what_many_cause_together_is_as_sure_as_what_one_does() -> None:
+    crowd = fleet(["some"] * 4)
+    assert crowd.expected[:, 0].tolist() == [40.0, 40.0, 40.0]
+    assert crowd.caused[:, 0] == pytest.approx([40 + 2 * 8] * 3)
+    assert crowd.headroom[:, 0] == pytest.approx([50 - 8 - (30 + 3**0.5 * 8)] * 3)
+
+
+def test_who_suits_a_machine_disturbs_nobody_once_it_is_there() -> None:
+    pressure = fleet(["some"], ["more"], ["some", "more"])
+    for at in range(3):
+        who = pressure.known["more"]
+        if pressure.suits(who)[at]:
+            pressure.add(at, who)
+            assert (pressure.headroom[:, at] >= 0).all() and (pressure.caused[:, at] <= 100).all()
+
+
+names = st.sampled_from(sorted(APPLICATIONS | CROWD))
 machines = st.lists(st.lists(names, max_size=4), min_size=1, max_size=12)
 changes = st.lists(st.tuples(st.integers(0, 11), names, st.booleans()), max_size=12)
 
 
 def state_is_as_if_counted_afresh(pressure: Pressure) -> None:
     """The state kept up with each change is that of the residents there are, and the views agree with it."""
-    afresh = open_pressure(
-        APPLICATIONS,
-        [[who.name for who in residents] for residents in pressure.residents],
-        [False] * len(pressure.residents),
-        confidence=0.5,
-        classes=10,
-    )
+    afresh = fleet(*[[who.name for who in residents] for residents in pressure.residents])
     assert pressure.state == pytest.approx(afresh.state)
+    assert pressure.expected == pytest.approx(afresh.expected)
     assert pressure.spare == pytest.approx(afresh.spare)
     assert pressure.level.tolist() == afresh.level.tolist()
     for name, who in pressure.known.items():
@@ -163,8 +175,8 @@ def test_the_check_of_the_state_catches_an_empty_machine_taken_for_one_that_tole
     pressure = fleet([])
     who = pressure.known["loud"]
     pressure.residents[0].append(who)
-    left = np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated)
-    pressure._set(0, left, who.caused)
+    pressure.expected[:, 0] = who.expected
+    pressure._set(0, np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated), who.caused)
     with pytest.raises(AssertionError):
         state_is_as_if_counted_afresh(pressure)
 

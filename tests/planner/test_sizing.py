@@ -15,10 +15,12 @@ from hcloud.planner.sizing import (
     Platform,
     Size,
     expected,
+    ladder,
     least,
-    loss_beside,
+    losses_beside,
     ranked,
     ranks_of_types,
+    side_by_side,
     sizes,
     wanted_performance,
 )
@@ -122,9 +124,56 @@ def test_target_is_that_of_the_job_in_the_unit_it_was_measured_in_or_a_part_of_i
 def test_loss_beside_neighbours_is_five_percent_at_what_is_tolerated_and_grows_with_the_pressure() -> None:
     known = replace(KNOWN, tolerated={"cpu": sure(40.0), "llc": sure(80.0)}, caused={})
     who = sensitivity("who", known, ("cpu", "llc"), 0.5, 10)
-    assert loss_beside(who, np.array([0.0, 0.0])) == 0.0
-    assert loss_beside(who, np.array([40.0, 0.0])) == pytest.approx(0.05)
-    assert loss_beside(who, np.array([40.0, 160.0])) == pytest.approx(0.10)
+    lost = losses_beside(who, np.array([[0.0, 40.0, 40.0], [0.0, 0.0, 99.0]]))
+    assert lost[:2].tolist() == pytest.approx([0.0, 0.05])
+    assert 0.05 < lost[2] < 0.07
+
+
+def test_what_may_be_lost_beside_neighbours_changes_nothing_of_what_is() -> None:
+    known = replace(KNOWN, tolerated={"cpu": sure(40.0)}, caused={})
+    who = sensitivity("who", known, ("cpu",), 0.9, 10, tolerance=0.2)
+    assert losses_beside(who, np.array([[40.0]])).tolist() == pytest.approx([0.05])
+
+
+COLUMN = "fast"
+
+
+def steps(**measured: float) -> Classification:
+    """A job measured with so many vCPUs (``v1=1.0``), of which more and fewer are inferred as growing without end."""
+    amounts = (1.0, 2.0, 4.0, 8.0, 16.0)
+    inferred = {f"{v:g} vCPU": Estimate(value=v, low=v, high=v) for v in amounts}
+    return replace(KNOWN, by_step=inferred | {f"{name[1:]} vCPU": sure(value) for name, value in measured.items()})
+
+
+def granted(known: Classification, target: float, confidence: float = 0.5) -> float:
+    """What a rank gets on an empty machine of 16 vCPUs."""
+    aim = Aim(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
+    rungs = ladder(known, COLUMN, aim, most_vcpus=16.0, confidence=confidence)
+    return float(side_by_side([rungs], 16.0).least(np.zeros(1, dtype=np.intp), np.zeros(1))[0])
+
+
+def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() -> None:
+    aim = Aim(target=1.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    flat, rising = steps(v1=1.0, v2=1.0), steps(v1=1.0, v2=1.8)
+    best = [ladder(each, COLUMN, aim, most_vcpus=16.0, confidence=0.5) for each in (flat, rising)]
+    margins = [each.bearable for each in best if each is not None]
+    assert margins[0][-1] == pytest.approx(margins[0][1])
+    assert margins[1][-1] > margins[1][1]
+
+
+def test_a_program_that_stops_growing_gets_what_it_can_use() -> None:
+    stops = steps(v1=1.0, v4=3.6, v16=3.7)
+    reach = expected(stops, COLUMN, vcpus=16.0, asked_vcpus=16.0)
+    assert reach is not None
+    assert granted(stops, 0.99 * reach.value) == 4.0
+    assert granted(steps(v1=1.0, v4=3.6, v16=12.0), 0.99 * reach.value) == 16.0
+
+
+def test_half_the_size_is_not_taken_where_it_does_a_tenth_less_than_the_whole() -> None:
+    linear = steps(v1=1.0, v2=2.0, v4=4.0, v8=8.0, v16=16.0)
+    reach = expected(linear, COLUMN, vcpus=16.0, asked_vcpus=16.0)
+    assert reach is not None
+    assert [granted(linear, reach.value * part) for part in (0.99, 0.5, 0.49, 0.25, 0.01)] == [16.0, 8.0, 8.0, 4.0, 1.0]
 
 
 @settings(max_examples=25)

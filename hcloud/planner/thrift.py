@@ -1,0 +1,71 @@
+"""Which rented machines get no new jobs, so that they fall idle and can be let go: those that stand half empty.
+
+A large machine that was right for a surge, or for a profiling run, would be kept up for ever by small jobs that come
+one after the other, each at the price of the whole. While something smaller can be rented for a job it goes there, and
+the half empty machine is used up by those that are on it. A job that is over before them costs nothing, and may come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.model import Job, Market
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import Amounts, Mask
+from hcloud.planner.offers import Counter
+
+
+@dataclass(slots=True, eq=False)
+class Thrift:
+    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``."""
+
+    draft: Draft
+    counter: Counter
+    rented: Mask
+    price_usd_per_h: Amounts
+    _left_s: dict[int, float] = field(default_factory=dict)
+
+    def closed(self, group: Group) -> Mask:
+        """Return the machines that would stay half empty with all that wait of ``group``, where a new one is cheaper
+        for one of them than such a part of theirs, and they would keep them up longer than they are needed. To those
+        that were moved none is: a machine was emptied for less than what goes on running."""
+        below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
+        cheapest = self.counter.worth_usd_per_h(group)
+        if group.moved or cheapest <= 0.0:
+            return np.zeros_like(self.rented)
+        capacity, ranks = fleet.capacity[:2], max(1, group.pending) * group.wanted
+        used = capacity - fleet.room[:2] + ranks * group.taken_everywhere(fleet.capacity)[:2]
+        closed: Mask = self.rented & (used < below * capacity).all(axis=0) & (cheapest < below * self.price_usd_per_h)
+        lasts_s = self.draft.suit.expected_s(group.application, group.wanted) if self.draft.suit is not None else None
+        if lasts_s is not None:
+            for at in np.flatnonzero(closed):
+                closed[at] = self._needed_for_s(int(at)) < lasts_s
+        return closed
+
+    def _needed_for_s(self, at: int) -> float:
+        """Return how long machine ``at`` is expected to be in use by those that are on it."""
+        if at not in self._left_s:
+            jobs = self.draft.running_on(at)
+            self._left_s[at] = max((self._remains_s(job) for job in jobs), default=0.0)
+        return self._left_s[at]
+
+    def _remains_s(self, job: Job) -> float:
+        """Return how much longer ``job`` is expected to run: where nothing is known, as long again (Lindy)."""
+        suit, ran_s = self.draft.suit, self.draft.now - job.attempt.placed_at if job.attempt is not None else 0.0
+        lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
+        return ran_s if lasts_s is None or lasts_s <= ran_s else lasts_s - ran_s
+
+
+def open_thrift(draft: Draft, counter: Counter) -> Thrift | None:
+    """Return which machines are closed in this plan; None where the policy closes none."""
+    if draft.policy.retention.drain_below <= 0.0:
+        return None
+    offers = [instance.offer for instance in draft.fleet.instances]
+    return Thrift(
+        draft=draft,
+        counter=counter,
+        rented=np.array([offer.market is not Market.RESERVED for offer in offers], dtype=np.bool_),
+        price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
+    )
