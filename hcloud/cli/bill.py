@@ -14,7 +14,7 @@ import click
 
 from hcloud.cli.catalog import deployment
 from hcloud.cli.client import Client
-from hcloud.cli.output import format_option, write_json
+from hcloud.cli.output import FiniteRange, format_option, write_json
 from hcloud.cli.report import show
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
@@ -30,7 +30,7 @@ _GZIP = b"\x1f\x8b"
 @click.option("--provider", "providers", multiple=True, help="The bill is about this provider of ours (repeatable).")
 @click.option("--owner", help="Owner tag of our machines (else that of the configuration).")
 @click.option(
-    "--tolerance", type=click.FloatRange(0, 100), default=2.0, show_default=True, help="Per cent that still agree."
+    "--tolerance", type=FiniteRange(0, 100), default=2.0, show_default=True, help="Per cent that still agree."
 )
 @format_option
 def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None, tolerance: float, form: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import click
 from hcloud import shipped
 from hcloud.cli.checked import check_files, form_option
 from hcloud.cli.output import write_json
-from hcloud.config import Config, ProviderSettings, find_config, load_config, load_policy
+from hcloud.config import Config, find_config, load_config, load_policy
 from hcloud.sentences import json_schema
 
 
@@ -47,16 +47,16 @@ def load_with_policy(file: Path) -> Config:
     loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
     load_policy(loaded.policy)
     for provider in loaded.providers:
-        _check_provider_settings(loaded, provider)
+        check_provider_settings(provider.type, provider.name, loaded.settings_of(provider))
     return loaded
 
 
-def _check_provider_settings(loaded: Config, provider: ProviderSettings) -> None:
-    """Let the plug-in judge its settings, where it can do so without building anything (``check_settings``)."""
-    [point] = (point for point in entry_points(group="hcloud.providers") if point.name == provider.type)
+def check_provider_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:
+    """Let the plug-in of a ``kind`` judge settings where it can without building anything. Raises ConfigError."""
+    [point] = (point for point in entry_points(group="hcloud.providers") if point.name == kind)
     check = getattr(point.load(), "check_settings", None)
     if check is not None:
-        check(provider.name, loaded.settings_of(provider))
+        check(name, settings)
 
 
 def _described(loaded: Config) -> dict[str, Any]:

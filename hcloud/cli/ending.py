@@ -11,7 +11,7 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.follow import PATIENCE_S
-from hcloud.cli.output import format_option, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
 from hcloud.errors import BadInput, HCloudError, Unreachable
 from hcloud.quantity import parse_duration_s
 
@@ -86,7 +86,7 @@ def _order_row(order: Mapping[str, Any]) -> list[Any]:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would end.")
-@click.option("--wait", "wait_s", type=click.FloatRange(min=0), help="Wait so many seconds until they are gone.")
+@click.option("--wait", "wait_s", type=FiniteRange(min=0), help="Wait so many seconds until they are gone.")
 @click.option("--without-daemon", is_flag=True, help="With --all, while no daemon runs: ask the providers directly.")
 @click.option("--provider", "providers", multiple=True, help="With --without-daemon: only at this one (repeatable).")
 @format_option

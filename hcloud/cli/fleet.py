@@ -13,7 +13,17 @@ from hcloud.cli import candidates
 from hcloud.cli.candidates import Asked, asked_of
 from hcloud.cli.client import Client
 from hcloud.cli.jobs import job_id
-from hcloud.cli.output import format_option, printable, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.cli.output import (
+    FiniteRange,
+    format_option,
+    printable,
+    span,
+    stop_when_unread,
+    usd,
+    when,
+    write_json,
+    write_rows,
+)
 from hcloud.clock import SystemClock
 
 INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
@@ -83,7 +93,7 @@ def _instance_csv(each: dict[str, Any]) -> list[Any]:
 @click.option("--market", type=click.Choice(["reserved", "on_demand", "spot"]), help="Only of this market.")
 @click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
 @click.option("--for", "job_file", type=click.Path(path_type=Path, allow_dash=True), help="What could run these jobs.")
-@click.option("--vcpus", type=click.FloatRange(min=0, min_open=True), help="At least so many vCPUs.")
+@click.option("--vcpus", type=FiniteRange(min=0, min_open=True), help="At least so many vCPUs.")
 @click.option("--memory", help="At least so much memory, such as 512MiB or 2GiB.")
 @click.option("--offline", is_flag=True, help="Ask the catalogue of prices, not the daemon.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many (tables: 20 for a job or a size).")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hcloud.cli.client import Client
-from hcloud.cli.output import confirmed, format_option, printable, span, when, write_json, write_rows
+from hcloud.cli.output import FiniteRange, confirmed, format_option, printable, span, when, write_json, write_rows
 from hcloud.errors import BadInput
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
@@ -38,7 +38,7 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None) -
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True)
-@click.option("--timeout", type=click.FloatRange(min=0), help="Give up after this many seconds; the jobs go on.")
+@click.option("--timeout", type=FiniteRange(min=0), help="Give up after this many seconds; the jobs go on.")
 def wait(jobs: tuple[str, ...], timeout: float | None) -> int:
     """Wait until JOBS have ended; ends with 1 when one of them did not succeed."""
     from hcloud.cli.follow import wait_for

@@ -148,7 +148,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        click.echo(f"hcloud: {_in_one_sentence(error)}", err=True)
         return error.exit_code
     except HCloudError as error:
         if debug:
@@ -161,6 +161,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         click.echo(f"hcloud: {what}", err=True)
         return EXIT_BAD_INPUT
+
+
+def _in_one_sentence(error: click.ClickException) -> str:
+    """Return what is wrong with the words of a command, and which help to read where the words do not say it."""
+    said = " ".join(error.format_message().split()).removesuffix(".")
+    said = said[:1].lower() + said[1:]
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
+    return f"{said}; see '{where} --help'" if where and "; " not in said else said
 
 
 def _complain(error: HCloudError) -> None:

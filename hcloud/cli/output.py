@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import select
 import sys
@@ -37,6 +38,17 @@ def format_option(function: F) -> F:
     return click.option(
         "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
     )(function)
+
+
+class FiniteRange(click.FloatRange):
+    """A number between limits; ``nan`` lies between any two to click, and ``inf`` above any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails on one that is none."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -17,12 +17,16 @@ from hcloud.simulator.workload import PastJob, Workload, from_past
 PAGE = 2000
 
 
-def recorded_workload(client: Client, since: str) -> Workload:
-    """Return the jobs of the last while (a duration such as 7d). Raises BadInput where there are none."""
+def back_s_of(since: str) -> float:
+    """Return how far ``--since`` (a duration such as 7d) goes back, in seconds. Raises BadInput."""
     try:
-        back_s = parse_duration_s(since)
+        return parse_duration_s(since)
     except ValueError as error:
         raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
+
+
+def recorded_workload(client: Client, back_s: float) -> Workload:
+    """Return the jobs of the last ``back_s`` seconds. Raises BadInput where there are none."""
     from_at = client.get("/v1/status")["now"] - back_s
     return from_past(_past_jobs(client, from_at))
 

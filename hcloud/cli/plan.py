@@ -12,7 +12,7 @@ import click
 
 from hcloud.catalog import Catalogue, Plan, shipped_catalogue
 from hcloud.cli.client import Client
-from hcloud.cli.output import console, format_option, table, usd, write_csv, write_json
+from hcloud.cli.output import FiniteRange, console, format_option, table, usd, write_csv, write_json
 from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
@@ -36,7 +36,7 @@ def plan() -> None:
 @plan.command()
 @click.option("--load", "load_file", type=click.Path(path_type=Path), help="CSV with at,load; else what was recorded.")
 @click.option("--type", "kind", help="CLOUD/REGION/TYPE in the catalogue of prices; of records: the type's name.")
-@click.option("--on-demand", type=click.FloatRange(min=0, min_open=True), help="On-demand price, USD per hour.")
+@click.option("--on-demand", type=FiniteRange(min=0, min_open=True), help="On-demand price, USD per hour.")
 @click.option("--terms", "terms_file", type=click.Path(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
 @format_option
 def reservations(
@@ -74,13 +74,13 @@ def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> No
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.past import offered_cloud, recorded_workload
+    from hcloud.cli.past import back_s_of, offered_cloud, recorded_workload
     from hcloud.cli.simulate import compare
     from hcloud.simulator.run import Setting
 
-    client, tried = Client(), load_policy(file)
+    client, tried, back_s = Client(), load_policy(file), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
-    made, cloud = recorded_workload(client, since), offered_cloud(client)
+    made, cloud = recorded_workload(client, back_s), offered_cloud(client)
     compare([Setting(workload=made, policy=each, cloud=cloud, seed=seed) for each in (in_force, tried)], form, out)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hcloud.cli.output import console
+from hcloud.cli.output import FiniteRange, console
 from hcloud.errors import BadInput
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
 from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
@@ -20,9 +20,9 @@ from hcloud.simulator.reproduce.study import Done, found_in
 @click.command()
 @click.argument("chapters", nargs=-1, type=click.Choice(sorted(CHAPTERS)))
 @click.option("--figure", "wanted", multiple=True, help="Only this figure (its file's name); several may be named.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+@click.option("--share", type=FiniteRange(0, 1, min_open=True), default=1.0, show_default=True,
               help="Part of each experiment's jobs or load.")  # fmt: skip
-@click.option("--hours", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+@click.option("--hours", type=FiniteRange(0, min_open=True), default=2.0, show_default=True,
               help="Length of HCloud's scenarios.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="How often each is run.")
 @click.option("--processes", type=click.IntRange(min=1), help="At the same time; as many as CPUs where not given.")
@@ -49,6 +49,8 @@ def reproduce(
     figures = {name: [each for each in CHAPTERS[name][1]() if not wanted or each.name in wanted] for name in named}
     _refuse_unknown(wanted, figures)
     folder = out.parent / "results"
+    if not run and not any(folder.glob("*.json")):
+        raise BadInput(f"{folder}: there are no results here to write a page from; leave out --no-run to make them")
     folder.mkdir(parents=True, exist_ok=True)
     shown: dict[str, list[Shown]] = {}
     missing: list[str] = []

@@ -12,10 +12,12 @@ from typing import Any
 import click
 
 from hcloud.cli.client import Client
+from hcloud.cli.config import check_provider_settings
 from hcloud.cli.output import console, format_option, write_json
-from hcloud.cli.past import offered_cloud, recorded_workload
-from hcloud.config import load_policy, read_documents
-from hcloud.errors import BadInput
+from hcloud.cli.past import back_s_of, offered_cloud, recorded_workload
+from hcloud.config import load_policy
+from hcloud.config.document import read_document
+from hcloud.errors import BadInput, ConfigError
 from hcloud.policy import Policy
 from hcloud.report import ReportTable
 from hcloud.sentences import nearest
@@ -27,7 +29,7 @@ from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
-from hcloud.simulator.run import Progress, Setting, simulated
+from hcloud.simulator.run import PROVIDER, Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
@@ -172,7 +174,7 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
         )
         return read.scaled(share)
     if source == "history":
-        return recorded_workload(Client(), since).scaled(share)
+        return recorded_workload(Client(), back_s_of(since)).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
         raise BadInput(f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv)")
     if source not in EXPERIMENTS:
@@ -185,13 +187,19 @@ def _text(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _policy(named: Path) -> Policy:
-    shipped = shipped_path("policies") / f"{named}.yaml"
-    return load_policy(shipped if not named.exists() and shipped.exists() else named)
+    shipped = {each.stem: each for each in shipped_path("policies").glob("*.yaml")}
+    if not named.exists() and not named.suffix and str(named) not in shipped:
+        raise BadInput(
+            f"--policy {named}: there is no such file and no such shipped policy; {nearest(str(named), shipped)}"
+        )
+    return load_policy(named if named.exists() else shipped.get(str(named), named))
 
 
 def _cloud(
@@ -201,11 +209,19 @@ def _cloud(
     if file == OFFERED:
         settings |= offered_cloud(Client())
     elif file is not None:
-        (document,) = read_documents(file)
-        if not isinstance(document.value, dict):
-            raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
-        settings |= document.value
+        settings |= _settings_in(file)
     return settings | {"reserved": _reserved(reserved, policy, workload, settings)}
+
+
+def _settings_in(file: Path) -> Mapping[str, object]:
+    value = read_document(file).value
+    if not isinstance(value, dict):
+        raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
+    try:
+        check_provider_settings(PROVIDER, PROVIDER, value)
+    except ConfigError as wrong:
+        raise BadInput(f"{file}: {wrong}") from wrong
+    return value
 
 
 def _reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[Any, Any]:
@@ -225,12 +241,12 @@ def _reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[
 
 def _simulated(setting: Setting) -> tuple[Outcome, tuple[float, ...]]:
     """Return what came of it, and how long each job ran."""
-    with _folder() as folder:
-        with simulated(setting, folder) as simulation, _progress(setting) as watch:
-            commitments = simulation.commitments()
+    with _folder() as folder, simulated(setting, folder) as simulation:
+        commitments = simulation.commitments()
+        with _progress(setting) as watch:
             simulation.run(watch)
-            outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
-            return outcome, run_times_s(setting.workload, simulation.events())
+        outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
+        return outcome, run_times_s(setting.workload, simulation.events())
 
 
 @contextmanager

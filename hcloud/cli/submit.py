@@ -11,7 +11,17 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.job_flags import job_options, mappings_of_jobs
-from hcloud.cli.output import confirmed, console, format_option, printable, table, usd, write_json, write_rows
+from hcloud.cli.output import (
+    FiniteRange,
+    confirmed,
+    console,
+    format_option,
+    printable,
+    table,
+    usd,
+    write_json,
+    write_rows,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000
@@ -84,7 +94,7 @@ def submit(
 @click.command(cls=JobCommand, options_metavar="[OPTIONS]", epilog="Example: hcloud run --vcpus 2 -- python3 train.py")
 @submit_options
 @click.option("-d", "--detach", is_flag=True, help="Return after submission, as `submit` does.")
-@click.option("--timeout", type=float, help="Wait at most this many seconds; the job goes on.")
+@click.option("--timeout", type=FiniteRange(min=0), help="Wait at most this many seconds; the job goes on.")
 @click.pass_context
 def run(
     ctx: click.Context,

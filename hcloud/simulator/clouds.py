@@ -71,7 +71,8 @@ def _part_of_on_demand(market: Market, offers: Sequence[Offer]) -> float | None:
 
 def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[str, int]:
     """Return the reserved machines by type that a strategy buys knowing this very load (HCloud §8.4): of the largest
-    type, for the peak and 15 % (sr), for the steady part (hf, hm), or none.
+    type, for the peak and 15 % (sr), for the steady part (hf, hm), or none. Types without a size are passed over: the
+    provider refuses them.
     """
     cores, strategy = workload.cores(), policy.provisioning.strategy
     wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
@@ -79,7 +80,7 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     sizes = {
         str(name): float(size["vcpus"])
         for name, size in (types.items() if isinstance(types, Mapping) else ())
-        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float))  # others are refused later
+        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float)) and size["vcpus"] > 0
     } or {FULL_SERVER: FULL_SERVER_VCPUS}
     name, vcpus = max(sizes.items(), key=lambda each: each[1])
     count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)

@@ -56,6 +56,11 @@ class LocalProvider:
         self._boot_id = boot_id()
         self._facts: Mapping[str, str] = {}
 
+    @staticmethod
+    def check_settings(name: str, settings: Mapping[str, object]) -> None:
+        """Raise ConfigError as building would, and build nothing."""
+        parse_settings(name, settings)
+
     # ---------------------------------------------------------------------------------------------------------- offers
     def offers(self) -> tuple[Offer, ...]:
         """Return every size that fits this host, in every market, with how many more of it fit now."""

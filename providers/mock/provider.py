@@ -56,6 +56,11 @@ class MockProvider:
         self._running: tuple[int, dict[InstanceId, Machine]] = (-1, {})
         self._machines: dict[InstanceId, tuple[MachineRow, Machine]] = {}
 
+    @staticmethod
+    def check_settings(name: str, settings: Mapping[str, object]) -> None:
+        """Raise ConfigError as building would, and build nothing."""
+        parse_settings(name, settings)
+
     # ------------------------------------------------------------------------------------------------ the Provider port
     def offers(self) -> tuple[Offer, ...]:
         """Return the catalogue at present prices, sorted; reserved offers say how many are left."""

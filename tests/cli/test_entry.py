@@ -72,6 +72,8 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
         (("submit", "--workdir", "nowhere", "--", "x"), "is no directory"),
         (("submit", "--nodes", "many", "--", "x"), "(--nodes): must be a number such as 4 or a range"),
         (("cancel",), "name the jobs to cancel, or --all"),
+        (("logs",), "missing argument 'JOB'; see 'hcloud logs --help'"),
+        (("wait", "job-1", "--timeout", "nan"), "nan is not a finite number; see 'hcloud wait --help'"),
         (("status", "--watch", "-o", "json"), "--watch draws tables"),
     ],
 )

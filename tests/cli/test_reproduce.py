@@ -47,6 +47,7 @@ def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkey
         (["--figure", "nosuch"], "there is no such figure; there are arq"),
         (["quasar", "--figure", "mappings"], "none of these figures belongs to the chapters named"),
         (["tarcil"], "tarcil"),
+        (["--no-run"], "there are no results here to write a page from"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused(lonely: Shell, words: list[str], sentence: str) -> None:

@@ -64,11 +64,15 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
         (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
         (["jobs.csv", "--share", "7"], "the share of a workload is 7"),
+        (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
+        (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
+    (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err
+    assert err.count("\n") == 1
 
 
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:

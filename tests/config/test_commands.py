@@ -93,6 +93,18 @@ def test_config_check_shows_no_password(tmp_path: Path, hcloud: Hcloud) -> None:
     assert f"missing: keys in {load_config(file).engine.tls_dir}; run `hcloud init`" in done.out
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "wrong"), [("mock", "{tpes: {}}", "did you mean types?"), ("local", "{vcpus: many}", "vcpus")]
+)
+def test_config_check_tells_what_is_wrong_with_providers_of_every_kind(
+    tmp_path: Path, hcloud: Hcloud, kind: str, settings: str, wrong: str
+) -> None:
+    (tmp_path / "p.yaml").write_text("name: x\n")
+    provider = f"{{name: a, type: {kind}, settings: {settings}}}"
+    (tmp_path / "config.yaml").write_text(f"owner: hcloud-a\npolicy: p.yaml\nproviders: [{provider}]\n")
+    assert wrong in complaint(hcloud("config", "check", tmp_path / "config.yaml"))
+
+
 def test_config_check_also_checks_the_policy_it_names(tmp_path: Path, hcloud: Hcloud) -> None:
     file = tmp_path / "config.yaml"
     (tmp_path / "p.yaml").write_text("name: x\nlese: {}\n")
