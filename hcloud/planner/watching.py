@@ -30,8 +30,7 @@ class Assessment:
     """A running job since it started or was last corrected.
 
     ``pace``: what it does, in the unit of ``wanted``: what it must do (``by`` deadline, latency or expectation).
-    ``done``: its progress (0..1); ``remaining_s``: how
-    much longer it takes at this pace, None: not known.
+    ``done``: its progress (0..1); ``remaining_s``: how much longer it takes at this pace, None: not known.
     """
 
     by: str
