@@ -475,10 +475,10 @@ def destination(draft: Draft, job: Job) -> int:
     here = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
     among: Mask = usable(draft, group, fleet.placeable) & fleet.others_than(here)
     if draft.suit is not None and group.application:
-        fits = fleet.fitting_now(group.asks, draft.suit.suited(group.application, among))
-        preference = draft.suit.preference(group.application)
-        candidates = np.flatnonzero(fits)
-        if preference is not None and candidates.size:
+        roomy = draft.suit.suited(group.application, fleet.fitting_now(group.demand, among))
+        candidates = np.flatnonzero(fleet.fitting_now(group.asks, roomy) if roomy.any() else roomy)
+        preference = draft.suit.preference(group.application) if candidates.size else None
+        if preference is not None:
             return int(candidates[preference[candidates].argmin()])
         return int(candidates[0]) if candidates.size else -1
     empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= 0.0)

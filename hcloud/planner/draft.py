@@ -27,7 +27,7 @@ from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, 
 from hcloud.planner.sizing import Aim
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
-from hcloud.planner.suitability import Suitability
+from hcloud.planner.suitability import Portions, Suitability
 from hcloud.planner.whereabouts import Company, Whereabouts
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
@@ -81,7 +81,22 @@ class Group:
     constraints: Constraints | None = None
     company: Company | None = None
     aim: Aim | None = None
-    here: Amounts | None = None
+    portions: Portions | None = None
+    sized: Amounts | None = None
+
+    @property
+    def here(self) -> Amounts | None:
+        """What a rank gets on each machine (shape ``(3, N)``) where its size is the planner's choice."""
+        if self.sized is None and self.portions is not None:
+            vcpus = self.portions.vcpus()
+            self.sized = np.repeat(vector(self.resources)[:, None], len(vcpus), axis=1)
+            self.sized[0] = vcpus
+        return self.sized
+
+    @property
+    def unsized(self) -> bool:
+        """Whether what a rank gets where is still to be worked out; ``demand`` is the least of that."""
+        return self.portions is not None and self.sized is None
 
     @property
     def spreads(self) -> bool:
@@ -302,10 +317,9 @@ class Draft:
         return group
 
     def _new_group(self, spec: JobSpec, leaning: Leaning, application: str, aim: Aim | None) -> Group:
-        nodes, spot, demand, here = spec.nodes, self.policy.spot, vector(spec.resources), None
+        nodes, spot, demand, portions = spec.nodes, self.policy.spot, vector(spec.resources), None
         if aim is not None and self.suit is not None:
-            here = np.repeat(demand[:, None], len(self.fleet.instances), axis=1)
-            here[0] = self.suit.granted_here(application, aim)
+            portions = self.suit.portions(application, aim)
             demand[0] = aim.low
         return Group(
             place=len(self.groups),
@@ -322,7 +336,7 @@ class Draft:
             constraints=spec.placement,
             company=self.whereabouts.company(spec),
             aim=aim,
-            here=here,
+            portions=portions,
         )
 
 

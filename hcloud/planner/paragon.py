@@ -64,7 +64,7 @@ def select(
     ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike. Ties: the
     tightest fit, then the lowest number.
     """
-    candidates = (among & pressure.suits(who)).nonzero()[0]
+    candidates = pressure.suited_among(who, among).nonzero()[0]
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, pools)

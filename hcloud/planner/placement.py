@@ -288,7 +288,9 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[in
         return claimed
     allowed = usable(draft, group, mask)
     while len(claimed) < count:
-        at = draft.fleet.first(group.asks, _suited(draft, group, allowed, [*taken, *claimed]))
+        roomy = draft.fleet.fitting(group.demand if group.unsized else group.asks, allowed)
+        there = _suited(draft, group, roomy, [*taken, *claimed])
+        at = draft.fleet.first(group.asks, there) if there.any() else -1
         if at < 0:
             break
         pledge(draft, group, at)
@@ -424,6 +426,13 @@ def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool |
     """Return the machine of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
     fleet, order = draft.fleet, draft.policy.placement.order
     if draft.suit is not None and group.application:
+        if group.unsized:
+            # The least it may get tells mostly that there is nowhere to go, whatever it would get.
+            allowed = fleet.fitting_now(group.demand, allowed)
+            if neighbours_too is None:
+                allowed = draft.suit.suited(group.application, allowed)
+            if not allowed.any():
+                return -1
         fits = fleet.fitting_now(group.asks, allowed)
         return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
     if order in ("first_fit", "random"):
@@ -537,9 +546,9 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
 
 def _chosen_size(draft: Draft, group: Group, at: int) -> dict[str, Number]:
     """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
-    if group.here is None or group.aim is None or draft.suit is None:
+    if group.here is None or group.portions is None or draft.suit is None:
         return {}
-    return draft.suit.sized(group.application, group.aim, at, float(group.here[0, at]))
+    return draft.suit.sized(group.portions, at, float(group.here[0, at]))
 
 
 def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:

@@ -170,6 +170,7 @@ class Pressure:
     changes: array[int] = field(default_factory=lambda: array("q"))
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
+    copied: tuple[int, Floats] | None = None
 
     @property
     def headroom(self) -> Floats:
@@ -180,6 +181,12 @@ class Pressure:
     def caused(self) -> Floats:
         """What residents of each machine cause together, with the policy's confidence, shape ``(K, N)``."""
         return -self.state[len(self.sources) :]
+
+    def expected_now(self) -> Floats:
+        """Return a copy of :attr:`expected`: the same array until that changes."""
+        if self.copied is None or self.copied[0] != len(self.changes):
+            self.copied = (len(self.changes), self.expected.copy())
+        return self.copied[1]
 
     def of(self, application: str) -> Sensitivity:
         """Return what is known of an application, else the prior."""
@@ -240,6 +247,15 @@ class Pressure:
             view.suits[changed] = (self.state.take(changed, axis=1) >= who.bounds[:, None]).all(axis=0)
             view.seen = now
         return view.suits
+
+    def suited_among(self, who: Sensitivity, among: Mask) -> Mask:
+        """Return :meth:`suits` for the machines of ``among`` only: where they are few, only they are looked at."""
+        if who.name in self.views or np.count_nonzero(among) > len(among) // 2:
+            return among & self.suits(who)
+        places, found = among.nonzero()[0], np.zeros_like(among)
+        suited = np.logical_and.reduce(self.state.take(places, axis=1) >= who.bounds[:, None], axis=0)
+        found[places[suited]] = True
+        return found
 
     def _suited(self, who: Sensitivity) -> Mask:
         fits: Mask = np.ones(len(self.spare), dtype=np.bool_)

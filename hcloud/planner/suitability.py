@@ -58,7 +58,6 @@ class Suitability:
     preferences: dict[str, Amounts] = field(default_factory=dict)
     aim: Aim | None = None
     aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
-    losses: dict[str, Amounts] = field(default_factory=dict)
     platforms: dict[int, tuple[Platform, ...]] = field(default_factory=dict)
     prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
@@ -136,7 +135,7 @@ class Suitability:
     def suited(self, application: str, among: Mask) -> Mask:
         """Return the machines of ``among`` where nobody would be disturbed."""
         who = self.who(application)
-        return among if who is None or self.pressure is None else among & self.pressure.suits(who)
+        return among if who is None or self.pressure is None else self.pressure.suited_among(who, among)
 
     def suits_without(self, at: int, application: str, gone: Sequence[str]) -> bool:
         """Return whether machine ``at`` would suit an application if units of the applications ``gone`` had left."""
@@ -240,19 +239,17 @@ class Suitability:
         alone: Amounts = np.array([aim.asked_vcpus if each is None else each.alone() for each in ladders])[kinds.at]
         return alone
 
-    def granted_here(self, application: str, aim: Aim) -> Amounts:
-        """Return :meth:`granted` on the machines of the fleet beside who is there now, shape ``(N,)``."""
-        fleet, who, pressure = self.fleet, self.who(application), self.pressure
-        losses = self.losses[application] = np.zeros(len(fleet.instances))
-        if who is not None and pressure is not None and losses.size:
-            losses = self.losses[application] = losses_beside(who, pressure.expected)
-        return self.granted(application, aim, fleet.kinds, losses)
+    def portions(self, application: str, aim: Aim) -> Portions:
+        """Return :meth:`granted` on the machines of the fleet beside who is there now."""
+        beside = self.pressure.expected_now() if self.pressure is not None else None
+        return Portions(suit=self, application=application, aim=aim, beside=beside)
 
-    def sized(self, application: str, aim: Aim, at: int, vcpus: float) -> dict[str, Number]:
+    def sized(self, portions: Portions, at: int, vcpus: float) -> dict[str, Number]:
         """Return the numbers behind so many ``vcpus`` on machine ``at``: what was wanted, and how sure that is met."""
+        application, aim = portions.application, portions.aim
         numbers: dict[str, Number] = {"vcpus": vcpus, "vcpus_within": f"{aim.low:g}..{aim.high:g}", "nodes": aim.nodes}
         known, column = self.known(application), self.fleet.type_columns[int(self.fleet.type_at[at])]
-        loss = float(self.losses[application][at])
+        loss = float(portions.losses()[at])
         would = known and expected(known, column, vcpus=vcpus, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes, loss=loss)
         if would:
             numbers["probability"] = round(would.reaches(aim.target), 4)
@@ -304,7 +301,7 @@ class Suitability:
             return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
         if neighbours_too is None:
-            now &= pressure.suits(who)
+            now = pressure.suited_among(who, now)
         if not now.any():
             return -1
         preference = self.preference(application)
@@ -443,6 +440,29 @@ class Suitability:
         offered = quality.offer_beside(beside, vcpus=capacity, own_vcpus=own)
         needed = min(1.0, max(0.0, known.quality_target.value)) if known is not None else 0.0
         return {"quality_offered": round(offered, 4), "quality_match": round(quality.match(offered, needed), 4)}
+
+
+@dataclass(slots=True, eq=False)
+class Portions:
+    """The vCPUs that a rank gets on each machine beside those who cause so much there (``beside``, shape ``(K, N)``);
+    worked out when they are first asked for, as most who wait find no room that suits them whatever they would get."""
+
+    suit: Suitability
+    application: str
+    aim: Aim
+    beside: Amounts | None
+    found: Amounts | None = None
+
+    def losses(self) -> Amounts:
+        """Return what is lost on each machine beside its residents (0..1), shape ``(N,)``."""
+        who, count = self.suit.who(self.application), len(self.suit.fleet.instances)
+        return np.zeros(count) if who is None or self.beside is None or not count else losses_beside(who, self.beside)
+
+    def vcpus(self) -> Amounts:
+        """Return what a rank gets on each machine, shape ``(N,)``."""
+        if self.found is None:
+            self.found = self.suit.granted(self.application, self.aim, self.suit.fleet.kinds, self.losses())
+        return self.found
 
 
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
