@@ -123,15 +123,19 @@ class MachineActions:
         if isinstance(answer, (Throttled, ProviderUnavailable, OutcomeUnknown)):
             self._postpone(intent, instance, answer, lease)
             return
-        earlier = self._backoff_of(instance.offer)
+        earlier, full = self._backoff_of(instance.offer), self._backoff_of(instance.offer, quota=True)
         if isinstance(answer, ProviderError):
-            failures = (earlier.failures if earlier else 0) + 1
+            before = full if isinstance(answer, QuotaExceeded) else earlier
+            failures = (before.failures if before else 0) + 1
             self._give_up(intent, instance, answer, policy.stockout.backoff_after_s(failures), failures, lease)
             return
         with self.store.transaction(self.clock.now(), lease) as txn:
             adopt(txn, instance.id, answer)
             if earlier is not None:
                 txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
+            # A smaller machine than the one the quota had no room for says nothing of it.
+            if full is not None and full.failures and full.until_at <= txn.now:
+                txn.put_backoff(replace(full, failures=0))
             txn.close_intent(intent.token)
 
     def _request(self, instance: Instance) -> LaunchRequest:
@@ -171,9 +175,10 @@ class MachineActions:
             txn.close_intent(intent.token)
             _remember(txn, instance.offer, refusal, backoff_s, failures)
 
-    def _backoff_of(self, offer: Offer) -> OfferBackoff | None:
-        """Return what is remembered of this very offer, past or present."""
-        return next((b for b in self.store.live().backoffs if _key(b) == offer.key), None)
+    def _backoff_of(self, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
+        """Return what is remembered of this very offer, or of its market's ``quota``, past or present."""
+        key = (offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
+        return next((b for b in self.store.live().backoffs if _key(b) == key), None)
 
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:

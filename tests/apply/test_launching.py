@@ -39,12 +39,19 @@ def test_stockout_goes_on_with_the_next_zone_and_is_remembered(make: MakeDeploym
     assert {m.zone for m in site.scene.cloud.machines(site.now)} == {"east-1b"}
 
 
-def test_stockout_everywhere_makes_jobs_wait_longer_each_time_and_never_fail(make: MakeDeployment) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.RUN_OUT, FaultKind.EXCEED_QUOTA])
+def test_stockout_and_quota_make_jobs_wait_longer_each_time_until_a_launch_succeeds_and_never_fail(
+    make: MakeDeployment, kind: FaultKind
+) -> None:
     site = make(policy={"stockout": {"backoff_s": 10, "backoff_cap_s": 40}})
-    site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT, times=4))
+    site.scene.cloud.inject(Fault(kind=kind, times=4))
     _run_to_success(site)
+    site.until(lambda: site.machines_up() == [])
+    site.scene.cloud.inject(Fault(kind=kind))
+    site.submit()
+    site.until_state(JobState.SUCCEEDED, number=2)
     told = [event.fields["until_at"] - event.at for event in site.events(EventKind.OFFER_BACKOFF)]  # type: ignore[operator]
-    assert told == [10.0, 20.0, 40.0, 40.0]
+    assert told == [10.0, 20.0, 40.0, 40.0, 10.0]
 
 
 def test_stockout_memory_outlives_the_daemon(make: MakeDeployment) -> None:
