@@ -327,11 +327,12 @@ def _type_of(offer: Offer) -> tuple[str, str]:
 
 
 def _idle(draft: Draft) -> Counter[tuple[str, str]]:
-    """Count the machines that stand idle by provider and type, less those that profiling runs wait for."""
+    """Count the machines that stand idle by provider and type, less those that profiling runs wait for; spot ones may
+    go in the middle of a run, and are left out."""
     idle = Counter(
         _type_of(each.offer)
         for at, each in enumerate(draft.fleet.instances)
-        if each.state is InstanceState.READY and not draft.fleet.holdings[at]
+        if each.state is InstanceState.READY and not draft.fleet.holdings[at] and each.offer.market is not Market.SPOT
     )
     runs = (job.spec for job in draft.jobs if job.spec.profile is not None and job.state in _YET_TO_START)
     awaited = Counter(name for run in runs for name in run.instance_types[:1])

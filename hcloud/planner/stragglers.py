@@ -55,20 +55,24 @@ def _relaunch(draft: Draft, job: Job, attempt: Attempt) -> bool:
     room = draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable) & elsewhere)
     if left_s < policy.correction.gain * again_s or others_s < job.spec.stop_grace_s + MARGIN_S or not room.any():
         return False
+    reason = _reason(slowest, pace.mean, median, left_s, again_s)
+    draft.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
+    draft.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
+    return True
+
+
+def _reason(held: Allocation, measured: float, median: float, left_s: float, again_s: float) -> Reason:
     numbers: dict[str, Number] = {
-        "rank": slowest.rank,
-        "measured": float(f"{pace.mean:.6g}"),
+        "rank": held.rank,
+        "measured": float(f"{measured:.6g}"),
         "median": float(f"{median:.6g}"),
         "left_s": None if left_s == inf else round(left_s, 3),
         "again_s": round(again_s, 3),
     }
-    text = f"rank {slowest.rank} on {slowest.instance_id} makes {pace.mean / median:.0%} of the others' median progress"
+    text = f"rank {held.rank} on {held.instance_id} makes {measured / median:.0%} of the others' median progress"
     text += f": it is started anew elsewhere, which takes {seconds(again_s)}"
     text += "; it stands still" if left_s == inf else f"; where it is it needs {seconds(left_s)} more"
-    reason = Reason(code="correct_relaunch", text=text, numbers=numbers)
-    draft.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
-    draft.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
-    return True
+    return Reason(code="correct_relaunch", text=text, numbers=numbers)
 
 
 def _paces(draft: Draft, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:

@@ -191,6 +191,13 @@ def test_machines_that_are_all_up_already_are_profiled_on_while_they_stand_idle(
     assert told(decide(scene(new(1), busy, mine, machine(1, of=mine), SMALL), cluster), "job-1") == "profiling_no_offer"
 
 
+def test_nobody_is_profiled_on_a_spot_machine_that_stands_idle() -> None:
+    idle = machine(1, of=offer(market=Market.SPOT))
+    plan = decide(scene(new(1), offer(available=0), idle), ALWAYS)
+    assert not of(plan, Profile)
+    assert told(plan, "job-1") == "profiling_no_offer"
+
+
 def test_of_what_stands_idle_the_most_telling_types_are_taken_and_each_machine_once() -> None:
     names = ("one", "two", "three")
     mine = [offer(name, vcpus=4.0, market=Market.RESERVED, available=0) for name in names]
