@@ -1,6 +1,6 @@
 """``python -m bench [NAME ...]``: run the benchmarks and print each figure beside its target.
 
-A benchmark is a module of this package with ``run() -> list[Row]``. Ends with 1 when a target is missed.
+A benchmark is a module of this package with ``run() -> Iterable[Row]``. Ends with 1 when a target is missed.
 """
 
 from __future__ import annotations

@@ -1,79 +1,69 @@
-"""How fast simulations are: whole experiments, profiling and classification included, and what a decision costs."""
+"""How fast simulations are, profiling and classification included: processor time of whole experiments, and what one
+decision about a job costs. Takes many minutes; ``growth`` is enough to see whether something got slower."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.rows import Row
-from hcloud.policy import parse_policy
-from hcloud.simulator.clusters import Experiment, make_experiment
-from hcloud.simulator.run import Setting, simulated
+from hcloud.model import EventKind
+from hcloud.simulator.reproduce.clusters import SCHEDULERS, scheduler
+from hcloud.simulator.reproduce.hybrid import HIGH, STRATEGIES, strategy
+from hcloud.simulator.reproduce.study import Case, Size, setting_of
+from hcloud.simulator.run import simulated
 
-FULL_SERVERS = {"sr": 85, "hf": 14, "hm": 14, "odf": 0, "odm": 0}
-"""Reserved machines of 16 vCPUs: peak and 15 %, or the steady part of the high-variability scenario."""
-PROFILING = {"max_share_of_slack": 1.0, "max_concurrent": 16, "max_usd_per_job": None}
-KEPT = {"retention": {"minimum_s": 3600.0}, "caps": {"max_instances": 20_000}}
-"""Servers of a cluster are not let go."""
-SHARES = (0.1, 0.3, 1.0)
+CYCLE_S = 5.0
+"""So often HCloud's experiment is decided about here; see docs/simulation.md on what that changes."""
+DECISIONS = frozenset({EventKind.JOB_STATE, EventKind.ATTEMPT_PLACED, EventKind.JOB_CLASSIFIED, EventKind.CORRECTION})
+"""What is written down of a decision about a job (or a profiling run of one) and of what came of it."""
+LARGE = "paragon-large-oversubscribed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
-    """One simulation: seconds of processor time, jobs and cycles."""
+class Timed:
+    """One simulation: seconds of processor time, jobs that users submitted, decisions about jobs, and cycles."""
 
     took_s: float
     jobs: int
+    decisions: int
     cycles: int
 
-    @property
-    def per_decision_ms(self) -> float:
-        """Return what one job cost, from its submission to its end."""
-        return 1e3 * self.took_s / self.jobs
+    def row(self, name: str, target: float | None = None) -> Row:
+        """Return it as a figure: seconds, with what a job and a decision cost."""
+        of_job, of_decision = 1e3 * self.took_s / self.jobs, 1e3 * self.took_s / self.decisions
+        of_cycle = 1e3 * self.took_s / self.cycles
+        note = f"{self.jobs} jobs, {of_job:.1f} ms each; {self.decisions} decisions, {of_decision:.2f} ms each"
+        note += f"; {self.cycles} cycles, {of_cycle:.1f} ms each"
+        return Row(name=name, value=self.took_s, unit="s", target=target, note=note)
 
 
-def run() -> list[Row]:
-    """Measure HCloud's high variability under each strategy, Paragon's largest run, and how cost grows with size."""
-    rows = [_strategy(name) for name in FULL_SERVERS]
-    cluster: Mapping[str, object] = {
-        "name": "paragon",
-        "placement": {"order": "paragon"},
-        "profiling": PROFILING,
-        **KEPT,
-    }
-    rows.append(_paragon("paragon-large-oversubscribed", cluster, 1.0, target=60.0))
-    rows += [_paragon("paragon-large-low", cluster, share) for share in SHARES]
-    return rows
+def run() -> Iterator[Row]:
+    """Measure HCloud's high variability under each strategy, then Paragon's largest run."""
+    for name in STRATEGIES:
+        yield timed(hybrid(name), Size(), CYCLE_S).row(f"high variability, 2 h, {name}", 15.0)
+    yield timed(paragon(LARGE), Size(), 1.0).row(f"{LARGE}, 1,000 servers", 60.0)
 
 
-def _strategy(name: str) -> Row:
-    made = make_experiment("high-variability", 0)
-    count = FULL_SERVERS[name]
-    policy = {"name": name, "provisioning": {"strategy": name}, "spot": {"for_targets": []}, "profiling": PROFILING}
-    timed = _timed(made, policy, {**made.cloud, "reserved": {"n1.16": count} if count else {}})
-    return _row(f"high variability, 2 h, {name}", timed, target=15.0)
+def hybrid(name: str) -> Case:
+    """Return HCloud's case of a strategy with profiles: users guess what their jobs need."""
+    return Case(label=name, experiment=HIGH, policy=strategy(name), guessed=True)
 
 
-def _paragon(name: str, policy: Mapping[str, object], share: float, target: float | None = None) -> Row:
-    made = make_experiment(name, 0, share=share)
-    return _row(f"{name} x {share:g}", _timed(made, policy, made.cloud), target)
+def paragon(load: str) -> Case:
+    """Return Paragon's scheduler on one of its clusters."""
+    return Case(label=load, experiment=load, policy=scheduler(**SCHEDULERS["Paragon"]))
 
 
-def _timed(made: Experiment, policy: Mapping[str, object], cloud: Mapping[str, object]) -> _Timed:
-    limits = {"caps": {"max_instances": 20_000}}
-    setting = Setting(
-        workload=made.workload, policy=parse_policy({**limits, **policy}), cloud=cloud, seed=0, truth=made.truth
-    )
+def timed(case: Case, size: Size, cycle_s: float) -> Timed:
+    """Simulate a case once, with seed 0."""
+    setting = replace(setting_of(case, 0, size), cycle_s=cycle_s)
     with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
         began = time.process_time()
         simulation.run()
-        took_s = time.process_time() - began
-        return _Timed(took_s=took_s, jobs=simulation.progress.submitted, cycles=simulation.progress.cycles)
-
-
-def _row(name: str, timed: _Timed, target: float | None = None) -> Row:
-    note = f"{timed.jobs} jobs, {timed.cycles} cycles, {timed.per_decision_ms:.2f} ms each"
-    return Row(name=name, value=timed.took_s, unit="s", target=target, note=note)
+        took_s, progress = time.process_time() - began, simulation.progress
+        decisions = sum(event.kind in DECISIONS for event in simulation.events())
+        return Timed(took_s=took_s, jobs=progress.submitted, decisions=decisions, cycles=progress.cycles)

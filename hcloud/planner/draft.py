@@ -50,7 +50,8 @@ class Group:
     (None: not worked out yet); ``told``: the same by the type that was chosen. ``place``: the number of groups there
     were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
     meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
-    ``here`` (shape ``(3, N)``) what a rank gets on each machine; ``demand`` is then the least it may get.
+    ``portions`` what a rank gets on each machine, kept in ``sized`` once it was asked for (:attr:`here`); ``demand`` is
+    then the least it may get.
     """
 
     place: int
