@@ -136,7 +136,7 @@ def test_performance_in_other_units_is_not_compared(library: Shell) -> None:
         (("show", "gizp"), "hcloud: there is no profile 'gizp'; there are "),
         (("show", "none.yaml"), "hcloud: none.yaml: no such file"),
         (("export", "gizp"), "hcloud: there is no profile 'gizp'"),
-        (("import",), "Missing argument"),
+        (("import",), "missing argument"),
         (("diff", "own-gzip.yaml", "gizp"), "hcloud: there is no profile 'gizp'"),
     ],
 )
