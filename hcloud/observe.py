@@ -41,7 +41,7 @@ from hcloud.provider import (
     UnitState,
     WorkerReport,
 )
-from hcloud.sampling import SampleChange, Sampling, record_sample
+from hcloud.sampling import SampleChange, Sampling, record_sample, served_as_promised
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Memory = TypeVar("Memory")
@@ -357,7 +357,7 @@ class Observer:
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             ended[report.id] = instance_id
             if report.sample is not None:
-                self._note_reached(report.id, report.sample)
+                self._note_reached(report.id, report.sample, job)
             for recorded in self._sampling.end(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
@@ -368,16 +368,16 @@ class Observer:
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
     ) -> Iterator[Change]:
         """Take in what a unit has done; record it where it is new."""
-        self._note_reached(unit, sample)
+        self._note_reached(unit, sample, job)
         changed_at = job.corrections[-1].at if job.corrections else 0.0
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
         for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
             yield record_sample(job, rank, host.instance.id, recorded)
         yield from self._window(unit, job, host, sample)
 
-    def _note_reached(self, unit: str, sample: UnitSample) -> None:
+    def _note_reached(self, unit: str, sample: UnitSample, job: Job) -> None:
         """Remember what a unit has done so far; the rate of requests as a mean that forgets slowly."""
-        before, rate = self._reached.get(unit, Reached()), sample.requests_per_s
+        before, rate = self._reached.get(unit, Reached()), served_as_promised(sample, job.spec.target)
         if rate is not None and before.requests_per_s is not None:
             rate = before.requests_per_s + RATE_WEIGHT * (rate - before.requests_per_s)
         self._reached[unit] = Reached(
@@ -389,10 +389,11 @@ class Observer:
     def _window(self, unit: str, job: Job, host: Host, sample: UnitSample) -> Iterator[Change]:
         """Feed back what a service served in each window while it runs: a long one would teach nothing till its end."""
         alone_on_it = job.attempt is not None and len(job.attempt.allocations) == 1
-        if sample.requests_per_s is None or not job.application or not alone_on_it:
+        rate = served_as_promised(sample, job.spec.target)
+        if rate is None or not job.application or not alone_on_it:
             return
         began_at, rates = self._windows.setdefault(unit, (sample.at, []))
-        rates.append(sample.requests_per_s)
+        rates.append(rate)
         if sample.at < began_at + FEED_EVERY_S:
             return
         self._windows[unit] = (sample.at, [])

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from hcloud.model import EventKind, Job
+from hcloud.model import EventKind, Job, ServiceTarget, Target
 from hcloud.policy import Policy
 from hcloud.provider import UnitSample
 from hcloud.store import Transaction
@@ -145,6 +145,21 @@ def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promis
     return all(
         _stays(before[name], ms) and (ms <= promised_ms) is (before[name] <= promised_ms) for name, ms in now.items()
     )
+
+
+def served_as_promised(sample: UnitSample, target: Target) -> float | None:
+    """Return the requests per second a unit serves, or what is left of them at the promised latency, as profiling
+    counts them; None where it serves none.
+
+    A machine that is too small may serve all that is asked, each request late: that is not what it can do.
+    """
+    rate = sample.requests_per_s
+    if rate is None or not isinstance(target, ServiceTarget):
+        return rate
+    told = {float(percentile): ms for percentile, ms in sample.latency_ms.items()}
+    enough = [percentile for percentile in told if percentile >= target.percentile]
+    tail_ms = told[min(enough)] if enough else 0.0
+    return rate * min(1.0, target.latency_ms / tail_ms) if tail_ms > 0 else rate
 
 
 # ------------------------------------------------------------------------------------------------------------ recording

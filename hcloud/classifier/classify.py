@@ -7,8 +7,9 @@ Dissertation §4.3.2, "multiple parallel versus single exhaustive classification
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +25,8 @@ from hcloud.errors import BadInput
 from hcloud.known import Classification, Estimate, Neighbour
 
 NEAREST = 5
+NEAR_APART = 2.5
+"""Between amounts that are at most so many times each other performance is taken from both."""
 
 
 METHODS: Mapping[Question, Estimator] = MappingProxyType(
@@ -101,6 +104,8 @@ class FittedClassifier:
         self, question: Question, observed: Mapping[str, float], seen: Measured, notes: list[str]
     ) -> Completion | None:
         fitted = self.fitted[question]
+        if question is Question.STEP:
+            observed = {**_between(observed, fitted.rows.columns), **observed}
         new = sorted(set(observed) - set(fitted.rows.columns))
         if new:
             notes.append(
@@ -122,6 +127,23 @@ class FittedClassifier:
                     distances.setdefault(name, []).append(distance)
         ranked = sorted((sum(each) / len(each), name) for name, each in distances.items() if name != own_name)
         return tuple(Neighbour(name=name, similarity=math.exp(-distance)) for distance, name in ranked[:NEAREST])
+
+
+def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
+    """Return performance at the amounts of ``columns`` between two observed ones that are near each other, on the
+    straight line between them (both axes logarithmic).
+
+    Nobody else may have been measured at 0.3 and 0.6 vCPUs; at 0.5 many were, and tell how such jobs go on from there.
+    """
+    amounts = {float(column.split()[0]): value for column, value in observed.items() if column.endswith(" vCPU")}
+    known, found = sorted(amounts), dict[str, float]()
+    for less, more in pairwise(known):
+        for column in columns if more <= NEAR_APART * less else ():
+            vcpus = float(column.split()[0]) if column.endswith(" vCPU") else 0.0
+            if less < vcpus < more:
+                part = math.log(vcpus / less) / math.log(more / less)
+                found[column] = amounts[less] * (amounts[more] / amounts[less]) ** part
+    return found
 
 
 def _usable(question: Question, observations: Measured, notes: list[str]) -> dict[str, float]:

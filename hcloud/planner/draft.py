@@ -137,8 +137,8 @@ class Draft:
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
     ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
-    ``diverting``: whether jobs may go down now to machines that do not suit them. ``half_empty``: which rented machines
-    are closed to a group, to be used up (None: none ever are).
+    ``diverting``: whether jobs may go down now to machines that do not suit them. ``kept_from``: which machines
+    are closed to a group while better ones can be rented (None: not known yet).
     """
 
     snapshot: Snapshot
@@ -169,7 +169,7 @@ class Draft:
     behind: set[JobId] = field(default_factory=set)
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
-    half_empty: Callable[[Group], Mask] | None = None
+    kept_from: Callable[[Group], Mask] | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True

@@ -91,13 +91,14 @@ class Counter:
         taken: Amounts = self.capacity[at] if group.exclusive else self.demands(group)[at]
         return taken
 
-    def misses(self, group: Group, at: int) -> bool:
-        """Return whether a machine of offer ``at`` would not do for the target of ``group``, as far as is known."""
+    def shortfall(self, group: Group, at: int) -> int:
+        """Return how far a machine of offer ``at``, empty, falls short of the target of ``group``, as far as is known:
+        see :meth:`hcloud.planner.suitability.Suitability.shortfall`."""
         if self.suit is None or group.aim is None:
-            return False
+            return 0
         offer = self.offers[at]
         size = offer.instance_type.capacity.vcpus
-        return not self.suit.meets(group.application, group.aim, column_of(offer), size)
+        return self.suit.shortfall(group.application, group.aim, column_of(offer), size)
 
     def permitted(self, group: Group) -> Mask:
         """Return which offers are of a market, type and place that ``group`` may run on."""
@@ -263,11 +264,11 @@ def rank_choices(
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
     choices = [_judge(draft, counter, at, company, worths) for at in among]
 
-    def order(choice: Choice) -> tuple[bool, bool, float, float, tuple[str, str, str, str]]:
+    def order(choice: Choice) -> tuple[int, bool, float, float, tuple[str, str, str, str]]:
         offer = counter.offers[choice.at]
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
-        short = counter.misses(first, choice.at)
+        short = counter.shortfall(first, choice.at)
         return (short, offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
 
     return sorted(choices, key=order)

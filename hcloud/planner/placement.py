@@ -300,8 +300,9 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[in
 
 def _suited(draft: Draft, group: Group, mask: Mask, taken: Sequence[int]) -> Mask:
     mask = beyond(draft, group, mask, taken) if group.spreads else mask
-    known = draft.suit is not None and group.application
-    return draft.suit.suited(group.application, mask) if draft.suit is not None and known else mask
+    suit = draft.suit if group.application else None
+    mask = suit.suited(group.application, mask) if suit is not None else mask
+    return mask & suit.enough(group.application, group.aim) if suit is not None and group.aim is not None else mask
 
 
 def pledge(draft: Draft, group: Group, at: int) -> None:
@@ -462,14 +463,14 @@ def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
 
 
 def closed(draft: Draft, group: Group) -> Mask:
-    """Return the machines kept from ``group``: reserved ones while they are this full (hybrid strategies), and rented
-    ones that stand half empty (:mod:`hcloud.planner.thrift`)."""
+    """Return the machines kept from ``group``: reserved ones while they are this full (hybrid strategies), rented ones
+    that stand half empty or are too small for its target (:mod:`hcloud.planner.thrift`)."""
     kept: Mask = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
     if group.lifted:
         return kept
     if draft.strategy.hybrid is not None:
         kept = kept | draft.strategy.hybrid.closed(group.leaning, group.resources)
-    return kept | draft.half_empty(group) if draft.half_empty is not None else kept
+    return kept | draft.kept_from(group) if draft.kept_from is not None else kept
 
 
 def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:

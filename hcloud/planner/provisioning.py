@@ -83,8 +83,7 @@ def open_desk(draft: Draft) -> Desk:
     desk = Desk(
         draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
     )
-    thrift = open_thrift(draft, desk.counter)
-    draft.half_empty = thrift.closed if thrift is not None else None
+    draft.kept_from = open_thrift(draft, desk.counter).closed
     alike: dict[tuple[object, ...], list[Group]] = {}
     for group in desk.groups:
         key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints)

@@ -30,6 +30,10 @@ _UNIT = NormalDist()
 NEAR = 0.1
 """Half a size comes near to it where it does so much less at most."""
 Places = npt.NDArray[np.intp]
+LEAST_DOUBT = 1e-3
+"""No performance is known more exactly than this (standard deviation of its logarithm)."""
+ROOM = 0.05
+"""And it is to be expected to do so much more than what is wanted, where the whole is: neighbours cost something."""
 _DUST = 1e-9
 
 
@@ -324,16 +328,20 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """The steps of one type, least first: vCPUs, and the loss (0..1) beside neighbours with which each still meets the
-    target with the confidence wanted; below 0: it does not even alone."""
+    """The steps of one type, least first: vCPUs, the performance expected alone, by how many standard deviations that
+    is above the ``target`` (``surety``), and the loss (0..1) beside neighbours with which each still meets it with the
+    confidence wanted; below 0: it does not even alone."""
 
+    target: float
     vcpus: tuple[float, ...]
+    performance: tuple[float, ...]
+    surety: tuple[float, ...]
     bearable: tuple[float, ...]
 
     def best(self) -> int:
-        """Return the step that is taken where none meets the target: the first that comes nearest to it."""
-        most = max(self.bearable) - _DUST
-        return next(at for at, margin in enumerate(self.bearable) if margin >= most)
+        """Return the step that is taken where none meets the target with the confidence: the likeliest to meet it."""
+        most = max(self.surety) - _DUST
+        return next(at for at, sure in enumerate(self.surety) if sure >= most)
 
     def alone(self) -> float:
         """Return the least vCPUs that meet the target with nobody beside and are worth it; where none do, the best."""
@@ -341,17 +349,20 @@ class Ladder:
         return self.vcpus[self.worth_it()[next(enough, self.best())]]
 
     def worth_it(self) -> list[int]:
-        """Return for each step which one is taken: the least with at most half of its vCPUs that comes near it, if any.
+        """Return for each step which one is taken: the least with at most half of its vCPUs that is expected to meet
+        the target as well and comes near it, if any.
 
         A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
         its target is corrected.
         """
-        # What is left of a margin is in proportion to 1 / performance.
-        slow = [1.0 - margin for margin in self.bearable]
         return [
-            next((b for b in range(a) if 2 * self.vcpus[b] <= most + _DUST and slow[b] <= slow[a] * (1.0 + NEAR)), a)
-            for a, most in enumerate(self.vcpus)
+            next((small for small in range(at) if self._does_as_well(small, at)), at) for at in range(len(self.vcpus))
         ]
+
+    def _does_as_well(self, small: int, at: int) -> bool:
+        met = self.performance[at] >= self.target
+        enough = max(self.target * (1.0 + ROOM) if met else 0.0, self.performance[at] / (1.0 + NEAR))
+        return 2 * self.vcpus[small] <= self.vcpus[at] + _DUST and self.performance[small] >= enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +408,15 @@ def ladder(known: Classification, column: str, aim: Aim, *, most_vcpus: float, c
     vcpus, performances = known.answer(question, lambda: _rungs(known, column, aim, most_vcpus))
     target, quantile = math.log(aim.target), _quantile(confidence)
     bearable = tuple([1.0 - math.exp(target - would.mean + quantile * would.deviation) for would in performances])
-    return Ladder(vcpus=vcpus, bearable=bearable) if vcpus else None
+    if not vcpus:
+        return None
+    return Ladder(
+        target=aim.target,
+        vcpus=vcpus,
+        performance=tuple([would.value for would in performances]),
+        surety=tuple([(would.mean - target) / max(would.deviation, LEAST_DOUBT) for would in performances]),
+        bearable=bearable,
+    )
 
 
 def _rungs(

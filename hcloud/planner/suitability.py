@@ -58,6 +58,7 @@ class Suitability:
     preferences: dict[str, Amounts] = field(default_factory=dict)
     aim: Aim | None = None
     aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
+    sufficient: dict[tuple[str, Aim], Mask] = field(default_factory=dict)
     platforms: dict[int, tuple[Platform, ...]] = field(default_factory=dict)
     prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
@@ -260,10 +261,29 @@ class Suitability:
         known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
         return ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
 
-    def meets(self, application: str, aim: Aim, column: str, most_vcpus: float) -> bool:
-        """Return whether a machine of a type, empty, meets the target; of a type nothing is known of: yes."""
+    def shortfall(self, application: str, aim: Aim, column: str, most_vcpus: float) -> int:
+        """Return 0 where a machine of a type, empty, meets the target with the wanted confidence (or nothing is known
+        of the type), 1 where it is more likely than not to, else one more for each standard deviation below it."""
         rungs = self._ladder(application, aim, column, most_vcpus)
-        return rungs is None or max(rungs.bearable) >= -SLACK
+        if rungs is None or max(rungs.bearable) >= -SLACK:
+            return 0
+        return 1 + max(0, math.ceil(-max(rungs.surety) - SLACK))
+
+    def enough(self, application: str, aim: Aim) -> Mask:
+        """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
+        key = (application, aim)
+        if key not in self.sufficient:
+            kinds = self.fleet.kinds
+            good = [self.shortfall(application, aim, *each) <= 1 for each in kinds.sizes]
+            hopeful = all(good) or any(
+                self.shortfall(application, aim, c, aim.high) <= 1 for c in self._types(application)
+            )
+            self.sufficient[key] = np.array([each or not hopeful for each in good], dtype=np.bool_)[kinds.at]
+        return self.sufficient[key]
+
+    def _types(self, application: str) -> Sequence[str]:
+        known = self.known(application)
+        return tuple(known.by_type) if known is not None else ()
 
     def _least_type(self, application: str, known: Classification, aim: Aim) -> Amounts:
         """Return by machine the rank of its type: the least resources that meet the target, then the rest.

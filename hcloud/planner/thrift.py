@@ -1,8 +1,11 @@
-"""Which rented machines get no new jobs, so that they fall idle and can be let go: those that stand half empty.
+"""Which machines a job is kept from while better ones can be rented: those that stand half empty or are too small.
 
 A large machine that was right for a surge, or for a profiling run, would be kept up for ever by small jobs that come
 one after the other, each at the price of the whole. While something smaller can be rented for a job it goes there, and
 the half empty machine is used up by those that are on it. A job that is over before them costs nothing, and may come.
+
+A job whose size is the planner's is not squeezed into a machine where no size is likely to meet its target, only since
+there is room, while one on which that is likely can be had.
 """
 
 from __future__ import annotations
@@ -28,12 +31,25 @@ class Thrift:
     _left_s: dict[int, float] = field(default_factory=dict)
 
     def closed(self, group: Group) -> Mask:
+        """Return the machines that ``group`` is kept from, shape ``(N,)``."""
+        return self._half_empty(group) | self._too_small(group)
+
+    def _too_small(self, group: Group) -> Mask:
+        counter, suit = self.counter, self.draft.suit
+        if group.aim is None or suit is None:
+            return np.zeros_like(self.rented)
+        enough = suit.enough(group.application, group.aim)
+        if enough.all() or all(counter.shortfall(group, at) > 1 for at in counter.obtainable(group)):
+            return np.zeros_like(self.rented)
+        return ~enough
+
+    def _half_empty(self, group: Group) -> Mask:
         """Return the machines that would stay half empty with all that wait of ``group``, where a new one is cheaper
         for one of them than such a part of theirs, and they would keep them up longer than they are needed. To those
         that were moved none is: a machine was emptied for less than what goes on running."""
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
-        cheapest = self.counter.worth_usd_per_h(group)
-        if group.moved or cheapest <= 0.0:
+        cheapest = self.counter.worth_usd_per_h(group) if below > 0.0 and not group.moved else 0.0
+        if cheapest <= 0.0:
             return np.zeros_like(self.rented)
         capacity, ranks = fleet.capacity[:2], max(1, group.pending) * group.wanted
         used = capacity - fleet.room[:2] + ranks * group.taken_everywhere(fleet.capacity)[:2]
@@ -58,10 +74,8 @@ class Thrift:
         return ran_s if lasts_s is None or lasts_s <= ran_s else lasts_s - ran_s
 
 
-def open_thrift(draft: Draft, counter: Counter) -> Thrift | None:
-    """Return which machines are closed in this plan; None where the policy closes none."""
-    if draft.policy.retention.drain_below <= 0.0:
-        return None
+def open_thrift(draft: Draft, counter: Counter) -> Thrift:
+    """Return which machines are closed in this plan."""
     offers = [instance.offer for instance in draft.fleet.instances]
     return Thrift(
         draft=draft,

@@ -187,3 +187,16 @@ def test_the_nan_check_catches_a_planted_nan() -> None:
     )
     with pytest.raises(AssertionError):
         nothing_is_nan(spoiled)
+
+
+def test_amounts_nobody_else_was_measured_at_tell_of_those_between_them() -> None:
+    known, rng = Library(), np.random.default_rng(0)
+    for n in range(24):
+        parallel, scale = 0.2 + 0.03 * n, float(np.exp(rng.normal()))
+        growth = {f"{v:g} vCPU": scale * v**parallel for v in (0.5, 1.0, 2.0, 4.0)}
+        known = known.learn(Measured(name=f"app{n}", cells={Question.STEP: growth}))
+    fitted = Classifier().fit(known)
+    steep = {f"{v:g} vCPU": 3.0 * v**0.9 for v in (0.3, 0.6)}
+    found = fitted.classify(Measured(name="new", cells={Question.STEP: steep}))
+    assert found.by_step["0.5 vCPU"].value == pytest.approx(3.0 * 0.5**0.9, rel=0.05)
+    assert found.by_step["1 vCPU"].value == pytest.approx(3.0, rel=0.35)

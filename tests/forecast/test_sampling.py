@@ -11,10 +11,10 @@ import pytest
 
 from hcloud import sampling
 from hcloud.forecast.watch import WatchBook
-from hcloud.model import Event, EventKind
+from hcloud.model import BatchTarget, Event, EventKind, ServiceTarget, Target
 from hcloud.policy import Policy, Timing
 from hcloud.provider import UnitSample
-from hcloud.sampling import DEPARTURE, Recorded, Sampling
+from hcloud.sampling import DEPARTURE, Recorded, Sampling, served_as_promised
 
 EVERY_S, READINGS, SURE, WANTED = 10.0, 6, 3.09, 1e-3
 UNIT, POLICY = "job-1.1.0", Policy(name="default")
@@ -136,3 +136,16 @@ def test_a_total_that_cannot_be_read_once_is_no_new_beginning() -> None:
     assert len(book.watched()["job-1"].ranks[0]) == 20
     pace = book.watched()["job-1"].pace(0, "progress", 60.0, READINGS)
     assert pace is not None and pace.count == 12 and pace.mean == pytest.approx(WANTED, rel=0.01)
+
+
+def test_requests_that_come_too_late_count_for_less() -> None:
+    promise = ServiceTarget(requests_per_s=100.0, latency_ms=20.0)
+
+    def served(latency_ms: dict[str, float], target: Target = promise) -> float | None:
+        return served_as_promised(UnitSample(at=0.0, requests_per_s=200.0, latency_ms=latency_ms), target)
+
+    assert served({"50": 5.0, "99": 15.0}) == 200.0
+    assert served({"50": 5.0, "99": 80.0}) == 50.0
+    assert served({"50": 80.0}) == 200.0  # nothing is known of the percentile that was promised
+    assert served({"99.9": 40.0, "99": 10.0}) == 200.0
+    assert served({"99": 80.0}, BatchTarget()) == 200.0

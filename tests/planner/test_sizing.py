@@ -12,6 +12,7 @@ from hcloud.model import BatchTarget, Nodes, ServiceTarget
 from hcloud.planner.pressure import sensitivity
 from hcloud.planner.sizing import (
     Aim,
+    Ladder,
     Platform,
     Size,
     expected,
@@ -161,12 +162,28 @@ def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() 
     assert margins[1][-1] > margins[1][1]
 
 
-def test_a_program_that_stops_growing_gets_what_it_can_use() -> None:
-    stops = steps(v1=1.0, v4=3.6, v16=3.7)
-    reach = expected(stops, COLUMN, vcpus=16.0, asked_vcpus=16.0)
-    assert reach is not None
-    assert granted(stops, 0.99 * reach.value) == 4.0
-    assert granted(steps(v1=1.0, v4=3.6, v16=12.0), 0.99 * reach.value) == 16.0
+def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> None:
+    def rungs(*performance: float) -> Ladder:
+        surety = tuple(value / 100.0 - 1.0 for value in performance)
+        return Ladder(target=100.0, vcpus=(1.0, 4.0, 16.0), performance=performance, surety=surety, bearable=surety)
+
+    assert rungs(30.0, 108.0, 111.0).worth_it() == [0, 1, 1]
+    assert rungs(30.0, 103.0, 111.0).worth_it() == [0, 1, 2]  # 103 are too near to the 100 that were promised
+    assert rungs(30.0, 108.0, 140.0).worth_it() == [0, 1, 2]
+    assert rungs(80.0, 85.0, 86.0).worth_it() == [0, 0, 0]  # nobody meets it, and the least is as good
+
+
+def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
+    measured = steps(v1=1.0, v2=2.0)
+    wide = {"16 vCPU": Estimate(value=14.0, low=1.0, high=196.0)}
+    doubtful = replace(measured, by_step={**measured.by_step, **wide})
+    aim = Aim(target=10.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    asked = replace(doubtful, by_type={COLUMN: sure(2.0)})
+    rungs = ladder(asked, COLUMN, aim, most_vcpus=16.0, confidence=0.9)
+    assert rungs is not None
+    # By the worst that is to be feared eight are better; but they are sure to miss it, and sixteen are not.
+    assert max(rungs.bearable) < 0 and rungs.bearable.index(max(rungs.bearable)) == rungs.vcpus.index(8.0)
+    assert rungs.vcpus[rungs.best()] == 16.0
 
 
 def test_half_the_size_is_not_taken_where_it_does_a_tenth_less_than_the_whole() -> None:

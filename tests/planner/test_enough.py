@@ -1,0 +1,57 @@
+"""A job whose size is the planner's waits for, or is bought, a machine on which a size meets its target."""
+
+from dataclasses import replace
+
+from hcloud.known import Classification, Estimate, Measure
+from hcloud.model import ServiceTarget
+from hcloud.planner.plan import Launch, Place
+from hcloud.policy import Policy
+from tests.planner.scenes import decide, job, machine, need, of, offer, scene, spec
+
+SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=4.0, usd_per_h=0.2)
+PLAIN = Policy()
+QUASAR = replace(PLAIN, placement=replace(PLAIN.placement, order="quasar"))
+SERVICE = spec(
+    target=ServiceTarget(requests_per_s=100.0, latency_ms=20.0), resources=need(2.0), vcpus_within=(1.0, 4.0)
+)
+
+
+def serving(value: float, spread: float = 1.02) -> Estimate:
+    """So many requests per second, give or take."""
+    return Estimate(value=value, low=value / spread, high=value * spread, observed=True)
+
+
+def known(two: float, spread: float = 1.02) -> Classification:
+    """A service that serves so much with two vCPUs on any type, half of it with one."""
+    return Classification(
+        by_type={"mock/small": serving(two, spread), "mock/large": serving(two, spread)},
+        by_step={"1 vCPU": serving(two / 2), "2 vCPU": serving(two), "4 vCPU": serving(1.4 * two)},
+        tolerated={"llc-capacity": serving(50.0)},
+        caused={"llc-capacity": serving(10.0)},
+        measure=Measure.REQUESTS,
+        quality_target=serving(0.1),
+        quality_class=0,
+    )
+
+
+def outcome(belief: Classification) -> tuple[list[str], list[str]]:
+    """Where it is placed, with a small machine idle, and what is launched."""
+    waiting = job(1, asks=SERVICE, application="web")
+    plan = decide(scene(waiting, machine(1, SMALL), SMALL, LARGE, applications={"web": belief}), QUASAR)
+    return [a.ranks[0].instance_id for a in of(plan, Place)], [a.offer.instance_type.name for a in of(plan, Launch)]
+
+
+def test_service_is_not_started_where_no_size_serves_what_is_promised() -> None:
+    assert outcome(known(120.0)) == ([], ["large"])
+
+
+def test_service_that_one_vcpu_is_enough_for_starts_at_once() -> None:
+    assert outcome(known(240.0)) == (["inst-1"], [])
+
+
+def test_machine_that_is_likelier_to_do_is_bought_where_none_is_sure_to() -> None:
+    assert outcome(known(110.0, spread=1.5)) == ([], ["large"])
+
+
+def test_where_nothing_is_likely_to_do_a_job_is_not_kept_from_what_there_is() -> None:
+    assert outcome(known(40.0)) == (["inst-1"], [])
