@@ -28,7 +28,10 @@ PATIENCE_S = 60.0
 TOLERANCE = 0.1
 """So much performance may be lost beside neighbours: what hybrids are to stay within."""
 PROFILED_FOR_S = 8.0
-"""Profiling a job takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that."""
+"""Profiling a job takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that; a third size, where
+users may be far off, takes a fourth more."""
+CYCLE_S = 5.0
+"""So often is decided: jobs run for minutes, and wait a few seconds longer than if it were every second."""
 
 
 def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy:
@@ -83,6 +86,7 @@ def _strategies(scenario: str) -> Figure:
             experiment=scenario,
             policy=strategy(name, profiles=profiles),
             guessed=True,
+            cycle_s=CYCLE_S,
         )
         for profiles in (True, False)
         for name in STRATEGIES
@@ -217,7 +221,8 @@ def _mappings() -> Figure:
         title="Who goes to reserved machines: P1 to P8 under HM, high variability",
         source="Dissertation figs. 8.6, 8.7",
         cases=tuple(
-            Case(label=mapping.upper(), experiment=HIGH, policy=strategy("hm", mapping=mapping)) for mapping in MAPPINGS
+            Case(label=mapping.upper(), experiment=HIGH, policy=strategy("hm", mapping=mapping), cycle_s=CYCLE_S)
+            for mapping in MAPPINGS
         ),
         columns=(*COLUMNS, "qos_kept_pct"),
         claims=(
@@ -250,7 +255,13 @@ def _varied(
 ) -> tuple[Case, ...]:
     """Return a case for each strategy and value; ``told`` formats the value, ``change`` says what else a case is."""
     return tuple(
-        Case(label=f"{name.upper()}, {told.format(value)}", experiment=HIGH, policy=strategy(name), **change(value))
+        Case(
+            label=f"{name.upper()}, {told.format(value)}",
+            experiment=HIGH,
+            policy=strategy(name),
+            cycle_s=CYCLE_S,
+            **change(value),
+        )
         for name in names
         for value in values
     )
