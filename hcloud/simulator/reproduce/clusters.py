@@ -130,6 +130,7 @@ def _order(load: str, published: str) -> Iterator[Claim]:
         ours=lambda seed: kept(seed, "Paragon") - max(kept(seed, "NH"), kept(seed, "NI")),
         holds=lambda value: value > 0,
         unit="points above the better of NH and NI",
+        why="neighbours cost few jobs their QoS here, so that knowing them gains less than what chance makes of types",
     )
 
 
