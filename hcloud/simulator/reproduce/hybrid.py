@@ -234,8 +234,8 @@ def _mappings() -> Figure:
                 ),
                 holds=lambda value: value >= -2,
                 unit="points",
-                why="P2 and P3 send hardly anybody to reserved machines, as few programs need so much quality here, and "
-                "rent each its own: little disturbs them, at a fifth more",
+                why="P2 and P3 send hardly anybody to reserved machines, as few programs need so much quality here, "
+                "and rent each its own: little disturbs them, at a fifth more",
             ),
         ),
         drawn="performance_pct",
