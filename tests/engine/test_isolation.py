@@ -155,7 +155,7 @@ def test_many_files_end_as_out_of_disk(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_job_that_ignores_term_is_killed_after_its_grace(folder: Path, kind: str) -> None:
-    found = run(folder, kind, "trap '' TERM; echo ready; while :; do sleep 0.1; done", max_runtime_s=0.5)
+    found = run(folder, kind, "trap '' TERM; echo ready; while :; do sleep 0.1; done", max_runtime_s=2.0)
     assert found.exit["cause"] == "timeout" and found.left == ()
     assert found.stdout == "ready\n"
 
