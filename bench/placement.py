@@ -18,7 +18,7 @@ from hcloud.model import Job, JobState
 from hcloud.planner import make_plan
 from hcloud.planner.admission import admit
 from hcloud.planner.draft import open_draft
-from hcloud.planner.paragon import select, select_relaxed
+from hcloud.planner.paragon import Pools, select, select_relaxed
 from hcloud.planner.plan import Place
 from hcloud.planner.pressure import Pressure, Sensitivity, open_pressure
 from hcloud.planner.snapshot import Snapshot
@@ -106,7 +106,7 @@ def _selecting(known: dict[str, Classification], machines: int, target: float) -
 
 
 def _decide(pressure: Pressure, who: Sensitivity, everywhere: np.ndarray, types: np.ndarray) -> None:
-    found = select(pressure, who, everywhere, types, by_pool=True)
+    found = select(pressure, who, everywhere, types, pools=Pools.OF_BEST_TYPE)
     assert found is not None
     pressure.add(found.at, who)
 
