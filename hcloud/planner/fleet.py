@@ -64,16 +64,19 @@ class Fleet:
         count = len(self.instances)
         self.staying = [at for at, i in enumerate(self.instances) if i.state is not InstanceState.TERMINATING]
         self.capacity: Amounts = _columns([i.capacity for i in self.instances])
-        self.free = self.capacity.copy()
+        # One array of both, so that a search compares them at one stroke.
+        self._left: Amounts = np.concatenate((self.capacity, self.capacity))
+        self.free, self.room = self._left[:3], self._left[3:]
         self.steady: Mask = np.array([i.offer.market is not Market.SPOT for i in self.instances], dtype=np.bool_)
         self.placeable: Mask = np.zeros(count, dtype=np.bool_)
         self.coming: Mask = np.zeros(count, dtype=np.bool_)
         self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
         self.holdings: list[list[tuple[Job, Allocation]]] = [[] for _ in self.instances]
         self._hold(jobs)
-        self.room = self.free.copy()
+        self.room[:] = self.free
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
         self.reserved: Mask = np.array([i.offer.market is Market.RESERVED for i in self.instances], dtype=np.bool_)
+        self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
@@ -138,10 +141,9 @@ class Fleet:
 
     def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand`` that nothing holds now."""
-        fits, free, room = among.copy(), self.free, self.room
-        for row, need in enumerate((demand - SLACK).tolist()):  # in place: this is done for every job that is placed
-            fits &= free[row] >= need
-            fits &= room[row] >= need
+        need = demand - SLACK
+        enough = self._left >= np.concatenate((need, need)).reshape(6, -1)
+        fits: Mask = among & np.logical_and.reduce(enough, axis=0)
         return fits
 
     def large_enough(self, demand: Amounts) -> Mask:

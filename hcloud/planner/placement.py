@@ -455,22 +455,20 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
 def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
     """Return where units of ``group`` may start now, in order of preference: what is paid for in any case comes first,
     so that rented machines fall idle and can be let go."""
-    placeable = draft.fleet.placeable & ~closed(draft, group)
-    reserved = draft.fleet.reserved
-    if not reserved.any() or reserved.all():
-        return (placeable,)
-    return placeable & reserved, placeable & ~reserved
+    fleet = draft.fleet
+    placeable = fleet.placeable & ~closed(draft, group)
+    return (placeable & fleet.reserved, placeable & ~fleet.reserved) if fleet.partly_reserved else (placeable,)
 
 
 def closed(draft: Draft, group: Group) -> Mask:
     """Return the machines kept from ``group``: reserved ones while they are this full (hybrid strategies), rented ones
     that stand half empty or are too small for its target (:mod:`hcloud.planner.thrift`)."""
-    kept: Mask = np.zeros(len(draft.fleet.instances), dtype=np.bool_)
-    if group.lifted:
-        return kept
-    if draft.strategy.hybrid is not None:
-        kept = kept | draft.strategy.hybrid.closed(group.leaning, group.resources)
-    return kept | draft.kept_from(group) if draft.kept_from is not None else kept
+    hybrid = draft.strategy.hybrid
+    if group.lifted or (hybrid is None and draft.kept_from is None):
+        return np.zeros(len(draft.fleet.instances), dtype=np.bool_)
+    masks = [] if hybrid is None else [hybrid.closed(group.leaning, group.resources)]
+    masks += [] if draft.kept_from is None else [draft.kept_from(group)]
+    return masks[0] if len(masks) == 1 else masks[0] | masks[1]
 
 
 def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:

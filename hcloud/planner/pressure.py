@@ -45,7 +45,8 @@ class Sensitivity:
     ``expected``: what it causes on average, ``doubt``: by how much ``caused`` is above that; ``bears``: the pressures
     that are expected to cost it 5 %. ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class.
     ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
-    ``bounds``: what each asks of a machine's :attr:`Pressure.state`.
+    ``bounds``: what each asks of a machine's :attr:`Pressure.state`; ``rows``, shape ``(4, K)``: ``expected``,
+    ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Sensitivity:
     doubt: Floats
     bears: Floats
     bounds: Floats
+    rows: Floats
     quality: float
     level: int
     hardest: tuple[int, ...]
@@ -113,15 +115,16 @@ def _sensitivity(
     needed: float,
     classes: int,
 ) -> Sensitivity:
-    difficulty = np.concatenate((caused, FULL - tolerated))
+    difficulty, doubt = np.concatenate((caused, FULL - tolerated)), caused - expected
     return Sensitivity(
         name=name,
         caused=caused,
         tolerated=tolerated,
         expected=expected,
-        doubt=caused - expected,
+        doubt=doubt,
         bears=bears,
         bounds=np.concatenate((caused, -tolerated)) - _SLACK,
+        rows=np.array((expected, doubt, doubt * doubt, tolerated)),
         quality=needed,
         level=quality.quality_class(needed, classes),
         hardest=tuple(int(each) for each in np.argsort(-difficulty, kind="stable")),
@@ -215,9 +218,7 @@ class Pressure:
             self._recount(at)
 
     def _recount(self, at: int) -> None:
-        residents = self.residents[at]
-        caused, headroom = _together(residents, len(self.sources))
-        self.expected[:, at] = np.add.reduce([each.expected for each in residents]) if residents else 0.0
+        self.expected[:, at], caused, headroom = _together(self.residents[at], len(self.sources))
         self._set(at, headroom, caused)
 
     def _set(self, at: int, headroom: Floats, caused: Floats) -> None:
@@ -274,7 +275,7 @@ class Pressure:
 
     def suits_company(self, who: Sensitivity, company: Sequence[Sensitivity]) -> bool:
         """Return whether ``who`` and the units of ``company`` suit each other on one machine."""
-        caused, headroom = _together(company, len(self.sources))
+        _, caused, headroom = _together(company, len(self.sources))
         return bool((np.concatenate((headroom, -caused)) >= who.bounds).all())
 
 
@@ -285,19 +286,20 @@ def _pools(headroom: Floats, classes: int) -> Floats:
     return pools if len(headroom) else np.full_like(pools, classes - 1)
 
 
-def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats]:
-    """Return what ``residents`` cause together, and the headroom they leave."""
+def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats, Floats]:
+    """Return what ``residents`` are expected to cause together, what they cause with confidence, and the headroom they
+    leave."""
     if not residents:
-        return np.zeros(count), np.full(count, FULL)
-    expected, doubt = np.array([each.expected for each in residents]), np.array([each.doubt for each in residents])
-    tolerated = np.array([each.tolerated for each in residents])
+        return np.zeros(count), np.zeros(count), np.full(count, FULL)
     if len(residents) == 1:
-        return expected[0] + doubt[0], np.minimum(tolerated[0], FULL)
-    mean, square = np.add.reduce(expected), np.add.reduce(doubt * doubt)
-    others = (mean - expected) + np.sqrt(np.maximum(square - doubt * doubt, 0.0))
+        expected, doubt, _, tolerated = residents[0].rows
+        return expected, expected + doubt, np.minimum(tolerated, FULL)
+    rows = np.array([each.rows for each in residents])
+    mean, square = np.add.reduce(rows[:, 0]), np.add.reduce(rows[:, 2])
+    others = (mean - rows[:, 0]) + np.sqrt(np.maximum(square - rows[:, 2], 0.0))
     caused: Floats = mean + np.sqrt(square)
-    headroom: Floats = np.minimum(np.minimum.reduce(tolerated - others), FULL)
-    return caused, headroom
+    headroom: Floats = np.minimum(np.minimum.reduce(rows[:, 3] - others), FULL)
+    return mean, caused, headroom
 
 
 def open_pressure(

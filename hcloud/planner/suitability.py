@@ -320,8 +320,6 @@ class Suitability:
         if who is None or pressure is None:
             return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
-        if neighbours_too is None:
-            now = pressure.suited_among(who, now)
         if not now.any():
             return -1
         preference = self.preference(application)

@@ -13,11 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from hcloud.model import Job, Market
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.offers import Counter
+
+Places = npt.NDArray[np.intp]
+_NOWHERE: Places = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,18 +33,20 @@ class Thrift:
     rented: Mask
     price_usd_per_h: Amounts
     _left_s: dict[int, float] = field(default_factory=dict)
+    _dearer: dict[float, Places] = field(default_factory=dict)
 
     def closed(self, group: Group) -> Mask:
         """Return the machines that ``group`` is kept from, shape ``(N,)``."""
-        return self._half_empty(group) | self._too_small(group)
+        half_empty, small = self._half_empty(group), self._too_small(group)
+        return half_empty if small is None else half_empty | small
 
-    def _too_small(self, group: Group) -> Mask:
+    def _too_small(self, group: Group) -> Mask | None:
         counter, suit = self.counter, self.draft.suit
         if group.aim is None or suit is None:
-            return np.zeros_like(self.rented)
+            return None
         enough = suit.enough(group.application, group.aim)
         if enough.all() or all(counter.shortfall(group, at) > 1 for at in counter.obtainable(group)):
-            return np.zeros_like(self.rented)
+            return None
         return ~enough
 
     def _half_empty(self, group: Group) -> Mask:
@@ -49,16 +55,26 @@ class Thrift:
         that were moved none is: a machine was emptied for less than what goes on running."""
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
         cheapest = self.counter.worth_usd_per_h(group) if below > 0.0 and not group.moved else 0.0
-        if cheapest <= 0.0:
-            return np.zeros_like(self.rented)
-        capacity, ranks = fleet.capacity[:2], max(1, group.pending) * group.wanted
-        used = capacity - fleet.room[:2] + ranks * group.taken_everywhere(fleet.capacity)[:2]
-        closed: Mask = self.rented & (used < below * capacity).all(axis=0) & (cheapest < below * self.price_usd_per_h)
+        closed: Mask = np.zeros_like(self.rented)
+        dear = self._dear(cheapest) if cheapest > 0.0 else _NOWHERE
+        if not dear.size:
+            return closed
+        capacity, ranks = fleet.capacity[:2].take(dear, axis=1), max(1, group.pending) * group.wanted
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[:2], (2, len(closed))).take(dear, axis=1)
+        used = capacity - fleet.room[:2].take(dear, axis=1) + ranks * taken
+        closed[dear[np.logical_and.reduce(used < below * capacity, axis=0)]] = True
         lasts_s = self.draft.suit.expected_s(group.application, group.wanted) if self.draft.suit is not None else None
         if lasts_s is not None:
             for at in np.flatnonzero(closed):
                 closed[at] = self._needed_for_s(int(at)) < lasts_s
         return closed
+
+    def _dear(self, usd_per_h: float) -> Places:
+        """Return the rented machines of which the policy's part costs more: few prices are asked for, by many jobs."""
+        if usd_per_h not in self._dearer:
+            below = self.draft.policy.retention.drain_below
+            self._dearer[usd_per_h] = np.flatnonzero(self.rented & (usd_per_h < below * self.price_usd_per_h))
+        return self._dearer[usd_per_h]
 
     def _needed_for_s(self, at: int) -> float:
         """Return how long machine ``at`` is expected to be in use by those that are on it."""
