@@ -41,19 +41,22 @@ class LogArchive:
         except NotFound:
             ended = True
         if ended:
-            part.touch()
-            part.replace(final)
+            if part.exists():
+                part.replace(final)
+            else:
+                final.touch()
         return ended
 
     def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, part: Path, offset: int) -> bool:
-        with part.open("ab") as file:
-            for _ in range(CHUNKS_PER_CYCLE):
-                room = self.max_mib * CHUNK_BYTES - offset
-                chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
-                file.write(chunk.content)
-                offset = chunk.next_offset
-                if chunk.end or offset >= self.max_mib * CHUNK_BYTES or not chunk.content:
-                    return True
+        for _ in range(CHUNKS_PER_CYCLE):
+            room = self.max_mib * CHUNK_BYTES - offset
+            chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
+            if chunk.content:  # most streams of most jobs are empty
+                with part.open("ab") as file:
+                    file.write(chunk.content)
+            offset = chunk.next_offset
+            if chunk.end or offset >= self.max_mib * CHUNK_BYTES or not chunk.content:
+                return True
         return False
 
     def set_aside(self, foreign: Callable[[str], bool]) -> int:

@@ -62,6 +62,7 @@ FORGET_EVERY_S = 600.0
 """How often what vanished is forgotten; until then it takes a little memory, no more."""
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
+_NOTHING_REACHED = Reached()
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
 
 
@@ -357,7 +358,8 @@ class Observer:
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             ended[report.id] = instance_id
             if report.sample is not None:
-                self._note_reached(report.id, report.sample, job)
+                rate = served_as_promised(report.sample, job.spec.target)
+                self._note_reached(report.id, report.sample, rate)
             for recorded in self._sampling.end(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
@@ -368,16 +370,18 @@ class Observer:
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
     ) -> Iterator[Change]:
         """Take in what a unit has done; record it where it is new."""
-        self._note_reached(unit, sample, job)
+        rate = served_as_promised(sample, job.spec.target)
+        self._note_reached(unit, sample, rate)
         changed_at = job.corrections[-1].at if job.corrections else 0.0
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
         for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
             yield record_sample(job, rank, host.instance.id, recorded)
-        yield from self._window(unit, job, host, sample)
+        if rate is not None:
+            yield from self._window(unit, job, host, sample, rate)
 
-    def _note_reached(self, unit: str, sample: UnitSample, job: Job) -> None:
-        """Remember what a unit has done so far; the rate of requests as a mean that forgets slowly."""
-        before, rate = self._reached.get(unit, Reached()), served_as_promised(sample, job.spec.target)
+    def _note_reached(self, unit: str, sample: UnitSample, rate: float | None) -> None:
+        """Remember what a unit has done so far; the ``rate`` of requests as a mean that forgets slowly."""
+        before = self._reached.get(unit, _NOTHING_REACHED)
         if rate is not None and before.requests_per_s is not None:
             rate = before.requests_per_s + RATE_WEIGHT * (rate - before.requests_per_s)
         self._reached[unit] = Reached(
@@ -386,11 +390,10 @@ class Observer:
             requests_per_s=rate if rate is not None else before.requests_per_s,
         )
 
-    def _window(self, unit: str, job: Job, host: Host, sample: UnitSample) -> Iterator[Change]:
+    def _window(self, unit: str, job: Job, host: Host, sample: UnitSample, rate: float) -> Iterator[Change]:
         """Feed back what a service served in each window while it runs: a long one would teach nothing till its end."""
         alone_on_it = job.attempt is not None and len(job.attempt.allocations) == 1
-        rate = served_as_promised(sample, job.spec.target)
-        if rate is None or not job.application or not alone_on_it:
+        if not job.application or not alone_on_it:
             return
         began_at, rates = self._windows.setdefault(unit, (sample.at, []))
         rates.append(rate)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from hcloud.errors import BadInput
 from hcloud.model import Market, Offer
@@ -146,6 +147,7 @@ def reached(observed: Sequence[float], *, unknown: float = 0.0) -> float:
     return believed * recent[0] + (1.0 - believed) * min(unknown, recent[0]) if recent else unknown
 
 
+@lru_cache(maxsize=RECENT + 1)
 def _safe_place(count: int) -> int:
     """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th least is a safe bound (0: none is)."""
     place, below = 0, REACHED_BY**count  # P(Bin < 1)
@@ -160,6 +162,7 @@ class TypeQuality:
     """What instance types have delivered, by type, then market, then region: the narrower, the fewer observations."""
 
     by_key: Mapping[tuple[str, ...], tuple[float, ...]]
+    _reached: dict[tuple[object, ...], float] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, observations: Iterable[Delivered]) -> TypeQuality:
@@ -177,10 +180,14 @@ class TypeQuality:
 
         Where few were seen in this market and region, what is known of the type elsewhere fills in for the doubt.
         """
-        believed = unknown
-        for key in _keys(offer.provider, offer.instance_type.name, offer.market, offer.region):
-            believed = reached(self.by_key.get(key, ()), unknown=believed)
-        return believed
+        keys = _keys(offer.provider, offer.instance_type.name, offer.market, offer.region)
+        asked = (keys[-1], unknown)
+        if asked not in self._reached:
+            believed = unknown
+            for key in keys:
+                believed = reached(self.by_key.get(key, ()), unknown=believed)
+            self._reached[asked] = believed
+        return self._reached[asked]
 
     def seen(self, offer: Offer) -> int:
         """Return how many observations of exactly this type, market and region there are."""

@@ -71,6 +71,7 @@ class Book:
     """Rows that were found to say the same as those their beliefs rest on."""
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
     _prior: tuple[int, SourcePrior | None] = (0, None)
+    _told: dict[str, Classification] = field(default_factory=dict)
     _answers: dict[str, tuple[str, Application, int, Classification]] = field(default_factory=dict)
     """By key: its row's name, and what was believed of that row by which fit."""
 
@@ -93,8 +94,16 @@ class Book:
         found = {program: self._programs[program] for program in wanted if program in self._programs}
         return {program: tuple(rows[name] for name in sorted(rows)) for program, rows in found.items()}
 
-    def believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
-        """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known."""
+    def believe(self, wanted: Iterable[str]) -> Mapping[str, Classification]:
+        """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known: the same
+        object as the last time while that is the same."""
+        found = self._believe(wanted)
+        told = self._told
+        if len(found) != len(told) or any(told.get(key) is not belief for key, belief in found.items()):
+            self._told = found
+        return self._told
+
+    def _believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
         fitted, left, found = self._fit(), CLASSIFIED_AT_ONCE, dict[str, Classification]()
         for key in wanted:
             known = self._answers.get(key)
@@ -233,7 +242,8 @@ def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> d
     least, widened = min(spreads.values(), default=0.0), dict[K, Estimate]()
     for column, each in answers.items():
         factor = math.exp(spreads.get(column, least) * TO_80)
-        widened[column] = replace(each, low=each.low / factor, high=each.high * factor)
+        low, high = each.low / factor, each.high * factor
+        widened[column] = Estimate(value=each.value, low=low, high=high, observed=each.observed)
     return widened
 
 
@@ -241,7 +251,8 @@ def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) 
     widened = {}
     for column, each in answers.items():
         more = spreads.get(column, 0.0) * TO_80
-        widened[column] = replace(each, low=max(0.0, each.low - more), high=min(100.0, each.high + more))
+        low, high = max(0.0, each.low - more), min(100.0, each.high + more)
+        widened[column] = Estimate(value=each.value, low=low, high=high, observed=each.observed)
     return widened
 
 
@@ -261,6 +272,6 @@ def _scaled(belief: Classification, scale: float) -> Classification:
 
 def _times(answers: Mapping[K, Estimate], scale: float) -> dict[K, Estimate]:
     return {
-        column: replace(each, value=each.value * scale, low=each.low * scale, high=each.high * scale)
+        column: Estimate(value=each.value * scale, low=each.low * scale, high=each.high * scale, observed=each.observed)
         for column, each in answers.items()
     }

@@ -177,12 +177,8 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
     values = completion.values
     if question.scale is Scale.RATIO:
         values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
-    return {
-        column: Estimate(
-            value=float(values[j]), low=float(low[j]), high=float(high[j]), observed=completion.observed[j]
-        )
-        for j, column in enumerate(completion.columns)
-    }
+    each = zip(completion.columns, values.tolist(), low.tolist(), high.tolist(), completion.observed, strict=True)
+    return {column: Estimate(value=v, low=least, high=most, observed=seen) for column, v, least, most, seen in each}
 
 
 def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:

@@ -92,11 +92,13 @@ class _Machine:
     readings: deque[float] = field(default_factory=lambda: deque(maxlen=_READINGS))
     refused: set[JobId] = field(default_factory=set)
     started: bool = False
+    ratio: float | None = None
+    """The median reading; None while there are too few."""
 
-    @property
-    def ratio(self) -> float | None:
-        """The median reading; None while there are too few."""
-        return statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
+    def read(self, reading: float) -> None:
+        """Take in another reading."""
+        self.readings.append(reading)
+        self.ratio = statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
 
 
 @dataclass(slots=True)
@@ -221,7 +223,7 @@ class RecentBook:
             return
         predicted, measured = _number(event, "predicted"), _number(event, "measured")
         if machine is not None and predicted > 0 and measured >= 0:
-            machine.readings.append(measured / predicted)
+            machine.read(measured / predicted)
             self._judged = None
 
 

@@ -26,6 +26,9 @@ WATCHED_S = 900.0
 STALLED_GAPS = 3.0
 """A counter that has not moved for so many times the longest time it ever took to move stands still."""
 _LATENCY = "latency_ms_p"
+_COUNTERS = ("progress", "cpu_s", "written_mib", "requests_per_s")
+Timed = tuple[float, float]
+"""A time and what was then."""
 Counter = str
 """What of a sample is counted: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
 
@@ -62,6 +65,7 @@ class Watched:
     earlier: Mapping[int, tuple[Sampled, ...]] = field(default_factory=dict)
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
     _moves: dict[tuple[int, Counter], _Moves] = field(default_factory=dict, compare=False, repr=False)
+    _kept: dict[tuple[int, float, float], Sequence[Timed]] = field(default_factory=dict, compare=False, repr=False)
     calm: list[Calm] = field(default_factory=list, compare=False, repr=False)
     """At most one: what an earlier plan found."""
 
@@ -75,15 +79,25 @@ class Watched:
             self._paces[key] = moves.pace(since, readings)
         return self._paces[key]
 
+    def latency_kept(self, rank: int, percentile: float, promised_ms: float) -> Sequence[Timed]:
+        """Return :func:`latency_kept` of a rank; from sample to sample only what is new is looked at."""
+        key = (rank, percentile, promised_ms)
+        if key not in self._kept:
+            self._kept[key] = latency_kept(self.ranks[rank], percentile, promised_ms)
+        return self._kept[key]
+
     def next(self, rank: int, samples: tuple[Sampled, ...], gone: Sampled | None) -> Watched:
         """Return it with one more sample of a rank, ``samples`` being all of that now and ``gone`` the one dropped."""
         moves = {
             key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
         }
+        kept = {key: _kept_after(each, gone, samples[-1], key) for key, each in self._kept.items() if key[0] == rank}
+        kept |= {key: each for key, each in self._kept.items() if key[0] != rank}
         earlier = self.earlier
         if gone is not None:
             earlier = {**earlier, rank: _with_earlier(earlier.get(rank, ()), gone)}
-        return Watched(attempt=self.attempt, ranks={**self.ranks, rank: samples}, earlier=earlier, _moves=moves)
+        ranks = {**self.ranks, rank: samples}
+        return Watched(attempt=self.attempt, ranks=ranks, earlier=earlier, _moves=moves, _kept=kept)
 
     def history(self, rank: int) -> tuple[Sampled, ...]:
         """Return what is left of all samples of a rank: ever fewer, the older they are."""
@@ -114,6 +128,24 @@ class Pace:
     def at_least(self, deviations: float) -> float:
         """Return what it surely reaches."""
         return self.mean - deviations * self.error
+
+
+def latency_kept(samples: Sequence[Sampled], percentile: float, promised_ms: float) -> list[Timed]:
+    """Return promised over measured latency, by time: 1 is just kept; by the least percentile at or above that one."""
+    found = []
+    for sample in samples:
+        enough = [p for p in sample.latency_ms if p >= percentile and sample.latency_ms[p] > 0]
+        if enough:
+            found.append((sample.at, promised_ms / sample.latency_ms[min(enough)]))
+    return found
+
+
+def _kept_after(
+    before: Sequence[Timed], gone: Sampled | None, added: Sampled, key: tuple[int, float, float]
+) -> Sequence[Timed]:
+    """Return what is kept with one more sample, and without the one that is ``gone`` for it."""
+    drop = gone is not None and bool(before) and before[0][0] == gone.at
+    return [*before[drop:], *latency_kept((added,), *key[1:])]
 
 
 def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, readings: int) -> Pace | None:
@@ -298,11 +330,11 @@ WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
 
 
 def _sample(event: Event) -> Sampled:
-    counters = ("progress", "cpu_s", "written_mib", "requests_per_s")
-    values = {name: value for name in counters if (value := _number(event.fields.get(name))) is not None}
+    told = event.fields
+    values = {name: value for name in _COUNTERS if name in told and (value := _number(told[name])) is not None}
     latency = {
-        float(name.removeprefix(_LATENCY)): ms
-        for name, value in event.fields.items()
+        float(name[len(_LATENCY) :]): ms
+        for name, value in told.items()
         if name.startswith(_LATENCY) and (ms := _number(value)) is not None
     }
     looks = int(_number(event.fields.get("looks")) or 1)
@@ -310,4 +342,6 @@ def _sample(event: Event) -> Sampled:
 
 
 def _number(value: object) -> float | None:
+    if type(value) is float:
+        return value
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -54,6 +54,8 @@ def tend_machines(draft: Draft) -> None:
 
 def order_about(orders: Sequence[Order], instance: Instance) -> Order | None:
     """Return the strictest order that covers ``instance``: to end it, else the one with the earliest deadline."""
+    if not orders:
+        return None
     covering = (order for order in orders if order.covers(instance))
     return min(covering, key=lambda each: (not each.destroy, each.deadline_at or inf, each.ordered_at), default=None)
 

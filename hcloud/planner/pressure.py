@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -302,6 +303,29 @@ def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Flo
     return mean, caused, headroom
 
 
+class Sensitivities(NamedTuple):
+    """What is known of all applications at once: the ``sources`` that count, by name each application's sensitivity,
+    and what one nothing is known of counts as, the median over those known."""
+
+    sources: tuple[str, ...]
+    known: Mapping[str, Sensitivity]
+    prior: Sensitivity
+
+
+def sensitivities(
+    applications: Mapping[str, Classification], *, confidence: float, classes: int, tolerance: float
+) -> Sensitivities:
+    """Return the sensitivities of ``applications``; each is worked out once for a classification."""
+    sources = sources_of(applications)
+    asked = (sources, confidence, classes, tolerance)
+
+    def told(name: str, belief: Classification) -> Sensitivity:
+        return belief.answer(("sensitivity", name, asked), lambda: sensitivity(name, belief, *asked))
+
+    known = {name: told(name, applications[name]) for name in sorted(applications)}
+    return Sensitivities(sources, known, _usual(list(known.values()), len(sources), classes))
+
+
 def open_pressure(
     applications: Mapping[str, Classification],
     residents: Sequence[Sequence[str]],
@@ -310,21 +334,17 @@ def open_pressure(
     confidence: float,
     classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
+    told: Sensitivities | None = None,
 ) -> Pressure:
     """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
 
-    Of an application nothing is known of, what is usual counts: the median over those known.
+    Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` tells of
+    ``applications``, where that was worked out before.
     """
-    sources = sources_of(applications)
-    asked = (sources, confidence, classes, tolerance)
-
-    def told(name: str, belief: Classification) -> Sensitivity:
-        return belief.answer(("sensitivity", name, asked), lambda: sensitivity(name, belief, *asked))
-
-    known = {name: told(name, applications[name]) for name in sorted(applications)}
-    count = len(sources)
-    prior = _usual(list(known.values()), count, classes)
+    told = told or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
+    sources, known, prior = told
     present = [[known.get(name, prior) for name in names] for names in residents]
+    count = len(sources)
     state, expected = _all_together(present, count)
     return Pressure(
         sources=sources,

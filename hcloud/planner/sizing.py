@@ -346,18 +346,20 @@ class Ladder:
     def alone(self) -> float:
         """Return the least vCPUs that meet the target with nobody beside and are worth it; where none do, the best."""
         enough = (step for step, margin in enumerate(self.bearable) if margin >= -_DUST)
-        return self.vcpus[self.worth_it()[next(enough, self.best())]]
+        return self.vcpus[self.worth(next(enough, self.best()))]
 
     def worth_it(self) -> list[int]:
-        """Return for each step which one is taken: the least with at most half of its vCPUs that is expected to meet
+        """Return :meth:`worth` of each step."""
+        return [self.worth(at) for at in range(len(self.vcpus))]
+
+    def worth(self, at: int) -> int:
+        """Return which step is taken for step ``at``: the least with at most half of its vCPUs that is expected to meet
         the target as well and comes near it, if any.
 
         A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
         its target is corrected.
         """
-        return [
-            next((small for small in range(at) if self._does_as_well(small, at)), at) for at in range(len(self.vcpus))
-        ]
+        return next((small for small in range(at) if self._does_as_well(small, at)), at)
 
     def _does_as_well(self, small: int, at: int) -> bool:
         met = self.performance[at] >= self.target

@@ -19,7 +19,15 @@ from hcloud.model import Job, JobId, Number, Offer
 from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask
 from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
-from hcloud.planner.pressure import FULL, Pressure, Sensitivity, open_pressure, quality_needed, sources_of
+from hcloud.planner.pressure import (
+    FULL,
+    Pressure,
+    Sensitivity,
+    open_pressure,
+    quality_needed,
+    sensitivities,
+    sources_of,
+)
 from hcloud.planner.sizing import (
     Aim,
     Ladder,
@@ -64,19 +72,22 @@ class Suitability:
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
+    ladders: dict[tuple[str, Aim], dict[tuple[str, float], Ladder | None]] = field(default_factory=dict)
 
     @property
     def pressure(self) -> Pressure | None:
         """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
-            holdings = self.fleet.holdings
+            holdings, known, wanted = self.fleet.holdings, self.snapshot.applications, self.policy.placement
+            asked = {"confidence": wanted.confidence, "tolerance": wanted.tolerance}
+            classes, memo, made_of = self.policy.admission.classes, self.snapshot.memo, (known, self.policy)
             self.state = open_pressure(
-                self.snapshot.applications,
+                known,
                 [[job.application for job, _ in held if job.id not in self.stopping] for held in holdings],
                 [any(job.id in self.stopping for job, _ in held) for held in holdings],
-                confidence=self.policy.placement.confidence,
-                classes=self.policy.admission.classes,
-                tolerance=self.policy.placement.tolerance,
+                classes=classes,
+                told=memo.of("sensitivities", made_of, lambda: sensitivities(known, classes=classes, **asked)),
+                **asked,
             )
         return self.state
 
@@ -258,8 +269,14 @@ class Suitability:
         return {**numbers, "wanted": aim.target}
 
     def _ladder(self, application: str, aim: Aim, column: str, most_vcpus: float) -> Ladder | None:
-        known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-        return ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
+        there = self.ladders.get((application, aim))
+        if there is None:
+            there = self.ladders[application, aim] = {}
+        kind = (column, most_vcpus)
+        if kind not in there:
+            known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
+            there[kind] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
+        return there[kind]
 
     def shortfall(self, application: str, aim: Aim, column: str, most_vcpus: float) -> int:
         """Return 0 where a machine of a type, empty, meets the target with the wanted confidence (or nothing is known
@@ -504,7 +521,8 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
     """
     if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
         return None
-    sources = sources_of(snapshot.applications)
+    known = snapshot.applications
+    sources = snapshot.memo.of("sources", (known,), lambda: sources_of(known))
     return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import cast
 
-from hcloud.forecast.watch import Pace, Sampled, Watched, pace_of_rate, rates_around, totals_around
+from hcloud.forecast.watch import Pace, Sampled, Watched, latency_kept, pace_of_rate, rates_around, totals_around
 from hcloud.known import Classification, Measure
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
@@ -117,7 +117,7 @@ class Look:
     def _assess(self) -> Assessment | None:
         target = self.job.spec.target
         if isinstance(target, ServiceTarget):
-            kept = self._latency_kept(target, self.samples)
+            kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
             pace = pace_of_rate(kept, self.since, self.draft.policy.correction.readings)
             return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
         if target.kind == "best_effort":
@@ -157,7 +157,7 @@ class Look:
         """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
         samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
         if isinstance(target, ServiceTarget):
-            return rates_around(self._latency_kept(target, samples), at, self.span_s)
+            return rates_around(latency_kept(samples, target.percentile, target.latency_ms), at, self.span_s)
         measure = known.measure if known is not None else None
         counter = "progress" if found.by == "deadline" else _COUNTERS.get(measure) if measure is not None else None
         return totals_around(samples, counter, at, self.span_s) if counter is not None else None
@@ -166,15 +166,6 @@ class Look:
     def span_s(self) -> float:
         """How long a pace is to be measured until it counts: as many samples as readings are needed."""
         return self.draft.policy.correction.readings * self.draft.policy.timing.sample_every_s
-
-    def _latency_kept(self, target: ServiceTarget, samples: Sequence[Sampled]) -> list[tuple[float, float]]:
-        """Promised over measured latency, by time: 1 is just kept; by the least percentile at or above the promised."""
-        found = []
-        for sample in samples:
-            enough = [p for p in sample.latency_ms if p >= target.percentile and sample.latency_ms[p] > 0]
-            if enough:
-                found.append((sample.at, target.latency_ms / sample.latency_ms[min(enough)]))
-        return found
 
     def known(self) -> Classification | None:
         """Return what is believed of its application."""

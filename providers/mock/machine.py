@@ -62,11 +62,13 @@ class MachineRow:
     stop_asked_at: float = math.inf
     stopped_at: float = math.inf
     tags: Mapping[str, str] = field(default_factory=dict)
+    ends_at: float = field(init=False, compare=False, repr=False)
+    """When it is TERMINATED and billing ends."""
 
-    @property
-    def ends_at(self) -> float:
-        """When it is TERMINATED and billing ends."""
-        return max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, self.expires_at))
+    def __post_init__(self) -> None:
+        """Settle the end: it is asked for far more often than rows change."""
+        ends_at = max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, self.expires_at))
+        object.__setattr__(self, "ends_at", ends_at)
 
     def state_at(self, now: float) -> CloudState:
         """Return its state at a time from its launch on."""
@@ -153,7 +155,9 @@ class MachineRow:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return asdict(self) | {"market": self.market.value, "tags": dict(self.tags)}
+        told = asdict(self) | {"market": self.market.value, "tags": dict(self.tags)}
+        del told["ends_at"]
+        return told
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> MachineRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class MockProvider:
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
         self._offers: tuple[tuple[int, int], tuple[Offer, ...]] | None = None
         self._told: dict[str, tuple[tuple[int, int], tuple[CloudInstance, ...], float]] = {}
+        self._said: dict[str, tuple[MachineRow, int, float, CloudInstance]] = {}
         self._running: tuple[int, dict[InstanceId, Machine]] = (-1, {})
         self._machines: dict[InstanceId, tuple[MachineRow, Machine]] = {}
 
@@ -148,7 +149,7 @@ class MockProvider:
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines that are up."""
         with self._cloud.hold(self._clock.now()):
-            took = [row for row in self._up() if row.instance_id in expiries]
+            took = self._up(expiries)
             self._cloud.put(*(replace(row, expires_at=expiries[row.instance_id]) for row in took))
             return frozenset(row.instance_id for row in took)
 
@@ -256,9 +257,21 @@ class MockProvider:
             del self._cloud.ended[provider_id]
         rows = [*self._cloud.live.values(), *self._cloud.ended.values()]
         ours = sorted((row for row in rows if row.owner == owner and row.listed_at <= now), key=_by_id)
-        told = tuple(self._tell(row) for row in ours)
+        told = tuple(self._tell_again(row) for row in ours)
+        self._said = {row.provider_id: self._said[row.provider_id] for row in ours}
         until_at = min((row.ends_at + keep_s for row in self._cloud.ended.values()), default=math.inf)
         self._told[owner] = (key, told, until_at)
+        return told
+
+    def _tell_again(self, row: MachineRow) -> CloudInstance:
+        """Return a machine as it is told: the same object while that is the same."""
+        now = self._cloud.now
+        step = self._catalogue.step_of(min(now, row.ends_at)) if row.market is Market.SPOT else 0
+        known = self._said.get(row.provider_id)
+        if known is not None and known[0] is row and known[1] == step and now < known[2]:
+            return known[3]
+        until_at, told = min((at for at in row.changes() if at > now), default=math.inf), self._tell(row)
+        self._said[row.provider_id] = (row, step, until_at, told)
         return told
 
     def _tell(self, row: MachineRow) -> CloudInstance:
@@ -278,11 +291,11 @@ class MockProvider:
         cost_usd = self._catalogue.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
         return row.record_at(now, cost_usd)
 
-    def _up(self) -> list[MachineRow]:
-        """This owner's machines that are running now."""
+    def _up(self, among: Container[InstanceId] | None = None) -> list[MachineRow]:
+        """This owner's machines that are running now; ``among`` some."""
         now = self._cloud.now
-        live = self._cloud.live.values()
-        return [row for row in live if row.owner == self.owner and row.state_at(now) is CloudState.RUNNING]
+        rows = [row for row in self._cloud.live.values() if among is None or row.instance_id in among]
+        return [row for row in rows if row.owner == self.owner and row.state_at(now) is CloudState.RUNNING]
 
     def _reserved_in_use(self) -> Counter[tuple[str, str]]:
         """How many reserved machines are taken, by zone and type."""
