@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -60,16 +60,33 @@ def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Condition
     variance = covariance.diagonal() - ((cross @ inverse) * cross).sum(1)
     if not free_bias:
         return Conditional(cross @ inverse, variance, inverse, len(index))
-    ones = inverse.sum(1)
-    total = ones.sum()
-    precision = inverse - np.outer(ones, ones) / total
+    ones, total, precision = _without_bias(inverse)
     left_over = 1.0 - cross @ ones
     return Conditional(
         np.asarray(cross @ precision + ones / total, dtype=np.float64),
         variance + left_over**2 / total,
-        np.asarray(precision, dtype=np.float64),
+        precision,
         len(index) - 1,
     )
+
+
+def _without_bias(inverse: Matrix) -> tuple[Matrix, float, Matrix]:
+    """Return the sums of the rows of an inverse covariance, their total, and the precision with the bias taken out."""
+    ones = inverse.sum(1)
+    total = ones.sum()
+    return ones, total, np.asarray(inverse - np.outer(ones, ones) / total, dtype=np.float64)
+
+
+def _inverses(covariance: Matrix, patterns: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Matrix]:
+    """Return the inverse of the part of a covariance that each pattern knows; those of one size at one stroke."""
+    of_size: dict[int, list[tuple[int, ...]]] = {}
+    for cells in patterns:
+        of_size.setdefault(len(cells), []).append(cells)
+    found: dict[tuple[int, ...], Matrix] = {}
+    for alike in of_size.values():
+        index = np.array(alike)
+        found.update(zip(alike, np.linalg.inv(covariance[index[:, :, None], index[:, None, :]]), strict=True))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,16 +209,17 @@ class GaussianFoldIn:
         expected, weights = np.zeros_like(values), np.ones(len(values))
         within = np.zeros_like(covariance)
         ridge = covariance + NOISE[Scale.RATIO] ** 2 / 4 * np.eye(len(covariance))
+        inverses = _inverses(ridge, patterns)
         for cells, members in patterns.items():
             index = np.array(cells)
-            given = condition(ridge, index, free_bias=free_bias)
+            precision = _without_bias(inverses[cells])[2] if free_bias else inverses[cells]
             residual = values[members[:, None], index] - mean[index]
-            pull = covariance[:, index] @ given.precision
+            pull = covariance[:, index] @ precision
             expected[members] = residual @ pull.T
             within += len(members) * (covariance - pull @ covariance[index])
             if self.tail is not None:
-                surprise = ((residual @ given.precision) * residual).sum(1)
-                weights[members] = (self.tail + given.freedom) / (self.tail + surprise)
+                surprise = ((residual @ precision) * residual).sum(1)
+                weights[members] = (self.tail + (len(cells) - free_bias)) / (self.tail + surprise)
         return expected, weights, within
 
     def _stretch(self, rows: Rows, of_all: Moments) -> float:

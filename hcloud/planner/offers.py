@@ -38,7 +38,7 @@ class Counter:
     """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
 
     ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
-    any of them is of machines that are paid for already.
+    any of them is of machines that are paid for already. ``stocked``: which can be had (None: to be looked at).
     """
 
     offers: list[Offer]
@@ -57,6 +57,9 @@ class Counter:
     sized: dict[int, Amounts] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
+    refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
+    stocked: list[int] | None = None
 
     def paid_ranks(self, group: Group) -> int:
         """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
@@ -72,10 +75,14 @@ class Counter:
         known = self.fits.get(id(group))
         if known is not None:
             return known
-        fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
-        fits = fits & self.permitted(group)
-        self.fits[id(group)] = fits
-        return fits
+        free_size = group.aim is not None and self.suit is not None
+        asked = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
+        key = (id(group),) if free_size else asked
+        if key not in self.alike:
+            fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
+            self.alike[key] = fits & self.permitted(group)
+        self.fits[id(group)] = self.alike[key]
+        return self.alike[key]
 
     def demands(self, group: Group) -> Amounts:
         """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
@@ -109,7 +116,9 @@ class Counter:
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
-        had = [at for at in range(len(self.offers)) if self.backoffs[at] is None and self.in_stock(at)]
+        if self.stocked is None:
+            self.stocked = [at for at in range(len(self.offers)) if self.backoffs[at] is None and self.in_stock(at)]
+        had = self.stocked
         if not had:
             return []
         fitting, rentable = self.fitting(group), self.rentable(group)
@@ -124,6 +133,7 @@ class Counter:
     def take(self, at: int, count: int = 1) -> None:
         """Take ``count`` machines of offer ``at`` out of stock (negative: give them back)."""
         self.left[at] -= count
+        self.stocked = None
         pool = self.pools.get(_pool(self.offers[at]))
         if pool is not None:
             pool -= count * self.capacity[at]
@@ -145,8 +155,8 @@ class Counter:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            prices = (float(self.price_usd_per_h[at]) for at in self.obtainable(group))
-            worth = self.worths[id(group)] = min(prices, default=0.0)
+            cheapest = self.obtainable(group)[:1]
+            worth = self.worths[id(group)] = float(self.price_usd_per_h[cheapest[0]]) if cheapest else 0.0
         return worth
 
 
@@ -348,6 +358,13 @@ def may_use(group: Group, offer: Offer) -> bool:
 
 
 def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
+    known = counter.refused.get(tuple(fitting))
+    if known is None:
+        known = counter.refused[tuple(fitting)] = _why_backed_off(draft, counter, fitting)
+    return known
+
+
+def _why_backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
     waiting = [b for at in fitting if (b := counter.backoffs[at]) is not None]
     if not waiting:
         names = ", ".join(sorted({counter.offers[at].instance_type.name for at in fitting}))

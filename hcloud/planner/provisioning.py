@@ -171,9 +171,10 @@ def _give_reason(draft: Draft, job: Job, reason: Reason) -> None:
 # ------------------------------------------------------------------------------------------------------------- claiming
 def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
     """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
-    draft, needed = desk.draft, group.needed
-    before, ledger = draft.mark(), draft.ledger
-    running = claim(draft, group, _claimable(desk, group), needed)
+    draft, needed, claimable = desk.draft, group.needed, _claimable(desk, group)
+    # Most find nothing to claim, and leave nothing to undo.
+    before = draft.mark() if claimable.any() or draft.fleet.coming.any() else None
+    ledger, running = draft.ledger, claim(draft, group, claimable, needed)
     coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
     if len(running) + len(coming) < needed:
         unclaim(draft, group, coming)
@@ -187,7 +188,8 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
             if refusal is None:
                 draft.used.update(running)
                 return None
-            draft.back_to(before)
+            if before is not None:
+                draft.back_to(before)
             draft.ledger = ledger
             if _lift(desk, job, group, refusal):
                 return None
@@ -199,9 +201,14 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
 
 def _claimable(desk: Desk, group: Group) -> Mask:
     """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
-    draft, running = desk.draft, desk.running
-    free: Mask = np.logical_and.reduce(draft.fleet.free >= group.taken_everywhere(draft.fleet.capacity) - SLACK, axis=0)
-    return running & ~(closed(draft, group) & free)
+    draft, fleet = desk.draft, desk.draft.fleet
+    roomy = fleet.fitting(group.demand, fleet.placeable)
+    if draft.suit is not None and group.application:
+        roomy = draft.suit.suited(group.application, roomy)
+    if not roomy.any():  # nothing to claim, whatever is closed
+        return roomy
+    free: Mask = np.logical_and.reduce(fleet.free >= group.taken_everywhere(fleet.capacity) - SLACK, axis=0)
+    return desk.running & ~(closed(draft, group) & free)
 
 
 def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
@@ -268,7 +275,8 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
 
     ``served_on``: machines that serve the others of its ranks.
     """
-    desk.draft.ledger = desk.draft.ledger.copy()
+    if desk.machines or desk.counter.obtainable(group):  # else nothing is booked
+        desk.draft.ledger = desk.draft.ledger.copy()
     before, taken, refusal, served = len(desk.machines), list[NewMachine](), None, len(served_on)
     while served + len(taken) < group.wanted and refusal is None:
         zones = _zones_taken(desk, group, served_on, taken)

@@ -26,12 +26,14 @@ _NOWHERE: Places = np.zeros(0, dtype=np.intp)
 
 @dataclass(slots=True, eq=False)
 class Thrift:
-    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``."""
+    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``; ``none``: no machine,
+    for all who are kept from none."""
 
     draft: Draft
     counter: Counter
     rented: Mask
     price_usd_per_h: Amounts
+    none: Mask
     _left_s: dict[int, float] = field(default_factory=dict)
     _dearer: dict[float, Places] = field(default_factory=dict)
 
@@ -55,10 +57,10 @@ class Thrift:
         that were moved none is: a machine was emptied for less than what goes on running."""
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
         cheapest = self.counter.worth_usd_per_h(group) if below > 0.0 and not group.moved else 0.0
-        closed: Mask = np.zeros_like(self.rented)
         dear = self._dear(cheapest) if cheapest > 0.0 else _NOWHERE
         if not dear.size:
-            return closed
+            return self.none
+        closed: Mask = np.zeros_like(self.rented)
         capacity, ranks = fleet.capacity[:2].take(dear, axis=1), max(1, group.pending) * group.wanted
         taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[:2], (2, len(closed))).take(dear, axis=1)
         used = capacity - fleet.room[:2].take(dear, axis=1) + ranks * taken
@@ -98,4 +100,5 @@ def open_thrift(draft: Draft, counter: Counter) -> Thrift:
         counter=counter,
         rented=np.array([offer.market is not Market.RESERVED for offer in offers], dtype=np.bool_),
         price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
+        none=np.zeros(len(offers), dtype=np.bool_),
     )
