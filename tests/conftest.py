@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.waiting import wait_until
+from tests.warm import WARM
 
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
 pytest_plugins = ["tests.databases"]
@@ -78,6 +79,7 @@ def no_process_left_running() -> Iterator[None]:
     token = uuid.uuid4().hex
     os.environ[SESSION_VARIABLE] = token
     yield
+    WARM.close()
     try:
         wait_until(lambda: not processes_of_session(token), timeout_s=30)
     except TimeoutError:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.apply.orders import refuse_ordered
+from hcloud.apply.orders import PAUSED, refuse_ordered
 from hcloud.apply.records import change_instance, change_job, reason_fields
 from hcloud.apply.sending import Answer, named, send_launches
 from hcloud.clock import Clock
@@ -44,6 +44,8 @@ from hcloud.store import Lease, Store, Transaction
 TERMINATE_AGAIN_S = 30.0
 """A machine asked to end that is still listed after this long is asked again."""
 RETRY_CAP_S = 60.0
+HELD_AGAIN_S = 2.0
+"""A launch that an operator's order holds back is looked at again after this long."""
 REJECTED_BACKOFF_S = 3600.0
 NEVER_REGISTERED = "never_registered"
 """The planner's code for ending a machine whose worker never came."""
@@ -103,13 +105,21 @@ class MachineActions:
     def drive_launches(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None) -> None:
         """Carry out launch intents, now or again, several at once; record what became of each in their order.
 
-        Those for which no time was left stay open: the next cycle goes on with them.
+        Those for which no time was left stay open: the next cycle goes on with them. So do those that an operator has
+        forbidden since: nothing is bought while paused, and what is to be drained or destroyed the next plan ends.
         """
-        orders = [(intent, self.store.instance(intent.subject)) for intent in intents]
-        wanted = [each for each in orders if each[1].state is InstanceState.REQUESTED]
-        for intent in (intent for intent, instance in orders if instance.state is not InstanceState.REQUESTED):
+        begun = [(intent, self.store.instance(intent.subject)) for intent in intents]
+        asked = [each for each in begun if each[1].state is InstanceState.REQUESTED]
+        for intent in (intent for intent, instance in begun if instance.state is not InstanceState.REQUESTED):
             with self.store.transaction(self.clock.now(), lease) as txn:
                 txn.close_intent(intent.token)
+        paused, orders = self.store.get_meta(PAUSED), self.store.live().orders
+        held = [intent for intent, each in asked if paused or any(order.covers(each) for order in orders)]
+        if held:
+            with self.store.transaction(self.clock.now(), lease) as txn:
+                for intent in held:
+                    txn.put_intent(replace(intent, retry_at=txn.now + HELD_AGAIN_S))
+        wanted = [each for each in asked if each[0] not in held]
         answers = send_launches(self.providers, [self._request(instance) for _, instance in wanted], self.clock)
         with closing(answers):
             for (intent, instance), answer in zip(wanted, answers, strict=True):
@@ -150,8 +160,7 @@ class MachineActions:
 
     def _postpone(self, intent: Intent, instance: Instance, trouble: ProviderError, lease: Lease | None) -> None:
         now = self.clock.now()
-        wait_s = trouble.retry_after_s if isinstance(trouble, Throttled) else 1.0
-        retry_at = now + min(RETRY_CAP_S, wait_s * 2.0 ** min(intent.tries, 6))
+        retry_at = now + _again_in_s(trouble, intent.tries)
         with self.store.transaction(now, lease) as txn:
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=retry_at))
             emit_trouble(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
@@ -201,15 +210,19 @@ class MachineActions:
         return intent
 
     def drive_terminates(self, intents: Sequence[Intent], lease: Lease | None) -> None:
-        """Ask providers to end machines. The intents stay open, asking again now and then, until a listing confirms."""
+        """Ask providers to end machines. The intents stay open, asking again now and then, until a listing confirms.
+
+        Where the call fails each is asked again soon, then less and less often, as launches are.
+        """
         by_provider: dict[str, list[Intent]] = {}
         for intent in intents:
             by_provider.setdefault(self.store.instance(intent.subject).offer.provider, []).append(intent)
         for name, group in sorted(by_provider.items()):
             trouble = self._terminate_at(name, group)
             with self.store.transaction(self.clock.now(), lease) as txn:
-                wait_s = TERMINATE_AGAIN_S if trouble is None or name not in self.providers else 2.0
+                failed = trouble if name in self.providers else None
                 for intent in group:
+                    wait_s = TERMINATE_AGAIN_S if failed is None else _again_in_s(failed, intent.tries)
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
                 if trouble is not None:
                     emit_trouble(txn, name, "terminate", trouble)
@@ -224,6 +237,12 @@ class MachineActions:
         except ProviderError as trouble:
             return trouble
         return None
+
+
+def _again_in_s(trouble: ProviderError, tries: int) -> float:
+    """Return when to call again after ``tries`` earlier tries: twice as long each time, up to a minute."""
+    wait_s = trouble.retry_after_s if isinstance(trouble, Throttled) else 1.0
+    return min(RETRY_CAP_S, wait_s * 2.0 ** min(tries, 6))
 
 
 def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:

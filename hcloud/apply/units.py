@@ -66,10 +66,11 @@ class UnitActions:
             **{**reason_fields(action.reason), "attempt": attempt.id, "allocations": [_as_text(a) for a in held]},
             candidates=[_candidate_text(each) for each in action.candidates],
         )
-        intent = Intent(
-            token=f"start:{attempt.id}:{held[0].rank}", kind=IntentKind.START, subject=job.id, created_at=txn.now
-        )
-        txn.open_intent(intent)
+        token = f"start:{attempt.id}:{held[0].rank}"
+        # A rank that ended before it was known to have started leaves one open: it starts whatever has not started.
+        intent = txn.intent(token) or Intent(token=token, kind=IntentKind.START, subject=job.id, created_at=txn.now)
+        if txn.intent(token) is None:
+            txn.open_intent(intent)
         return intent
 
     def drive_starts(self, intents: Sequence[Intent], lease: Lease | None) -> None:
@@ -149,7 +150,8 @@ class UnitActions:
         return intent
 
     def record_stop_rank(self, txn: Transaction, action: StopRank) -> Intent:
-        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused: it ended."""
+        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused: it ended, or is
+        asked to end already."""
         job = txn.job(action.job_id)
         attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
         if attempt is None or held is None or held.released or job.state not in JOB_ON_INSTANCE:
@@ -157,6 +159,8 @@ class UnitActions:
         if attempt.stop_requested_at is not None:
             raise Refused(f"{attempt.id} is ending")
         token = f"stop:{attempt.unit_id(action.rank)}"
+        if txn.intent(token) is not None:
+            raise Refused(f"rank {action.rank} of {attempt.id} is ending")
         intent = Intent(token=token, kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
         txn.open_intent(intent)
         return intent

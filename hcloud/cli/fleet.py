@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +26,8 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.clock import SystemClock
+from hcloud.errors import BadInput
+from hcloud.model import EventKind
 
 INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
                     ">expires", "jobs")  # fmt: skip
@@ -167,7 +170,13 @@ def _offer_row(each: dict[str, Any]) -> list[Any]:
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events as they come.")
 @click.option("--job", help="Only about this job.")
 @click.option("--instance", help="Only about this machine.")
-@click.option("--kind", multiple=True, help="Only of this kind (repeatable).")
+@click.option(
+    "--kind",
+    multiple=True,
+    metavar="KIND",
+    callback=lambda _context, _option, kinds: tuple(map(_event_kind, kinds)),
+    help=f"Only of this kind (repeatable): {', '.join(EventKind)}.",
+)
 @click.option("--after", "after_seq", type=click.IntRange(min=0), default=0, help="Only after this number.")
 @click.option(
     "-n", "--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Most events."
@@ -198,6 +207,14 @@ def events(
         write_json(found)
     else:
         write_rows(form, found, EVENT_COLUMNS, _event_row, empty="no events")
+
+
+def _event_kind(name: str) -> str:
+    if name in set(EventKind):
+        return name
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), list(EventKind), n=1)
+    hint = f"did you mean {str(near[0])!r}?" if near else "'hcloud events --help' lists them"
+    raise BadInput(f"--kind {printable(name)}: there is no such kind of event; {hint}")
 
 
 def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: dict[str, Any], form: str) -> None:

@@ -69,6 +69,9 @@ def _summary(loaded: Policy) -> Iterator[str]:
     yield f"spot: {_spot(loaded)}"
     bounds = (f"at least {span(keep.minimum_s)}, " if keep.minimum_s else "") + f"at most {span(keep.maximum_s)}"
     yield f"idle machines: kept {keep.spin_up_multiple:g} x spin-up, {bounds}"
+    below = keep.drain_below
+    filled = f"no new jobs below {below:.0%} in use where a new machine costs less" if below else "always filled"
+    yield f"part-used machines: {filled}"
     yield (
         f"machines: paid {span(loaded.lease.horizon_s)} ahead; given up when silent for "
         f"{span(loaded.unreachable.terminate_after_s)} or not started after {span(loaded.boot.timeout_s)}"

@@ -14,6 +14,8 @@ from hcloud.forecast.watch import WatchBook
 from hcloud.model import (
     BatchTarget,
     EventKind,
+    Intent,
+    IntentKind,
     JobState,
     Nodes,
     ProgressHook,
@@ -110,7 +112,10 @@ def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Depl
     slow = next(a for a in attempt.allocations if a.instance_id != other.allocations[0].instance_id)
     site.scene.store.request_cancel("job-2", "ada", site.now)
     made = Correct(job_id="job-1", step="relaunch", reason=WHY, instances=(slow.instance_id,))
-    assert apply(site, made, StopRank(job_id="job-1", rank=slow.rank, reason=WHY)) == []
+    stop = StopRank(job_id="job-1", rank=slow.rank, reason=WHY)
+    assert apply(site, made, stop) == []
+    [again] = apply(site, stop)
+    assert "is ending" in again
     site.until(lambda: f"job-1.1.{slow.rank}-1" in site.starts("job-1"), cycles=20)
     after = site.job().attempt
     assert after is not None
@@ -120,6 +125,16 @@ def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Depl
     assert [e.fields["cause"] for e in ends if e.job_id == "job-1"] == ["evicted"]
     site.until(lambda: site.job().attempt.held(slow.rank).started_at is not None)  # type: ignore[union-attr]
     site.until(lambda: site.scene.store.live().intents == (), cycles=20)
+
+
+def test_a_rank_is_placed_again_while_its_first_start_is_not_settled(site: Deployment) -> None:
+    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=1, gang=False))
+    site.until(lambda: len(site.starts("job-1")) == 2)
+    assert apply(site, StopRank(job_id="job-1", rank=1, reason=WHY)) == []
+    unsettled = Intent(token="start:job-1.1:1", kind=IntentKind.START, subject="job-1", created_at=site.now)
+    with site.scene.store.transaction(site.now) as txn:
+        txn.open_intent(replace(unsettled, retry_at=site.now + 60.0))
+    site.until(lambda: "job-1.1.1-1" in site.starts("job-1"), cycles=5)
 
 
 def test_a_rank_that_runs_is_not_placed_twice(site: Deployment) -> None:

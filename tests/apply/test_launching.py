@@ -1,8 +1,12 @@
 """What becomes of launches when a cloud behaves as clouds do."""
 
+from itertools import pairwise
+
 import pytest
 
+from hcloud.apply.orders import give_order, set_paused
 from hcloud.model import EventKind, InstanceState, JobState, Nodes
+from hcloud.planner.snapshot import Order, OrderScope
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -28,6 +32,39 @@ def test_launch_that_was_not_carried_out_is_repeated_with_its_token(site: Deploy
     _run_to_success(site)
     assert len(site.scene.store.instances(live_only=False)) == 1
     assert len(site.events(EventKind.PROVIDER_TROUBLE)) == 3
+
+
+def test_launch_that_has_to_be_repeated_waits_while_paused(site: Deployment) -> None:
+    site.scene.cloud.inject(Fault(kind=FaultKind.THROTTLE, call="launch", times=2))
+    site.submit()
+    site.cycle()
+    with site.scene.store.transaction(site.now) as txn:
+        set_paused(txn, "ada", "prices are to be looked at")
+    site.cycle(30)
+    assert site.machines_up() == []
+    with site.scene.store.transaction(site.now) as txn:
+        set_paused(txn, "ada", "")
+    site.until_state(JobState.SUCCEEDED)
+
+
+def test_launch_that_has_to_be_repeated_is_not_when_its_machine_is_to_end(site: Deployment) -> None:
+    site.scene.cloud.inject(Fault(kind=FaultKind.THROTTLE, call="launch"))
+    site.submit()
+    site.cycle()
+    [machine] = site.scene.store.live().instances
+    order = Order(scope=OrderScope.INSTANCE, name=machine.id, by="ada", ordered_at=site.now, destroy=True)
+    with site.scene.store.transaction(site.now) as txn:
+        give_order(txn, order)
+    site.until_state(JobState.SUCCEEDED)
+    assert machine.id not in {event.instance_id for event in site.events(EventKind.INSTANCE_LAUNCHED)}
+
+
+def test_end_that_fails_is_asked_for_less_and_less_often(site: Deployment) -> None:
+    _run_to_success(site)
+    site.scene.cloud.inject(Fault(kind=FaultKind.BE_AWAY, call="terminate", times=8))
+    site.until(lambda: site.machines_up() == [], cycles=600)
+    failed = [event.at for event in site.events(EventKind.PROVIDER_TROUBLE)]
+    assert [after - before for before, after in pairwise(failed)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
 def test_stockout_goes_on_with_the_next_zone_and_is_remembered(make: MakeDeployment) -> None:

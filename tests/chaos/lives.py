@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,16 @@ class Life:
     violations: tuple[str, ...] = ()
 
 
-def live(home: Path, build: Build, kill_at: int | None = None, check: Check = violations) -> Life:
+def live(
+    home: Path,
+    build: Build,
+    kill_at: int | None = None,
+    check: Check = violations,
+    look: Callable[[int], None] = lambda _: None,
+) -> Life:
     """Play the scene in a child process, killed at moment ``kill_at`` (None: to its end), and return how it went.
 
-    ``check`` tells the promises that were broken in a life that came to its end.
+    ``check`` tells the promises that were broken in a life that came to its end; ``look`` is told each moment's number.
     """
     home.mkdir(exist_ok=True)
     report = home / "report.json"
@@ -40,7 +47,7 @@ def live(home: Path, build: Build, kill_at: int | None = None, check: Check = vi
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _be_the_daemon(home, build, kill_at, report, check)
+        _be_the_daemon(home, build, CrashPoints(kill_at=kill_at, look=look), report, check)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return Life(killed=True)
@@ -48,9 +55,8 @@ def live(home: Path, build: Build, kill_at: int | None = None, check: Check = vi
     return Life(killed=False, passed=tuple(told["passed"]), violations=tuple(told["violations"]))
 
 
-def _be_the_daemon(home: Path, build: Build, kill_at: int | None, report: Path, check: Check) -> None:
+def _be_the_daemon(home: Path, build: Build, crash: CrashPoints, report: Path, check: Check) -> None:
     """Never returns. What goes wrong is a violation too."""
-    crash = CrashPoints(kill_at=kill_at)
     try:
         scene = build(home, crash)
         try:
@@ -80,3 +86,30 @@ def crash_and_recover(home: Path, build: Build, kill_at: int, check: Check = vio
     """Play until killed at ``kill_at``, then start again in the same place and play to the end."""
     first = live(home, build, kill_at, check)
     return live(home, build, check=check) if first.killed else first
+
+
+def broken_after_kills(build: Build, numbers: Sequence[int], check: Check = violations) -> dict[int, tuple[str, ...]]:
+    """Return the promises broken by lives that follow a kill, by the number of the moment of the kill.
+
+    At the first of ``numbers`` a process is really killed. What a killed process leaves is what its directory holds at
+    that moment: for the others one life is played, its directory is copied at each moment, and the life that follows
+    begins with the copy. So the time before a kill is not played anew for each.
+    """
+    found = {}
+    with fresh_home() as around:
+        home, images = around / "home", around / "images"
+        first, *others = numbers
+        found[first] = crash_and_recover(home, build, first, check).violations
+        shutil.rmtree(home)
+        wanted = frozenset(others)
+
+        def look(number: int) -> None:
+            if number in wanted:
+                shutil.copytree(home, images / str(number))
+
+        live(home, build, check=check, look=look)
+        for number in others:
+            shutil.rmtree(home)
+            (images / str(number)).rename(home)
+            found[number] = live(home, build, check=check).violations
+    return {number: violations for number, violations in found.items() if violations}

@@ -88,9 +88,10 @@ class FileClock:
 
 @dataclass(slots=True)
 class CrashPoints:
-    """Counts the moments around effects; kills the process at number ``kill_at`` (from 1)."""
+    """Counts the moments around effects; kills the process at number ``kill_at`` (from 1). ``look`` is told each."""
 
     kill_at: int | None = None
+    look: Callable[[int], None] = lambda _: None
     passed: list[str] = field(default_factory=list)
     fail_commit_in: int | None = None
     """So many commits from now, one fails."""
@@ -98,6 +99,7 @@ class CrashPoints:
     def hit(self, label: str) -> None:
         """Note a moment, and die here if this is the one."""
         self.passed.append(label)
+        self.look(len(self.passed))
         if label == "commit:before" and self.fail_commit_in is not None:
             self.fail_commit_in -= 1
             if self.fail_commit_in == 0:

@@ -21,7 +21,7 @@ from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
 from hcloud.store import Lease, Submission
 from providers.mock import MockProvider
-from tests.chaos.lives import Build, crash_and_recover, fresh_home, live
+from tests.chaos.lives import Build, broken_after_kills, crash_and_recover, fresh_home, live
 from tests.chaos.scene import PROFILED, CrashPoints, Scene, build
 
 NO_BUDGETS: dict[str, object] = {"budgets": {}}
@@ -135,7 +135,10 @@ def life_with(bug: Build, killed_after: str | None) -> tuple[str, ...]:
     with fresh_home() as home:
         number = live(home, build).passed.index(killed_after) + 1
     with fresh_home() as home:
-        return crash_and_recover(home, bug, number).violations
+        killed = crash_and_recover(home, bug, number).violations
+    # The quicker way to go on after a kill must not overlook what going on after a real one shows.
+    assert broken_after_kills(bug, [1, number]).get(number, ()) == killed
+    return killed
 
 
 BUGS: dict[str, tuple[Build, str | None, str]] = {

@@ -9,7 +9,7 @@ import pytest
 from hcloud.apply.orders import give_order
 from hcloud.model import EventKind, InstanceState
 from hcloud.planner.snapshot import Order, OrderScope
-from tests.chaos.lives import crash_and_recover, fresh_home, live
+from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import START_AT, CrashPoints, Scene, build, violations
 
 ORDERED_AT = START_AT + 5
@@ -64,10 +64,5 @@ def moments() -> tuple[str, ...]:
 
 
 def test_a_kill_while_machines_are_drained_and_destroyed_loses_nothing(moments: tuple[str, ...]) -> None:
-    found = {}
-    for number in range(1, len(moments) + 1, STEP):
-        with fresh_home() as home:
-            life = crash_and_recover(home, build_with_an_operator, number, broken)
-        if life.violations:
-            found[f"{number} {moments[number - 1]}"] = life.violations
-    assert found == {}
+    found = broken_after_kills(build_with_an_operator, range(1, len(moments) + 1, STEP), broken)
+    assert {f"{number} {moments[number - 1]}": told for number, told in found.items()} == {}

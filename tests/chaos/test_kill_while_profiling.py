@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from tests.chaos.lives import crash_and_recover, fresh_home, live
+from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import PROFILED, CrashPoints, build
 
-SLICES = 4
+SLICES = 2
 play_profiled = partial(build, cast_of=PROFILED)
 
 
@@ -40,10 +40,5 @@ def test_a_kill_while_profiling_loses_nothing_and_profiles_nothing_twice(part: i
     # A kill before a commit finds the rows of the one before it; the other calls are killed in the everyday suite.
     wanted = ("commit:after", "runner.start:", "provider.launch:")
     numbers = [n for n, moment in enumerate(moments, 1) if moment.startswith(wanted)]
-    broken = {}
-    for number in numbers[part::SLICES]:
-        with fresh_home() as home:
-            life = crash_and_recover(home, play_profiled, number)
-        if life.violations:
-            broken[f"{number} {moments[number - 1]}"] = life.violations
-    assert broken == {}
+    broken = broken_after_kills(play_profiled, numbers[part::SLICES])
+    assert {f"{number} {moments[number - 1]}": told for number, told in broken.items()} == {}

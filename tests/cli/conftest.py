@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.deployment import Deployment
+from tests.warm import WARM
 
 
 @dataclass
@@ -35,11 +36,21 @@ class Shell:
 
     def run(self, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
         """Run a command to its end; return what it wrote on both streams."""
+        environment = {**os.environ, **self.environment, **changes}
+        done = WARM.run(arguments, cwd=self.directory, environment=environment, timeout_s=60)
+        return _checked(done.returncode, exit_code, done.stdout, done.stderr, arguments)
+
+    def run_anew(self, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
+        """The same in a process that has imported nothing before, as a user's has."""
         process = self.start(*arguments, **changes)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == exit_code, (arguments, process.returncode, out, err)
-        assert "Traceback" not in err, err
-        return out, err
+        return _checked(process.returncode, exit_code, out, err, arguments)
+
+
+def _checked(code: int, expected: int, out: str, err: str, arguments: tuple[str, ...]) -> tuple[str, str]:
+    assert code == expected, (arguments, code, out, err)
+    assert "Traceback" not in err, err
+    return out, err
 
 
 @pytest.fixture

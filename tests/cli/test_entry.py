@@ -52,7 +52,7 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
     import importlib.util
 
     installed = importlib.util.find_spec(COMMANDS[name][0]) is not None
-    out, err = lonely.run(name, "--help", exit_code=0 if installed else 2)
+    out, err = lonely.run_anew(name, "--help", exit_code=0 if installed else 2)
     assert "Usage" in out + err
 
 
@@ -75,6 +75,11 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
         (("logs",), "missing argument 'JOB'; see 'hcloud logs --help'"),
         (("wait", "job-1", "--timeout", "nan"), "nan is not a finite number; see 'hcloud wait --help'"),
         (("status", "--watch", "-o", "json"), "--watch draws tables"),
+        (
+            ("events", "--kind", "job-stat"),
+            "no such kind of event; did you mean 'job_state'?",
+        ),
+        (("events", "--kind", "foo"), "--kind foo: there is no such kind of event; 'hcloud events --help' lists them"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(arguments: tuple[str, ...], wanted: str, lonely: Shell) -> None:

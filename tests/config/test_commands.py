@@ -32,6 +32,7 @@ def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) 
         "at one time: at most 5 instances, 16 vCPUs, none dearer than $0.5/h, 4 jobs per user",
         "spot: for best_effort, batch jobs that may be interrupted",
         "idle machines: kept 1 x spin-up, at most 10m",
+        "part-used machines: no new jobs below 50% in use where a new machine costs less",
     ):
         assert words in done.out
 
@@ -42,10 +43,11 @@ def test_policy_check_says_what_is_not_rented(tmp_path: Path, hcloud: Hcloud) ->
     out = hcloud("policy", "check", file).out
     assert "rent: regions eu-*; instance types m5.* c5.*; paid as on_demand" in out
     assert "spot: never" in out
-    file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60}\n")
+    file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60, drain_below: 0}\n")
     out = hcloud("policy", "check", file).out
     assert "20 instances, 4 of type m5.large" in out
     assert "at least 1m00s, at most 1h00m" in out
+    assert "part-used machines: always filled" in out
 
 
 def test_policy_check_as_json_holds_every_file_good_or_bad(tmp_path: Path, hcloud: Hcloud) -> None:

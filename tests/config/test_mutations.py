@@ -65,7 +65,7 @@ NASTY = [
     "x" * 9999,
     '"\\0"', '"\\ud800"', "\u2028", "2030-01-01", "10 parsecs", "5G", "null", "|", ">-", "---", "...",
 ]  # fmt: skip
-A_FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+A_FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_until
+from tests.warm import WARM
 
 HCLOUD = [sys.executable, "-m", "hcloud.cli.main"]
 PATIENCE_S = 60.0
@@ -65,9 +66,7 @@ class Home:
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:
         """Run a command and return its output; it must end with ``exit_code``."""
-        done = subprocess.run(
-            [*HCLOUD, *arguments], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = WARM.run(arguments, cwd=Path.cwd(), environment=self.environment, timeout_s=PATIENCE_S)
         assert done.returncode == exit_code, f"{arguments}: {done.returncode} {done.stdout} {done.stderr} {self.path}"
         return done.stdout + done.stderr
 
