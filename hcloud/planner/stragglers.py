@@ -33,8 +33,10 @@ def relaunch_stragglers(draft: Draft, most: int) -> None:
             continue
         if job.id in draft.stopping or len(attempt.allocations) < FEWEST or job.cancelled_by is not None:
             continue
-        done = sum(c.step == RELAUNCHED and c.attempt == attempt.id for c in job.corrections)
-        if done < draft.policy.correction.max_relaunches_per_attempt:
+        done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
+        # Until it has ended, a rank that was asked to looks like any other: it is not asked again.
+        ending = any(draft.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
+        if not ending and len(done) < draft.policy.correction.max_relaunches_per_attempt:
             most -= _relaunch(draft, job, attempt)
 
 

@@ -301,6 +301,16 @@ def test_a_rank_at_less_than_half_the_median_is_started_anew_elsewhere() -> None
     assert not of(decide(replace(apply_ideally(after, again), watched=before.watched)), StopRank), "once"
 
 
+def test_a_straggler_that_is_ending_is_not_stopped_again() -> None:
+    policy = Policy(correction=Policies(max_relaunches_per_attempt=2))
+    asked_at = NOW - 5.0  # within its grace: its end is not seen yet
+    done = Correction(at=asked_at, step="relaunch", attempt="job-1.1")
+    before = spread((0.001, 0.001, 0.0003, 0.0011), corrections=(done,))
+    assert not of(decide(before, policy), StopRank)
+    long_ago = spread((0.001, 0.001, 0.0003, 0.0011), corrections=(replace(done, at=NOW - 500.0),))
+    assert of(decide(long_ago, policy), StopRank)
+
+
 @pytest.mark.parametrize("paces", [(0.001, 0.001, 0.0006, 0.001), (0.001, 0.0003), (0.0003, 0.0003, 0.0004)])
 def test_ranks_that_are_not_clearly_slower_than_the_others_go_on(paces: tuple[float, ...]) -> None:
     assert not of(decide(spread(paces)), StopRank)
