@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.model import Job, Market
+from hcloud.model import Job
+from hcloud.planner.dear_room import DearRoom
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.offers import Counter
@@ -34,13 +35,20 @@ class Thrift:
     rented: Mask
     price_usd_per_h: Amounts
     none: Mask
+    dear_room: DearRoom
     _left_s: dict[int, float] = field(default_factory=dict)
     _dearer: dict[float, Places] = field(default_factory=dict)
 
     def closed(self, group: Group) -> Mask:
         """Return the machines that ``group`` is kept from, shape ``(N,)``."""
-        half_empty, small = self._half_empty(group), self._too_small(group)
-        return half_empty if small is None else half_empty | small
+        dearly = self.dear_room.kept_up_dearly(group)
+        if dearly is not None:
+            dearly = self._unless_needed_longer(group, dearly.copy())
+        closed = self._half_empty(group)
+        for more in (self._too_small(group), dearly, self.dear_room.paid_kept_from(group)):
+            if more is not None:
+                closed = closed | more
+        return closed
 
     def _too_small(self, group: Group) -> Mask | None:
         counter, suit = self.counter, self.draft.suit
@@ -65,7 +73,12 @@ class Thrift:
         taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[:2], (2, len(closed))).take(dear, axis=1)
         used = capacity - fleet.room[:2].take(dear, axis=1) + ranks * taken
         closed[dear[np.logical_and.reduce(used < below * capacity, axis=0)]] = True
-        lasts_s = self.draft.suit.expected_s(group.application, group.wanted) if self.draft.suit is not None else None
+        return self._unless_needed_longer(group, closed)
+
+    def _unless_needed_longer(self, group: Group, closed: Mask) -> Mask:
+        """Open those of ``closed`` again on which others are expected to be longer than a member of ``group``."""
+        suit = self.draft.suit
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None else None
         if lasts_s is not None:
             for at in np.flatnonzero(closed):
                 closed[at] = self._needed_for_s(int(at)) < lasts_s
@@ -94,11 +107,19 @@ class Thrift:
 
 def open_thrift(draft: Draft, counter: Counter) -> Thrift:
     """Return which machines are closed in this plan."""
-    offers = [instance.offer for instance in draft.fleet.instances]
+    fleet, offers = draft.fleet, [instance.offer for instance in draft.fleet.instances]
+    price_usd_per_h: Amounts = np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64)
+    dear_room = DearRoom(
+        draft=draft,
+        counter=counter,
+        paid=np.flatnonzero(fleet.placeable & fleet.reserved),
+        price_usd_per_h=price_usd_per_h,
+    )
     return Thrift(
         draft=draft,
         counter=counter,
-        rented=np.array([offer.market is not Market.RESERVED for offer in offers], dtype=np.bool_),
-        price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
+        rented=~fleet.reserved,
+        price_usd_per_h=price_usd_per_h,
         none=np.zeros(len(offers), dtype=np.bool_),
+        dear_room=dear_room,
     )

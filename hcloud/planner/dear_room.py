@@ -1,0 +1,123 @@
+"""Who is kept from room that is dear: jobs that may run on spot machines pay little there, others several times as much.
+
+Reserved room is paid for in any case, and worth what it saves: most to those who would pay most elsewhere. So while jobs
+have to be rented for that may not run on spot machines (services, jobs that nobody may interrupt), as much reserved
+room is kept for those that come after them: their like goes on coming. It stands idle until one comes, so that only
+those are kept from it who pay a small part elsewhere (``provisioning.keep_for_dearer``).
+
+For the same reason they do not join others on dear rented machines, unless they are expected to be over before these:
+who is the last on a machine pays for all of it.
+
+Where the hybrid strategies say who goes where, nothing is kept from anybody here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hcloud.model import Job, Market
+from hcloud.planner.draft import Draft, Group
+from hcloud.planner.fleet import SLACK, Amounts, Mask
+from hcloud.planner.offers import Counter
+from hcloud.planner.placement import permitted
+
+
+@dataclass(slots=True, eq=False)
+class DearRoom:
+    """The answers for one plan. ``paid``: places of reserved machines that may be used now; ``price_usd_per_h``: of each
+    machine, shape ``(N,)``."""
+
+    draft: Draft
+    counter: Counter
+    paid: npt.NDArray[np.intp]
+    price_usd_per_h: Amounts
+    _dearly: dict[int, Mask | None] = field(default_factory=dict)
+    _elsewhere: list[tuple[float, float]] | None = None
+    _rates: dict[int, float] = field(default_factory=dict)
+
+    def paid_kept_from(self, group: Group) -> Mask | None:
+        """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them
+        together than those lack who pay more."""
+        fleet, evictable = self.draft.fleet, self.draft.policy.disruption.evict_best_effort
+        if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
+            return None
+        free_vcpus = float(np.minimum(fleet.free[0, self.paid], fleet.room[0, self.paid]).clip(min=0.0).sum())
+        wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
+        if wanted_vcpus <= 0.0:
+            return None
+        kept: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[self.paid]
+        kept[self.paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        return kept
+
+    def kept_up_dearly(self, group: Group) -> Mask | None:
+        """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there, and
+        of those on a machine, itself included, each is as likely as any other to be the last."""
+        if group.place not in self._dearly:
+            self._dearly[group.place] = self._kept_up_dearly(group)
+        return self._dearly[group.place]
+
+    def _kept_up_dearly(self, group: Group) -> Mask | None:
+        fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_dearer
+        steady = fleet.placeable & fleet.steady & ~fleet.reserved
+        if not steady.any() or group.moved or not self._pays_little(group):
+            return None
+        rate = self.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
+        units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
+        alone_usd_per_h = self.counter.worth_usd_per_h(group)
+        kept: Mask = steady & (self._rate(group) < limit * rate)
+        kept &= alone_usd_per_h < self.price_usd_per_h / (1.0 + units)
+        return kept if kept.any() else None
+
+    def _pays_little(self, group: Group) -> bool:
+        """Whether something can be rented for ``group`` on spot, and mapping and policy leave it to us."""
+        draft = self.draft
+        asked = group.spot_ok and draft.strategy.hybrid is None and draft.policy.provisioning.keep_for_dearer > 0.0
+        return asked and self._rate(group) > 0.0
+
+    def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
+        """Return how much those lack, or hold on rented machines, who pay so much more than this for a vCPU."""
+        if self._elsewhere is None:
+            self._elsewhere = list(self._served_elsewhere())
+        waiting = ((self._rate(g), g.pending * g.needed * float(g.demand[0])) for g in self._waiting())
+        limit = self.draft.policy.provisioning.keep_for_dearer
+        return sum(vcpus for rate, vcpus in (*self._elsewhere, *waiting) if rate_usd_per_h < limit * rate)
+
+    def _waiting(self) -> Iterator[Group]:
+        for group in self.draft.groups.values():
+            if group.pending > 0 and not group.spot_ok and self._could_be_there(group):
+                yield group
+
+    def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
+        """Yield what is paid for a vCPU, and how many, for each job on rented machines that may not run on spot ones."""
+        for job in self.draft.running:
+            vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
+            if vcpus > 0.0 and self._could_be_there(group := self.draft.group_of(job)):
+                yield self._rate(group), vcpus
+
+    def _may_use_spot(self, job: Job) -> bool:
+        spot, spec = self.draft.policy.spot, job.spec
+        return spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible)
+
+    def _rented_vcpus(self, job: Job) -> float:
+        fleet, held = self.draft.fleet, job.attempt.allocations if job.attempt is not None else ()
+        there = [(fleet.index.get(each.instance_id), each) for each in held if not each.released]
+        return sum(each.resources.vcpus for at, each in there if at is not None and not fleet.reserved[at])
+
+    def _could_be_there(self, group: Group) -> bool:
+        allowed = permitted(self.draft, group, self.draft.fleet.large_enough(group.demand))
+        return bool(allowed[self.paid].any()) and not (self.counter.sells_reserved and self.counter.paid_ranks(group))
+
+    def _rate(self, group: Group) -> float:
+        """Return what a vCPU costs by the hour on the cheapest machine that can be rented for ``group``; 0: none can."""
+        rate = self._rates.get(group.place)
+        if rate is None:
+            counter = self.counter
+            rented = [at for at in counter.obtainable(group) if counter.offers[at].market is not Market.RESERVED]
+            prices = [float(counter.price_usd_per_h[at] / max(counter.capacity[at, 0], SLACK)) for at in rented]
+            rate = self._rates[group.place] = min(prices, default=0.0)
+        return rate
