@@ -278,8 +278,8 @@ class Provisioning:
     unmeasured_quality_full: Share = 0.95
     """... and full servers; sizes between lie between."""
     keep_for_dearer: Share = 0.5
-    """Reserved room, and machines that nobody takes back, are kept from jobs for which a vCPU can be rented for less
-    than this part of what it costs those that need them (not with hf and hm, which map jobs by quality); 0: from none."""
+    """Reserved room, and machines nobody takes back, are kept from jobs for which a vCPU is rented for less than this
+    part of what it costs those that need them; not with hf and hm, which map jobs by quality. 0: kept from none."""
 
     def __post_init__(self) -> None:
         _check_order("soft_limit_minimum", self.soft_limit_minimum, "soft_limit", self.soft_limit)

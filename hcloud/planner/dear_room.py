@@ -1,9 +1,9 @@
-"""Who is kept from room that is dear: jobs that may run on spot machines pay little there, others several times as much.
+"""Who is kept from room that is dear: jobs that may run on spot machines pay little there, others many times as much.
 
-Reserved room is paid for in any case, and worth what it saves: most to those who would pay most elsewhere. So while jobs
-have to be rented for that may not run on spot machines (services, jobs that nobody may interrupt), as much reserved
-room is kept for those that come after them: their like goes on coming. It stands idle until one comes, so that only
-those are kept from it who pay a small part elsewhere (``provisioning.keep_for_dearer``).
+Reserved room is paid for in any case, and worth what it saves: most to those who would pay most elsewhere. So while
+jobs have to be rented for that may not run on spot machines (services, jobs that nobody may interrupt), as much
+reserved room is kept for those that come after them: their like goes on coming. It stands idle until one comes, so that
+only those are kept from it who pay a small part elsewhere (``provisioning.keep_for_dearer``).
 
 For the same reason they do not join others on dear rented machines, unless they are expected to be over before these:
 who is the last on a machine pays for all of it.
@@ -28,8 +28,8 @@ from hcloud.planner.placement import permitted
 
 @dataclass(slots=True, eq=False)
 class DearRoom:
-    """The answers for one plan. ``paid``: places of reserved machines that may be used now; ``price_usd_per_h``: of each
-    machine, shape ``(N,)``."""
+    """The answers for one plan. ``paid``: places of reserved machines that may be used now; ``price_usd_per_h``: of
+    each machine, shape ``(N,)``."""
 
     draft: Draft
     counter: Counter
@@ -55,8 +55,8 @@ class DearRoom:
         return kept
 
     def kept_up_dearly(self, group: Group) -> Mask | None:
-        """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there, and
-        of those on a machine, itself included, each is as likely as any other to be the last."""
+        """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there,
+        and of those on a machine, itself included, each is as likely as any other to be the last."""
         if group.place not in self._dearly:
             self._dearly[group.place] = self._kept_up_dearly(group)
         return self._dearly[group.place]
@@ -93,7 +93,7 @@ class DearRoom:
                 yield group
 
     def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
-        """Yield what is paid for a vCPU, and how many, for each job on rented machines that may not run on spot ones."""
+        """Yield what a vCPU costs, and how many, for each job on rented machines that may not run on spot ones."""
         for job in self.draft.running:
             vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
             if vcpus > 0.0 and self._could_be_there(group := self.draft.group_of(job)):
@@ -113,7 +113,7 @@ class DearRoom:
         return bool(allowed[self.paid].any()) and not (self.counter.sells_reserved and self.counter.paid_ranks(group))
 
     def _rate(self, group: Group) -> float:
-        """Return what a vCPU costs by the hour on the cheapest machine that can be rented for ``group``; 0: none can."""
+        """Return the price per vCPU and hour of the cheapest machine to be rented for ``group``; 0: none can."""
         rate = self._rates.get(group.place)
         if rate is None:
             counter = self.counter

@@ -75,7 +75,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "cancelled": (bugs.forgets_cancellations, 0),
     "paused": (bugs.is_deaf_to_operators, 1),
     "policy": (bugs.buys_anything, 32),
-    "overspent": (bugs.spends_anything, 72),
+    "overspent": (bugs.spends_anything, 50),
     "lost": (bugs.drops_a_job, 1),
     "twice": (bugs.takes_jobs_in_twice, 1),
     "no record": (bugs.launches_again, 0),
