@@ -129,7 +129,7 @@ class UnitActions:
                 job = release_allocation(
                     txn, job, allocation.rank, ended_at=txn.now, cause=FailureCause.START_REFUSED, detail=result.detail
                 )
-        if start_pending(job):
+        if _start_pending(job):
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_AGAIN_S))
         else:
             txn.close_intent(intent.token)
@@ -352,7 +352,7 @@ def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Jo
     return job
 
 
-def start_pending(job: Job) -> bool:
+def _start_pending(job: Job) -> bool:
     """Return whether some rank's start is neither known nor settled."""
     attempt = job.attempt
     if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:

@@ -325,7 +325,7 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
             numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
             text = f"makes way for {look.job.id}, which {reason.text}"
             draft.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
-            guard_at(draft, _machines(draft, look.job))
+            _guard_at(draft, _machines(draft, look.job))
 
         text = f"{victim.id}, a best-effort neighbour on {name}, is evicted"
         yield Option(
@@ -339,7 +339,7 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         )
 
 
-def guard_at(draft: Draft, places: list[int]) -> None:
+def _guard_at(draft: Draft, places: list[int]) -> None:
     """Close machines to best effort from now on in this plan."""
     if draft.guarded is None:
         draft.guarded = np.zeros(len(draft.fleet.instances), dtype=np.bool_)

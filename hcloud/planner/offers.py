@@ -19,7 +19,7 @@ from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, kinds_of, vector
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.planner.strategies import Hybrid, Leaning
+from hcloud.planner.strategies import Hybrid, Leaning, forbidden
 from hcloud.planner.suitability import Suitability, column_of
 from hcloud.planner.whereabouts import admits
 from hcloud.planner.wording import amount, offer_words, seconds
@@ -197,13 +197,13 @@ def open_counter(draft: Draft) -> Counter:
 
 def _fill_shelf(draft: Draft) -> _Shelf:
     allowed: list[Offer] = []
-    forbidden: list[tuple[Offer, str]] = []
+    refused: list[tuple[Offer, str]] = []
     for offer in sorted(draft.snapshot.offers, key=lambda offer: offer.key):
-        why = _forbidden(draft, offer)
+        why = forbidden(draft.policy, offer) or draft.strategy.refusal(offer)
         if why is None:
             allowed.append(offer)
         else:
-            forbidden.append((offer, why))
+            refused.append((offer, why))
     return _Shelf(
         offers=allowed,
         capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
@@ -211,7 +211,7 @@ def _fill_shelf(draft: Draft) -> _Shelf:
         steady=np.array([o.market is not Market.SPOT for o in allowed], dtype=np.bool_),
         kinds=kinds_of([(column_of(o), o.instance_type.capacity.vcpus) for o in allowed]),
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
-        forbidden=forbidden,
+        forbidden=refused,
         sells_reserved=any(o.market is Market.RESERVED for o in allowed),
     )
 
@@ -232,15 +232,6 @@ def _open_pools(draft: Draft) -> dict[tuple[str, str], Amounts]:
         if pool in pools and instance.requested_at >= read_at[pool]:
             pools[pool] -= vector(instance.capacity)
     return pools
-
-
-def _forbidden(draft: Draft, offer: Offer) -> str | None:
-    caps, name = draft.policy.caps, offer.instance_type.name
-    if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
-        return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
-    if caps.max_instances_per_type.get(name) == 0:
-        return f"caps.max_instances_per_type forbids {name}"
-    return draft.policy.allow.refusal(offer) or draft.strategy.refusal(offer)
 
 
 def _backoff(active: Sequence[OfferBackoff], offer: Offer) -> OfferBackoff | None:

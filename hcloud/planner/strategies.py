@@ -73,6 +73,16 @@ class Strategy:
         return self.hybrid.leaning(job) if self.hybrid is not None else PLAIN
 
 
+def forbidden(policy: Policy, offer: Offer) -> str | None:
+    """Return why the policy's caps and ``allow`` keep ``offer`` from being launched at all, or None."""
+    caps, name = policy.caps, offer.instance_type.name
+    if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
+        return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+    if caps.max_instances_per_type.get(name) == 0:
+        return f"caps.max_instances_per_type forbids {name}"
+    return policy.allow.refusal(offer)
+
+
 def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
     """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
     full_from: Mapping[str, float] = {}
@@ -87,10 +97,8 @@ def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
 def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
     """Return from how many vCPUs on a machine is full: the policy's number, or a provider's largest that may be had."""
     largest: dict[str, float] = {}
-    limit_usd = policy.caps.max_price_usd_per_h
     for offer in snapshot.offers:
-        dear = limit_usd is not None and offer.price_usd_per_h > limit_usd
-        if offer.market is not Market.RESERVED and not dear and policy.allow.refusal(offer) is None:
+        if offer.market is not Market.RESERVED and forbidden(policy, offer) is None:
             vcpus = offer.instance_type.capacity.vcpus
             largest[offer.provider] = max(largest.get(offer.provider, 0.0), vcpus)
     return {name: min(vcpus, policy.provisioning.full_server_vcpus) for name, vcpus in largest.items()}
@@ -289,7 +297,7 @@ def _qualities(
 
 def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
     """Return the offers that are allowed: what may be rented, and what is paid for and not launched yet."""
-    allowed = [o for o in snapshot.offers if policy.allow.refusal(o) is None and strategy.refusal(o) is None]
+    allowed = [o for o in snapshot.offers if forbidden(policy, o) is None and strategy.refusal(o) is None]
     rented = [o for o in allowed if o.market is not Market.RESERVED]
     return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
 

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hcloud.forecast.recent import Recent, Release
 from hcloud.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
+from hcloud.planner.draft import open_draft
 from hcloud.planner.plan import Launch, Place, Plan
-from hcloud.planner.strategies import soft_limit
+from hcloud.planner.strategies import PLAIN, soft_limit
 from hcloud.policy import Caps, MappingPolicy, Policy, Provisioning, Strategy
 from hcloud.quality import Delivered, TypeQuality
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
@@ -118,6 +120,15 @@ def test_where_nothing_can_be_rented_reserved_room_is_given_to_whoever_waits() -
     policy = replace(under("hm"), caps=Caps(max_instances=1))
     plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=policy)
     assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+
+
+@pytest.mark.parametrize("caps", [Caps(max_price_usd_per_h=0.5), Caps(max_instances_per_type={"full": 0})])
+def test_a_machine_that_may_never_be_launched_is_not_counted_on(caps: Caps) -> None:
+    policy = replace(under("hm"), caps=caps)
+    strategy = open_draft(scene(*reserved_in_use(12), SMALL, FULL), policy, np.random.default_rng(0)).strategy
+    assert strategy.hybrid is not None
+    assert [each.instance_type.name for each in strategy.hybrid.rented] == ["small"]
+    assert not strategy.hybrid.tolerant(PLAIN, need(16.0)), "only the large one would have had room"
 
 
 def test_nothing_reserved_means_on_demand_at_once() -> None:
