@@ -23,16 +23,21 @@ for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
 # The files that take longest, longest first: begun first, none of them is still running when all else has ended.
 LONGEST = (
     "tests/daemon/test_daemon_process.py",
-    "tests/chaos/test_kill_anywhere.py",
     "tests/profiler/test_measure.py",
+    "tests/engine/test_isolation.py",
     "tests/contract/test_runner_dask.py",
+    "tests/engine/test_faults.py",
     "tests/house/test_doc_examples.py",
+    "tests/simulator/test_soak.py",
+    "tests/chaos/test_kill_anywhere.py",
+    "tests/store/test_processes.py",
+    "tests/engine/test_profiling.py",
+    "tests/providers/test_local_slices.py",
     "tests/cli/test_jobs.py",
     "tests/cli/test_entry.py",
-    "tests/engine/test_isolation.py",
-    "tests/contract/test_provider_ec2.py",
+    "tests/chaos/test_kill_while_profiling.py",
     "tests/chaos/test_every_call.py",
-    "tests/simulator/test_soak.py",
+    "tests/contract/test_provider_ec2.py",
 )
 
 

@@ -80,7 +80,7 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hcloud.cli.main", "profile", "sources", "integer", "memory-capacity"]
-    options = ["--validate", "--seconds", "16", "--repeats", "3", "--out", str(tmp_path / "out"), "-o", "json"]
+    options = ["--validate", "--seconds", "9", "--repeats", "2", "--out", str(tmp_path / "out"), "-o", "json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -92,7 +92,7 @@ def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
     assert integer["slowdown_cpu"] > 0
     assert memory["pressure_100"] > memory["pressure_25"]
     assert (tmp_path / "out/sources.svg").exists()
-    assert found["repeats"] == 3
+    assert found["repeats"] == 2
 
 
 def listed(*arguments: str) -> subprocess.CompletedProcess[str]:
