@@ -30,10 +30,11 @@ class ProfileRequest:
     """What one profiling run measures on the one machine it has for itself (Quasar, Dissertation §4.3.2).
 
     ``job_id`` is who is profiled. ``type_column`` names the machine's type in the utility matrix; ``steps_vcpus`` are
-    the scale-up settings to run at, the largest first; ``sources`` the sources of interference that are tuned to the
+    the scale-up settings to run at, first what it is for; ``sources`` the sources of interference that are tuned to the
     5 % point (tolerated) and measured beside it (caused); ``nodes`` the node count of this run. ``run_s`` ends each
     copy of the job, ``total_s`` the whole run; what is not measured by then stays unknown. ``warm_up_s`` passes before
     a stateful job is measured. ``look``: only one short run, to see whether a known program still behaves as known.
+    ``knees``: also at the sizes between where it seems to stop growing (:func:`hcloud.known.next_knee`).
     """
 
     job_id: str
@@ -45,3 +46,4 @@ class ProfileRequest:
     total_s: float = 60.0
     warm_up_s: float = 0.0
     look: bool = False
+    knees: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
+from math import ceil
 from typing import Literal, TypeVar, cast, get_args
 
 SourceName = Literal[
@@ -18,6 +20,13 @@ _KEPT_ANSWERS = 1000
 
 
 # ------------------------------------------------------------------------------------------------------------- profiles
+
+APART = 1.1
+"""Amounts nearer to each other than by this factor are not worth telling apart."""
+MOST_KNEES = 2
+"""So often a profiling run looks for where growth ends (:func:`next_knee`)."""
+
+
 class Measure(StrEnum):
     """What a profiling run took for performance, best first; all are per second, more is better."""
 
@@ -41,6 +50,21 @@ class Reading:
     low: float
     high: float
     runs: int = 1
+
+
+def next_knee(rates: Mapping[float, float]) -> float | None:
+    """Return where between the vCPUs of ``rates`` (performance by vCPUs, above 0) a program stops growing that grows in
+    proportion until then: whole vCPUs, or tenths of one. None where growth goes on, or has ended before.
+
+    With its threads, say: two ends look the same whether it grows all the way or no more than so far.
+    """
+    for more, less in pairwise(sorted(rates, reverse=True)):
+        # Few grow quite in proportion, so it is rather a little more; but never for what is mere noise.
+        at = 0.95 * less * rates[more] / rates[less]
+        at = float(ceil(at)) if at >= 1 else ceil(10 * at) / 10
+        if APART * less <= at <= more / APART:
+            return at
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,7 +220,7 @@ def learn(
         use=(findings.use if base or request.look else row.use) or findings.use or row.use,
         inputs=_with_input(row.inputs, identity.input, 1.0) if measured else row.inputs,
         type_column=request.type_column if base or not row.type_column else row.type_column,
-        reference_vcpus=max(request.steps_vcpus, default=row.reference_vcpus) if base or not row.reference_vcpus
+        reference_vcpus=next(iter(request.steps_vcpus), row.reference_vcpus) if base or not row.reference_vcpus
         else row.reference_vcpus,
         profiled_at=now if base and measured else row.profiled_at,
         looked_at=now if request.look else row.looked_at,
@@ -274,7 +274,7 @@ def _scale(row: Application, request: ProfileRequest, findings: Findings) -> flo
     pairs = []
     for reading in findings.readings:
         known = row.cells.get(reading.question, {}).get(reading.column)
-        same_amount = reading.question != Question.TYPE or max(request.steps_vcpus, default=0.0) == row.reference_vcpus
+        same_amount = reading.question != Question.TYPE or request.steps_vcpus[:1] == (row.reference_vcpus,)
         if (
             known
             and same_amount

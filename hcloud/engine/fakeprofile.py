@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from hcloud.engine.fakework import Work
-from hcloud.known import Findings, Measure, Reading
+from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.model import ProfileRequest
 from hcloud.provider import UnitSpec
 
@@ -47,7 +47,7 @@ def profiling_s(request: ProfileRequest) -> float:
     """Return how long a whole profiling run takes."""
     if request.look:
         return min(request.total_s, request.warm_up_s + request.run_s)
-    runs = RATE_RUNS * len(request.steps_vcpus) + NEIGHBOUR_RUNS * len(request.sources)
+    runs = RATE_RUNS * (len(request.steps_vcpus) + MOST_KNEES * request.knees) + NEIGHBOUR_RUNS * len(request.sources)
     return min(request.total_s, request.warm_up_s + request.run_s * runs)
 
 
@@ -98,6 +98,9 @@ def _readings(request: ProfileRequest, command: tuple[str, ...], alone: float) -
         yield _reading("nodes", str(request.nodes), value, SPREAD * value)
         return
     sizes = request.steps_vcpus[:1] if request.look else request.steps_vcpus
+    for _ in range(MOST_KNEES) if request.knees and not request.look else ():
+        at = next_knee({vcpus: _speed_up(parallel, vcpus) for vcpus in sizes})
+        sizes += () if at is None else (at,)
     for index, vcpus in enumerate(sizes):
         value = alone * _speed_up(parallel, vcpus)
         if index == 0:

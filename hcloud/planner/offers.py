@@ -264,15 +264,27 @@ def rank_choices(
     worths = [counter.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
     choices = [_judge(draft, counter, at, company, worths) for at in among]
+    shortfalls = _shortfalls(counter, first, choices)
 
     def order(choice: Choice) -> tuple[int, bool, float, float, tuple[str, str, str, str]]:
         offer = counter.offers[choice.at]
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
-        short = counter.shortfall(first, choice.at)
-        return (short, offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
+        return (shortfalls[choice.at], offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
 
     return sorted(choices, key=order)
+
+
+def _shortfalls(counter: Counter, first: Group, choices: Sequence[Choice]) -> dict[int, int]:
+    """Return by offer how likely it is to fall short of the target of ``first``.
+
+    Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
+    to take the first, and where it fails the second, then costs no more.
+    """
+    found = {each.at: counter.shortfall(first, each.at) for each in choices}
+    likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
+    dear = {each.at for each in choices if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
+    return {at: 1 if at in dear else short for at, short in found.items()}
 
 
 def _unpaid(counter: Counter, group: Group) -> int:

@@ -76,10 +76,11 @@ def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
     if not draft.diverting and not _overdue(draft, job):
         return False
     if group.down_within_s is None:
-        among = usable(draft, group, draft.fleet.placeable)
-        fresh_s = _fresh_s(draft, group)
-        lost = _lost_to_types(draft, group)
-        group.down_within_s = draft.suit.down_within_s(group.application, group.demand, among, lost, fresh_s)
+        among, lost = usable(draft, group, draft.fleet.placeable), _lost_to_types(draft, group)
+        # It goes down to where it would be put: on machines open to it, with what it would get there.
+        roomy = draft.fleet.fitting_now(group.asks, among & np.logical_or.reduce(_open_now(draft, group)))
+        large = among & draft.fleet.large_enough(group.demand)
+        group.down_within_s = draft.suit.down_within_s(group.application, roomy, large, lost, _fresh_s(draft, group))
     # While units that were asked to end make room for it, it has something better to wait for, as long as it may.
     return draft.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
 

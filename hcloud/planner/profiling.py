@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, log2
+from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
 from hcloud.classifier.pressing import Pressing, choose_sources
@@ -32,6 +32,7 @@ from hcloud.model import (
     Reason,
     Resources,
     Retries,
+    ServiceTarget,
 )
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Classify, Profile, Wait
@@ -41,8 +42,8 @@ from hcloud.policy import Profiling
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
-FAR_APART = 4.0
-"""From so many times the least on a job is measured between what it asks for and that as well."""
+AT_MOST_UNDER = 4.0
+"""A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
 _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 STOP_MARGIN_S = 30.0
 """A profiling run that is not over this long after its own time cap is stopped."""
@@ -174,11 +175,8 @@ def _not_to_be_profiled(desk: _Desk, job: Job, identity: Identity, rows: Sequenc
 
 def _not_worth_it(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why profiling would cost more than it could gain, as far as is known."""
-    limit_s, lasts_s = desk.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
-    for row in rows:
-        if row.run_s is not None:
-            lasts_s = min(row.run_s, inf if lasts_s is None else lasts_s)
-    if lasts_s is not None and lasts_s < limit_s:
+    limit_s, lasts_s = desk.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
+    if lasts_s < limit_s:
         text = f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(limit_s)} is not worth it"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
@@ -187,6 +185,13 @@ def _not_worth_it(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Appl
         text = f"{fruitless} profiling runs of this program could not learn anything"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
     return None
+
+
+def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
+    """Return for how long a job runs at most, as far as is known; how long a service ran once says nothing of that."""
+    limit_s = inf if job.spec.max_runtime_s is None else job.spec.max_runtime_s
+    ran_s = [row.run_s for row in rows if row.run_s is not None and not isinstance(job.spec.target, ServiceTarget)]
+    return min(limit_s, max(ran_s, default=inf))
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
@@ -291,7 +296,8 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
     if _not_to_be_profiled(desk, job, identity, rows) is not None or job.id in desk.runs:
         return None
     pressing = _pressing(desk, job, identity, offers[0])
-    run = _run(desk, job, offers[0], "again", steps_vcpus=_steps(job), sources=pressing.sources)
+    steps = _steps(job, offers[0].instance_type.capacity.vcpus)
+    run = _run(desk, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
     runs, cost_usd = _affordable(desk, [run], offers)
     if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
         return None
@@ -370,7 +376,7 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
             cheapest[kind] = offer
     telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
     found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
-    needed = job.spec.resources.vcpus + desk.policy.spare_vcpus
+    needed = max(job.spec.resources.vcpus + desk.policy.spare_vcpus, _most_vcpus(job))
     roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
     first = [roomy] if roomy is not None else found[:1]
     return first + [each for each in found if each not in first][: desk.policy.types - 1]
@@ -426,26 +432,33 @@ def _runs(
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
-    runs = [_run(desk, job, first, "base", steps_vcpus=_steps(job), sources=pressing.sources)]
+    steps = _steps(job, first.instance_type.capacity.vcpus)
+    runs = [_run(desk, job, first, "base", steps_vcpus=steps, sources=pressing.sources)]
     runs += [_run(desk, job, each, "type", steps_vcpus=(vcpus,)) for each in offers[1:]]
     if job.spec.nodes.count > 1:
         runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
 
 
-def _steps(job: Job) -> tuple[float, ...]:
-    """Return the vCPUs to measure a job with, most first: what it asks for, and half of that; or the least that it may
-    be given, and where these are far apart one between.
+def _most_vcpus(job: Job) -> float:
+    """Return at how many vCPUs a job should be measured at least: several times what it asks for, where it may get so
+    many."""
+    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
 
-    Users who leave their jobs' size to the planner may be off by far. Only the least tells whether it would do, and
-    only one between whether a program stops growing on the way (with its threads, say): two ends look the same.
+
+def _steps(job: Job, most_vcpus: float) -> tuple[float, ...]:
+    """Return the vCPUs to measure a job with on a machine that has ``most_vcpus``: first what it asks for, then the
+    others, most first: half of it, or the ends of what it may be given.
+
+    Users who leave their jobs' size to the planner may be off by far, to both sides. Only the least tells whether it
+    would do, only more than they ask for whether that would help.
     """
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
     if within is None:
         return vcpus, vcpus / 2
-    low = min(vcpus / 2, within[0])
-    middle = 2.0 ** round(log2(vcpus * low) / 2)
-    return (vcpus, middle, low) if vcpus >= FAR_APART * low and low < middle < vcpus else (vcpus, low)
+    others = {min(vcpus / 2, within[0]), max(vcpus, min(within[1], most_vcpus))}
+    return (vcpus, *sorted(others - {vcpus}, reverse=True))
 
 
 def _run(
@@ -470,10 +483,12 @@ def _run(
         total_s=policy.total_s,
         warm_up_s=policy.warm_up_s if spec.stateful else 0.0,
         look=look,
+        knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
     run = replace(
         spec,
         name=f"{spec.name}:profile-{what}",
+        resources=replace(spec.resources, vcpus=max(steps_vcpus)),
         target=BatchTarget(),
         nodes=Nodes(count=nodes, minimum=nodes),
         tags={**spec.tags, PROFILE_TAG: job.id},

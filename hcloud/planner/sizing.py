@@ -3,8 +3,9 @@
 Expected performance joins the four classifications, ``perf = type * up(v)/up(asked) * out(n)/out(1) * beside``. They
 are independent of each other, so on a logarithmic axis their variances add up, and the probability that a target is met
 has a closed form. Of the sizes that meet it with the wanted probability the one with the least resources is taken:
-first the cheapest, then few machines before many (scale-up before scale-out), then few vCPUs. A job measured on the
-type, step and nodes at hand is as sure as the measurement.
+first the cheapest, then few machines before many (scale-up before scale-out), then few vCPUs. Half of it is taken
+where that is expected to meet the target as well and comes near it (:meth:`Ladder.worth_it`); where none meets it with
+that probability, the likeliest. A job measured on the type, step and nodes at hand is as sure as the measurement.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ LEAST_DOUBT = 1e-3
 """No performance is known more exactly than this (standard deviation of its logarithm)."""
 ROOM = 0.05
 """And it is to be expected to do so much more than what is wanted, where the whole is: neighbours cost something."""
+ALIKE = 0.03
+"""Performances no further apart than this are alike: rates are measured until they are known about so well."""
 _DUST = 1e-9
 
 
@@ -132,7 +135,8 @@ def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus
         part = (vcpus - below[-1]) / max(above[0] - below[-1], _DUST)
         return first + part * (second - first), max(first, second)
     first, last = answers[below[-2]].value, answers[below[-1]].value
-    slope = max(0.0, last - first) / (below[-1] - below[-2])
+    # What is within the noise is no growth: carried on, a little of it becomes much.
+    slope = (last - first) / (below[-1] - below[-2]) if last > (1.0 + ALIKE) * first else 0.0
     return last, last + slope * (vcpus - below[-1])
 
 
@@ -362,8 +366,9 @@ class Ladder:
         return next((small for small in range(at) if self._does_as_well(small, at)), at)
 
     def _does_as_well(self, small: int, at: int) -> bool:
-        met = self.performance[at] >= self.target
-        enough = max(self.target * (1.0 + ROOM) if met else 0.0, self.performance[at] / (1.0 + NEAR))
+        whole = self.performance[at]
+        room = min(self.target * (1.0 + ROOM), whole / (1.0 + ALIKE)) if whole >= self.target else 0.0
+        enough = max(room, whole / (1.0 + NEAR))
         return 2 * self.vcpus[small] <= self.vcpus[at] + _DUST and self.performance[small] >= enough
 
 

@@ -382,23 +382,22 @@ class Suitability:
             return classes // 2
         return quality.quality_class(quality_needed(known, self.sources), classes)
 
-    def down_within_s(self, application: str, demand: Amounts, among: Mask, lost: Amounts, fresh_s: float) -> float:
+    def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
 
-        ``among``: the machines it may run on; ``lost``: what it loses to the type of each (0..1); ``fresh_s``: how long
-        a new one takes. A machine that is short of what is needed by so many of 100 on one resource counts with that
-        much less quality.
+        ``roomy``: where there is room for it now; ``large``: the machines that could have; ``lost``: what it loses to
+        the type of each (0..1); ``fresh_s``: how long a new one takes. A machine that is short of what is needed by so
+        many of 100 on one resource counts with that much less quality.
         """
         who, pressure = self.who(application), self.pressure
         if who is None or pressure is None:
             return math.inf
-        roomy = self.fleet.fitting_now(demand, among) & pressure.quiet
-        below, good = self._quality_below(who, roomy, lost), lost <= self.policy.placement.tolerance
+        below, good = self._quality_below(who, roomy & pressure.quiet, lost), lost <= self.policy.placement.tolerance
         if below is None:
             return 0.0
         quality, disturbed = below
         # Nothing is bought for a job that nobody disturbs there, so nothing new comes for it.
-        prospect = self._prospect(among & good & self.fleet.large_enough(demand), fresh_s if disturbed else math.inf)
+        prospect = self._prospect(large & good, fresh_s if disturbed else math.inf)
         return prospect.switch(quality).within_s
 
     def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:

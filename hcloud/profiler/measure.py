@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 
 from hcloud.errors import NotFound, Unmeasurable
-from hcloud.known import Findings, Measure, Reading
+from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.model import ProfileRequest
 from hcloud.profiler.beside import Placed, Switch, place, pressing
 from hcloud.profiler.caused import caused
@@ -267,6 +267,8 @@ class _Run:
         """Ask everything that was requested."""
         sizes = self._request.steps_vcpus[:1] if self._request.look else self._request.steps_vcpus
         questions: list[_Question] = [(WEIGHT_RATE, partial(self._size, size)) for size in sizes]
+        if self._request.knees and not self._request.look:
+            questions.append((WEIGHT_RATE * MOST_KNEES, self._knees))
         if not self._request.look:
             questions += self._about_neighbours()
         while questions and (self._first is not None or len(self._readings) == 0):
@@ -294,6 +296,13 @@ class _Run:
                 self._add("nodes", "1", rate)
         self._add("step", f"{vcpus:g} vCPU", rate)
 
+    def _knees(self, within_s: float) -> None:
+        for _ in range(MOST_KNEES):
+            steps = (each for each in self._readings if each.question == "step")
+            at = next_knee({float(each.column.split()[0]): each.value for each in steps})
+            if at is not None:
+                self._size(at, within_s / MOST_KNEES)
+
     def _add(self, question: str, column: str, rate: Rate) -> None:
         self._readings.append(
             Reading(question=question, column=column, value=rate.value, low=rate.low, high=rate.high, runs=rate.runs)
@@ -316,6 +325,8 @@ class _Run:
             self._readings.append(ask(source, size, within_s=within_s))
 
     def _size_beside(self) -> float:
-        """The largest size that leaves a whole CPU to a neighbour, else the smallest."""
-        room = self._bench.host.vcpus - 1
-        return max((each for each in self._request.steps_vcpus if each <= room), default=self._request.steps_vcpus[-1])
+        """What it asks for, where that leaves a whole CPU to a neighbour; else the largest size that does, or the
+        smallest."""
+        room, steps = self._bench.host.vcpus - 1, self._request.steps_vcpus
+        asked = steps[0]
+        return asked if asked <= room else max((each for each in steps if each <= room), default=min(steps))

@@ -16,7 +16,7 @@ from hcloud.classifier.library import Library
 from hcloud.engine.fakeprofile import measured_as, profiling_s, why_not_measured
 from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import BadInput
-from hcloud.known import Findings, Measure, Reading
+from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.model import JobSpec, Market, Resources, ServiceTarget
 from hcloud.provider import Machine, UnitSpec
 from hcloud.simulator.nature import (
@@ -326,12 +326,19 @@ class World:
             value = alone * task.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)
             return
+        rates = dict[float, float]()
         for index, vcpus in enumerate(request.steps_vcpus[:1] if request.look else request.steps_vcpus):
             reading = self._ratio("step", f"{vcpus:g} vCPU", alone * task.on_vcpus(vcpus), noisy)
+            rates[vcpus] = reading.value
             if index == 0:
                 yield replace(reading, question="type", column=request.type_column)
                 yield replace(reading, question="nodes", column="1")
             yield reading
+        for _ in range(MOST_KNEES) if request.knees and not request.look else ():
+            if (at := next_knee(rates)) is not None:
+                reading = self._ratio("step", f"{at:g} vCPU", alone * task.on_vcpus(at), noisy)
+                rates[at] = reading.value
+                yield reading
         for name in () if request.look else request.sources:
             for question, truth in (("tolerated", nature.tolerated), ("caused", nature.caused)):
                 value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0

@@ -6,7 +6,7 @@ from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import ServiceTarget
 from hcloud.planner.plan import Launch, Place
 from hcloud.policy import Policy
-from tests.planner.scenes import decide, job, machine, need, of, offer, scene, spec
+from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 
 SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=4.0, usd_per_h=0.2)
 PLAIN = Policy()
@@ -55,3 +55,34 @@ def test_machine_that_is_likelier_to_do_is_bought_where_none_is_sure_to() -> Non
 
 def test_where_nothing_is_likely_to_do_a_job_is_not_kept_from_what_there_is() -> None:
     assert outcome(known(40.0)) == (["inst-1"], [])
+
+
+def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:
+    """Two vCPUs of the small type serve 110 of 100, give or take a fifth; the large type surely serves them."""
+    belief = known(110.0)
+    doubtful = Estimate(value=110.0, low=90.0, high=134.0, observed=True)
+    belief = replace(belief, by_type={"mock/small": doubtful, "mock/large": serving(150.0)})
+    waiting = job(1, asks=SERVICE, application="web")
+
+    def bought(dear_usd_per_h: float) -> list[str]:
+        large = offer("large", vcpus=4.0, usd_per_h=dear_usd_per_h)
+        plan = decide(
+            scene(waiting, offer("small", vcpus=2.0, usd_per_h=0.1), large, applications={"web": belief}), QUASAR
+        )
+        return [action.offer.instance_type.name for action in of(plan, Launch)]
+
+    assert (bought(0.19), bought(0.21)) == (["large"], ["small"])
+
+
+def test_room_that_is_too_little_for_it_is_no_reason_to_go_where_it_is_disturbed() -> None:
+    """It needs two vCPUs: inst-1 stands idle with one, on inst-2 are enough beside somebody who troubles it badly."""
+    loud = replace(known(120.0), caused={"llc-capacity": serving(90.0)}, tolerated={"llc-capacity": serving(20.0)})
+    resident = running(2, machine(2, LARGE), asks=spec(resources=need(2.0)), application="loud")
+    waiting = job(1, asks=SERVICE, application="web")
+    policy = replace(QUASAR, admission=replace(QUASAR.admission, queues="by_quality"))
+    fleet = (machine(1, SMALL), machine(2, LARGE))
+    plan = decide(
+        scene(waiting, resident, *fleet, SMALL, LARGE, applications={"web": known(120.0), "loud": loud}), policy
+    )
+    assert [a.ranks[0].instance_id for a in of(plan, Place)] == []
+    assert [a.offer.instance_type.name for a in of(plan, Launch)] == ["large"]

@@ -13,7 +13,17 @@ from hypothesis.strategies import DrawFn
 from hcloud.classifier.applications import identify
 from hcloud.classifier.pressing import SourcePrior
 from hcloud.known import Application, Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, Job, JobState, Market, Nodes, ProfileRequest, Resources
+from hcloud.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Job,
+    JobState,
+    Market,
+    Nodes,
+    ProfileRequest,
+    Resources,
+    ServiceTarget,
+)
 from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Policy, Profiling, Provisioning
@@ -80,6 +90,26 @@ def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
     assert all(run.exclusive and run.priority == 7 and not run.interruptible for run in action.runs)
     assert base.tags == {"team": "a", "hcloud.profile": "job-1"}
     assert not of(decide(scene(asked, SMALL)), Profile)
+
+
+def test_job_whose_size_is_open_is_measured_with_more_than_it_asks_for() -> None:
+    asked = new(resources=Resources(vcpus=2.0, memory_mib=512), vcpus_within=(0.5, 16.0))
+    (action,) = of(decide(scene(asked, SMALL, LARGE, offer("huge", vcpus=32.0, usd_per_h=1.6)), ALWAYS), Profile)
+    base, other = action.runs
+    assert base.profile is not None and other.profile is not None
+    assert (base.instance_types, base.profile.steps_vcpus, base.profile.knees) == (("large",), (2.0, 8.0, 0.5), True)
+    assert (base.resources.vcpus, other.resources.vcpus) == (8.0, 2.0)  # or it could not use what it is measured with
+    assert (other.profile.steps_vcpus, other.profile.knees) == ((2.0,), False)
+
+
+def test_how_long_a_service_ran_once_does_not_keep_others_from_being_profiled() -> None:
+    service = new(target=ServiceTarget(requests_per_s=10.0, latency_ms=20.0))
+    row = row_of(service, run_s=20.0, profiled_at=None, measure=None, cells={})
+    assert of(decide(knowing(scene(service, SMALL, LARGE), row), ALWAYS), Profile)
+    batch = new()
+    row = row_of(batch, run_s=20.0, profiled_at=None, measure=None, cells={})
+    (action,) = of(decide(knowing(scene(batch, SMALL, LARGE), row), ALWAYS), Classify)
+    assert action.reason.code == "profiling_short"
 
 
 def sources_for(asked: Job, *others: Any, policy: Policy = ALWAYS, **known: Any) -> tuple[tuple[str, ...], str]:

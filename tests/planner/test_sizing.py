@@ -162,6 +162,16 @@ def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() 
     assert margins[1][-1] > margins[1][1]
 
 
+def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
+    known = steps(v1=1.0, v2=2.0, v4=2.05)
+    guess = {"16 vCPU": Estimate(value=4.0, low=2.0, high=8.0)}
+    known = replace(known, by_step={**known.by_step, **guess})
+    most = expected(known, COLUMN, vcpus=16.0, asked_vcpus=4.0)
+    assert most is not None
+    last = expected(known, COLUMN, vcpus=4.0, asked_vcpus=4.0)
+    assert last is not None and most.value == pytest.approx(last.value)
+
+
 def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> None:
     def rungs(*performance: float) -> Ladder:
         surety = tuple(value / 100.0 - 1.0 for value in performance)
@@ -171,6 +181,7 @@ def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> N
     assert rungs(30.0, 103.0, 111.0).worth_it() == [0, 1, 2]  # 103 are too near to the 100 that were promised
     assert rungs(30.0, 108.0, 140.0).worth_it() == [0, 1, 2]
     assert rungs(80.0, 85.0, 86.0).worth_it() == [0, 0, 0]  # nobody meets it, and the least is as good
+    assert rungs(30.0, 101.0, 103.0).worth_it() == [0, 1, 1]  # what the whole does more is within the noise
 
 
 def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from hcloud.engine.host import EngineHost, _isolation
 from hcloud.errors import Unmeasurable
-from hcloud.known import Findings, Measure
+from hcloud.known import MOST_KNEES, Findings, Measure
 from hcloud.model import MetricsHook, ProfileRequest, ProgressHook
 from hcloud.profiler.beside import Placed
 from hcloud.profiler.caused import _ratio
@@ -270,6 +270,16 @@ def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
     findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, told=told.append)
     assert [each.column for each in findings.readings if each.question == "step"] == ["0.5 vCPU"]
     assert any("asked to end" in note for note in findings.notes)
+
+
+def test_sizes_between_are_measured_where_growth_ends(workdir: Path) -> None:
+    findings = found(
+        subject(workdir, LOOP, progress=PROGRESS), steps_vcpus=(0.2, 2.0), run_s=0.4, total_s=4.0, knees=True
+    )
+    rates = {float(each.column.split()[0]): each.value for each in findings.readings if each.question == "step"}
+    between = [vcpus for vcpus in rates if 0.2 < vcpus < 2.0]
+    assert between and len(between) <= MOST_KNEES  # its one thread has use for one CPU
+    assert all(rates[0.2] < rates[vcpus] for vcpus in between)
 
 
 def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
