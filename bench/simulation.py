@@ -3,9 +3,11 @@ decision about a job costs. Takes many minutes; ``growth`` is enough to see whet
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hcloud.model import EventKind
 from hcloud.simulator.reproduce.clusters import SCHEDULERS, scheduler
 from hcloud.simulator.reproduce.hybrid import HIGH, STRATEGIES, strategy
 from hcloud.simulator.reproduce.study import Case, Size, setting_of
-from hcloud.simulator.run import simulated
+from hcloud.simulator.run import Progress, simulated
 
 CYCLE_S = 5.0
 """So often HCloud's experiment is decided about here; see docs/simulation.md on what that changes."""
@@ -25,10 +27,16 @@ LARGE = "paragon-large-oversubscribed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One simulation: seconds of processor time, jobs that users submitted, decisions about jobs, and cycles."""
+    """One simulation: seconds of processor time, jobs that users submitted, decisions about jobs, and cycles.
+
+    ``ended``: jobs that had ended, ``of_jobs``: all there were to be, ``hours``: simulated, when it ended or was cut.
+    """
 
     took_s: float
     jobs: int
+    ended: int
+    of_jobs: int
+    hours: float
     decisions: int
     cycles: int
 
@@ -38,6 +46,8 @@ class Timed:
         of_cycle = 1e3 * self.took_s / self.cycles
         note = f"{self.jobs} jobs, {of_job:.1f} ms each; {self.decisions} decisions, {of_decision:.2f} ms each"
         note += f"; {self.cycles} cycles, {of_cycle:.1f} ms each"
+        if self.ended < self.of_jobs:
+            note += f"; cut after {self.hours:.2f} h, when {self.ended} of {self.of_jobs} jobs had ended"
         return Row(name=name, value=self.took_s, unit="s", target=target, note=note)
 
 
@@ -58,12 +68,30 @@ def paragon(load: str) -> Case:
     return Case(label=load, experiment=load, policy=scheduler(**SCHEDULERS["Paragon"]))
 
 
-def timed(case: Case, size: Size, cycle_s: float) -> Timed:
-    """Simulate a case once, with seed 0."""
+class _Enough(Exception):
+    """The processor time that a simulation may take is used up."""
+
+
+def timed(case: Case, size: Size, cycle_s: float, limit_s: float = math.inf) -> Timed:
+    """Simulate a case once, with seed 0; cut it after ``limit_s`` of processor time."""
     setting = replace(setting_of(case, 0, size), cycle_s=cycle_s)
     with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
         began = time.process_time()
-        simulation.run()
+
+        def watch(_: Progress) -> None:
+            if time.process_time() - began > limit_s:
+                raise _Enough
+
+        with suppress(_Enough):
+            simulation.run(watch)
         took_s, progress = time.process_time() - began, simulation.progress
         decisions = sum(event.kind in DECISIONS for event in simulation.events())
-        return Timed(took_s=took_s, jobs=progress.submitted, decisions=decisions, cycles=progress.cycles)
+        return Timed(
+            took_s=took_s,
+            jobs=progress.submitted,
+            ended=progress.ended,
+            of_jobs=len(setting.workload.arrivals),
+            hours=progress.now_s / 3600,
+            decisions=decisions,
+            cycles=progress.cycles,
+        )

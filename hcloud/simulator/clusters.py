@@ -68,6 +68,8 @@ PARAGON_EC2 = tuple(
     )
 )  # fmt: skip
 """Paragon's table VI: 1,000 servers of 14 types (Amazon's m1 to m3 families differ as types, not only in size)."""
+PARAGON_DAY = tuple(replace(each, count=10 * each.count) for each in PARAGON_EC2)
+"""Ten times the large cluster, to see how far simulations reach; no paper has it."""
 QUASAR_EC2 = tuple(replace(each, count=round(each.count / 5)) for each in PARAGON_EC2)
 """Two hundred of the same: Quasar states their number only."""
 GCE = {"n1.1": 1, "n1.2": 2, "n1.4": 4, "n1.8": 8, "n1.16": 16}
@@ -231,6 +233,10 @@ _PLANS: dict[str, _Plan] = {
     "paragon-large-oversubscribed": _Plan(
         summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
         arrivals=lambda rng, share: _paragon(rng, _burst()[: round(8500 * share)], 2600.0),
+    ),
+    "paragon-day": _Plan(
+        summary="100,000 jobs on 10,000 servers, in a day", servers=PARAGON_DAY, truth=_LARGE,
+        arrivals=lambda rng, share: _paragon(rng, _every(0.864 / share, round(100_000 * share)), 8640.0),
     ),
     "quasar": _Plan(
         summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,

@@ -1,0 +1,23 @@
+"""How far the largest simulations come in a few minutes, and what a decision costs there: Paragon's largest run whole,
+and a day of 10,000 servers, each until it ends or its processor time is used up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from bench.rows import Row
+from bench.simulation import CYCLE_S, LARGE, paragon, timed
+from hcloud.simulator.reproduce.study import Size
+
+DAY = "paragon-day"
+DAY_SHARES = (0.01, 0.1, 1.0)
+LIMIT_S = float(os.environ.get("BENCH_LIMIT_S", "120"))
+"""Processor time of each run."""
+
+
+def run() -> Iterator[Row]:
+    """Measure Paragon's largest run deciding every five seconds, then parts of the day and the whole of it."""
+    yield timed(paragon(LARGE), Size(), CYCLE_S, LIMIT_S).row(f"{LARGE}, 1,000 servers")
+    for share in DAY_SHARES:
+        yield timed(paragon(DAY), Size(share=share), CYCLE_S, LIMIT_S).row(f"{DAY} x {share:g}")
