@@ -25,7 +25,7 @@ READINGS_MINIMUM = 3
 """A machine is judged by its jobs' performance from so many measurements on."""
 REFUSALS_MINIMUM = 2
 """A machine on which the units of so many jobs could not be started, and no unit could, is broken."""
-_RELEASES, _SAMPLES, _READINGS, _MACHINES = 256, 1024, 16, 400
+_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
 _WAITING = ("queued", "awaiting_instance")
 
 
@@ -45,6 +45,7 @@ class Recent:
     reserved machines, in order of time. ``delivered``: by live machine, what it delivered as a part of what its type
     usually does (1: just that; 0: nothing could be started there); absent: not measured enough. ``quality``: what
     instance types delivered, in absolute terms. ``busy_s``: for how long units that ended lately ran, oldest first.
+    ``boots_s``: by provider, how long machines that registered lately had taken to start, oldest first.
     """
 
     queue: tuple[tuple[float, int], ...] = ()
@@ -52,6 +53,7 @@ class Recent:
     delivered: Mapping[InstanceId, float] = field(default_factory=dict)
     quality: TypeQuality = _NOTHING_MEASURED
     busy_s: tuple[float, ...] = ()
+    boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def queue_growth(self, now: float, window_s: float) -> int:
         """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
@@ -112,6 +114,7 @@ class RecentBook:
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _judged: tuple[dict[InstanceId, float], TypeQuality] | None = None
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -134,6 +137,7 @@ class RecentBook:
             delivered=delivered,
             quality=quality,
             busy_s=tuple(self._busy_s),
+            boots_s={provider: tuple(each) for provider, each in self._boots_s.items()},
         )
 
     def _judge(self) -> tuple[dict[InstanceId, float], TypeQuality]:
@@ -176,6 +180,12 @@ class RecentBook:
             type=str(fields.get("type", "")),
             market=str(fields.get("market", "on_demand")),
         )
+
+    def _ready(self, event: Event) -> None:
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None:
+            seen_s = self._boots_s.setdefault(machine.provider, deque(maxlen=_BOOTS))
+            seen_s.append(_number(event, "boot_s"))
 
     def _terminated(self, event: Event) -> None:
         machine = self._machines.pop(event.instance_id or "", None)
@@ -229,6 +239,7 @@ class RecentBook:
 
 _HANDLERS = {
     EventKind.INSTANCE_REQUESTED: RecentBook._requested,
+    EventKind.INSTANCE_READY: RecentBook._ready,
     EventKind.INSTANCE_TERMINATED: RecentBook._terminated,
     EventKind.UNIT_STARTED: RecentBook._unit_started,
     EventKind.UNIT_ENDED: RecentBook._unit_ended,

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from hcloud.model import Job, Market
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask
+from hcloud.planner.lateness import Hurry
 from hcloud.planner.offers import Counter
 from hcloud.planner.placement import permitted
 
@@ -74,9 +75,10 @@ class DearRoom:
         return kept if kept.any() else None
 
     def _pays_little(self, group: Group) -> bool:
-        """Whether something can be rented for ``group`` on spot, and mapping and policy leave it to us."""
+        """Whether something cheap can be rented for ``group``, in time, and mapping and policy leave it to us."""
         draft = self.draft
         asked = group.spot_ok and draft.strategy.hybrid is None and draft.policy.provisioning.keep_for_dearer > 0.0
+        asked = asked and group.hurry is not Hurry.LEAVES
         return asked and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:

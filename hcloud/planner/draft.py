@@ -22,6 +22,7 @@ from hcloud.model import (
     Resources,
 )
 from hcloud.planner.fleet import Amounts, Fleet, Mask, vector
+from hcloud.planner.lateness import Hurry, Lateness
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.sizing import Aim
@@ -51,7 +52,7 @@ class Group:
     were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
     meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
     ``portions`` what a rank gets on each machine, kept in ``sized`` once it was asked for (:attr:`here`); ``demand`` is
-    then the least it may get.
+    then the least it may get. ``hurry``: whether it can wait for machines that are late.
     """
 
     place: int
@@ -84,6 +85,7 @@ class Group:
     aim: Aim | None = None
     portions: Portions | None = None
     sized: Amounts | None = None
+    hurry: Hurry = Hurry.NONE
 
     @property
     def here(self) -> Amounts | None:
@@ -138,7 +140,8 @@ class Draft:
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
     ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
     ``diverting``: whether jobs may go down now to machines that do not suit them. ``kept_from``: which machines
-    are closed to a group while better ones can be rented (None: not known yet).
+    are closed to a group while better ones can be rented (None: not known yet). ``late``: machines that start far later
+    than their like (None: none does).
     """
 
     snapshot: Snapshot
@@ -170,6 +173,7 @@ class Draft:
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
     kept_from: Callable[[Group], Mask] | None = None
+    late: Lateness | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True
@@ -299,6 +303,7 @@ class Draft:
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
+        hurry = Hurry.NONE if self.late is None else self.late.hurry(job, suit)
         # What a spec asks for never changes: this is the most frequent thing done to a long queue.
         known = memo.asks.get(id(spec))
         key = (
@@ -309,12 +314,13 @@ class Draft:
             spec.user if self.ledger.watches_users else "",
             self.whereabouts.company(spec) if self.whereabouts.users else None,
             aim,
+            hurry,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
         )
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, leaning, application, aim)
-            group.avoid, group.moved = avoid, moved
+            group.avoid, group.moved, group.hurry = avoid, moved, hurry
         return group
 
     def _new_group(self, spec: JobSpec, leaning: Leaning, application: str, aim: Aim | None) -> Group:

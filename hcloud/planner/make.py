@@ -9,6 +9,7 @@ from hcloud.planner.admission import admit
 from hcloud.planner.consolidation import consolidate
 from hcloud.planner.correction import correct
 from hcloud.planner.draft import Draft, open_draft
+from hcloud.planner.lateness import find_late
 from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
 from hcloud.planner.plan import Plan
@@ -29,6 +30,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     draft = open_draft(snapshot, policy, rng)
     adapt(draft)
     tend_machines(draft)
+    draft.late = find_late(snapshot, policy, draft.fleet)
     let_misbehaving_go(draft)
     admit(draft)
     correct(draft)

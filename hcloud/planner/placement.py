@@ -20,6 +20,7 @@ from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
+from hcloud.planner.lateness import Hurry
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.wording import amount, deadline_numbers, seconds
@@ -190,6 +191,8 @@ def permitted(draft: Draft, group: Group, mask: Mask) -> Mask:
         allowed = allowed & ~draft.guarded
     if group.avoid:
         allowed = allowed & draft.fleet.others_than(group.avoid)
+    if group.hurry and draft.late is not None:
+        allowed = allowed & ~draft.late.mask
     if group.constraints is not None:
         allowed = allowed & draft.whereabouts.admitted(group.constraints)
     return allowed & draft.fleet.of_types(group.instance_types) if group.instance_types else allowed
@@ -222,7 +225,7 @@ def _settle(draft: Draft, job: Job, group: Group) -> Job:
         names = ", ".join(lost) or "nothing"
         text = f"awaits {names}, which will not come"
         return queue_again(draft, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
-    return job if _hold(draft, job, group) else queue_again(draft, job, awaited_full(job))
+    return job if _hold(draft, job, group) else queue_again(draft, job, no_use(draft, job, group))
 
 
 def _still_hoped_for(draft: Draft, instance_id: str) -> bool:
@@ -238,8 +241,10 @@ def queue_again(draft: Draft, job: Job, reason: Reason) -> Job:
     return draft.enqueue(job, reason)
 
 
-def awaited_full(job: Job) -> Reason:
+def no_use(draft: Draft, job: Job, group: Group) -> Reason:
     """Return the reason that what ``job`` awaits is no use to it any more."""
+    if group.hurry is Hurry.LEAVES and draft.late is not None:
+        return draft.late.left(job)
     return Reason(code="awaited_full", text=f"what it awaits ({', '.join(job.awaiting)}) has no room for it any more")
 
 

@@ -21,12 +21,12 @@ from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
 from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
 from hcloud.planner.placement import (
-    awaited_full,
     awaited_places,
     claim,
     closed,
     holding_out,
     kept_away,
+    no_use,
     permitted,
     place_now,
     pledge,
@@ -86,7 +86,7 @@ def open_desk(draft: Draft) -> Desk:
     draft.kept_from = open_thrift(draft, desk.counter).closed
     alike: dict[tuple[object, ...], list[Group]] = {}
     for group in desk.groups:
-        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints)
+        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.hurry > 0)
         alike.setdefault(key, []).append(group)
     for groups in alike.values():
         _rule_out(desk, groups)
@@ -117,7 +117,7 @@ def provision(desk: Desk) -> None:
         if job.state is JobState.AWAITING_INSTANCE:
             if _still_served(desk, job, group):
                 continue
-            job = queue_again(draft, job, awaited_full(job))
+            job = queue_again(draft, job, no_use(draft, job, group))
         if limited and (capped := draft.user_cap(job)) is not None:
             _give_reason(draft, job, capped)
             continue

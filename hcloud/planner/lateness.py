@@ -1,0 +1,89 @@
+"""Machines that start far later than their like, and who does not wait for them: a promise is not lost to a slow boot.
+
+Boot times have a tail, and what is late is likely to be late for long (:mod:`hcloud.forecast.boots`). A job that would
+probably miss its deadline by waiting, or a service, which keeps no promise while it waits, is given other room, also
+what is kept for others (:mod:`hcloud.planner.dear_room`), or another machine, within every limit. The late one serves
+whoever is there first: it is used by others, or goes as any that stands idle. All this follows from the snapshot, so
+that a plan that was carried out in part is completed by the next one, and no second machine is bought for one need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from hcloud.forecast.boots import broken_by_waiting, is_late
+from hcloud.model import Instance, InstanceState, Job, Reason
+from hcloud.planner.fleet import Fleet, Mask
+from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.suitability import Suitability
+from hcloud.planner.wording import seconds
+from hcloud.policy import Policy
+
+
+class Hurry(IntEnum):
+    """Whether a job can wait for machines that are late: it can; it cannot; it cannot and awaits one."""
+
+    NONE = 0
+    PASSES_BY = 1
+    LEAVES = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lateness:
+    """Which machines are late: for how long each has been starting (``age_s``, by id), and ``mask``, shape ``(N,)``."""
+
+    now: float
+    risk: float
+    age_s: dict[str, float]
+    mask: Mask
+
+    def hurry(self, job: Job, suit: Suitability | None) -> Hurry:
+        """Return whether ``job`` can wait for them. ``suit``: what is known of it."""
+        awaited = [self.age_s[name] for name in job.awaiting if name in self.age_s]
+        if job.spec.profile is not None or self._lost_by_waiting(job, awaited, suit) <= self.risk:
+            return Hurry.NONE
+        return Hurry.LEAVES if awaited else Hurry.PASSES_BY
+
+    def _lost_by_waiting(self, job: Job, awaited_s: list[float], suit: Suitability | None) -> float:
+        if job.spec.target.kind == "service":
+            return 1.0
+        if job.deadline_at is None:
+            return 0.0
+        runs_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
+        return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
+
+    def left(self, job: Job) -> Reason:
+        """Return why ``job`` does not wait any longer for what it awaits."""
+        name = max((each for each in job.awaiting if each in self.age_s), key=lambda each: self.age_s[each])
+        age_s = self.age_s[name]
+        text = f"{name}, which it awaits, has been starting for {seconds(age_s)}, longer than nearly all of its like;"
+        text += " its promise does not wait for that"
+        return Reason(code="awaited_late", text=text, numbers={"late": name, "starting_s": round(age_s, 3)})
+
+
+def find_late(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Lateness | None:
+    """Return the machines of ``fleet.coming`` that are late; None where none is. While the engine does not answer, no
+    worker can register, and nothing is concluded."""
+    if not snapshot.engine_reachable or not fleet.coming.any():
+        return None
+    ages_s = {int(at): _age_s(snapshot, fleet.instances[at]) for at in np.flatnonzero(fleet.coming)}
+    late: dict[str, float] = {}
+    mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+    for at, age_s in ages_s.items():
+        offer = fleet.instances[at].offer
+        others_s = [s for n, s in ages_s.items() if n != at and fleet.instances[n].offer.provider == offer.provider]
+        seen_s = snapshot.recent.boots_s.get(offer.provider, ())
+        if is_late(age_s, offer.instance_type.boot_delay_s, seen_s, others_s):
+            late[fleet.instances[at].id], mask[at] = age_s, True
+    return Lateness(snapshot.now, 1.0 - policy.placement.confidence, late, mask) if late else None
+
+
+def _age_s(snapshot: Snapshot, instance: Instance) -> float:
+    """Return for how long a machine has been starting; one that was only asked for has not begun."""
+    if instance.state is not InstanceState.BOOTING:
+        return 0.0
+    since = max(instance.requested_at, instance.launched_at or 0.0, snapshot.engine_reachable_since)
+    return snapshot.now - since
