@@ -55,13 +55,17 @@ class Lateness:
         runs_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
         return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
 
-    def left(self, job: Job) -> Reason:
-        """Return why ``job`` does not wait any longer for what it awaits."""
-        name = max((each for each in job.awaiting if each in self.age_s), key=lambda each: self.age_s[each])
-        age_s = self.age_s[name]
-        text = f"{name}, which it awaits, has been starting for {seconds(age_s)}, longer than nearly all of its like;"
-        text += " its promise does not wait for that"
-        return Reason(code="awaited_late", text=text, numbers={"late": name, "starting_s": round(age_s, 3)})
+
+def no_use(job: Job, late: Lateness | None) -> Reason:
+    """Return the reason that what ``job`` awaits is no use to it any more: it is late, or full."""
+    ages_s = {name: late.age_s[name] for name in job.awaiting if name in late.age_s} if late is not None else {}
+    if not ages_s:
+        names = ", ".join(job.awaiting)
+        return Reason(code="awaited_full", text=f"what it awaits ({names}) has no room for it any more")
+    name = max(ages_s, key=lambda each: ages_s[each])
+    text = f"{name}, which it awaits, has been starting for {seconds(ages_s[name])}, longer than nearly all of its"
+    text += " like; its promise does not wait for that"
+    return Reason(code="awaited_late", text=text, numbers={"late": name, "starting_s": round(ages_s[name], 3)})
 
 
 def find_late(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Lateness | None:

@@ -20,7 +20,7 @@ from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
-from hcloud.planner.lateness import Hurry
+from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.wording import amount, deadline_numbers, seconds
@@ -225,7 +225,7 @@ def _settle(draft: Draft, job: Job, group: Group) -> Job:
         names = ", ".join(lost) or "nothing"
         text = f"awaits {names}, which will not come"
         return queue_again(draft, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
-    return job if _hold(draft, job, group) else queue_again(draft, job, no_use(draft, job, group))
+    return job if _hold(draft, job, group) else queue_again(draft, job, no_use(job, draft.late))
 
 
 def _still_hoped_for(draft: Draft, instance_id: str) -> bool:
@@ -239,13 +239,6 @@ def queue_again(draft: Draft, job: Job, reason: Reason) -> Job:
     draft.ledger.forget_awaited(job)
     draft.count_active(job, -1)
     return draft.enqueue(job, reason)
-
-
-def no_use(draft: Draft, job: Job, group: Group) -> Reason:
-    """Return the reason that what ``job`` awaits is no use to it any more."""
-    if group.hurry is Hurry.LEAVES and draft.late is not None:
-        return draft.late.left(job)
-    return Reason(code="awaited_full", text=f"what it awaits ({', '.join(job.awaiting)}) has no room for it any more")
 
 
 def _hold(draft: Draft, job: Job, group: Group) -> bool:

@@ -17,6 +17,7 @@ from hcloud.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Numbe
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
 from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
+from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
 from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
@@ -26,7 +27,6 @@ from hcloud.planner.placement import (
     closed,
     holding_out,
     kept_away,
-    no_use,
     permitted,
     place_now,
     pledge,
@@ -117,7 +117,7 @@ def provision(desk: Desk) -> None:
         if job.state is JobState.AWAITING_INSTANCE:
             if _still_served(desk, job, group):
                 continue
-            job = queue_again(draft, job, no_use(draft, job, group))
+            job = queue_again(draft, job, no_use(job, draft.late))
         if limited and (capped := draft.user_cap(job)) is not None:
             _give_reason(draft, job, capped)
             continue
