@@ -43,18 +43,23 @@ class Stored:
 
 @dataclass(slots=True)
 class _Story:
-    """A job on its way: the candidates of its present attempt, on how many ranks, and what it was measured to do."""
+    """A job on its way: the candidates of its present attempt, its ranks by number, and what it was measured to do."""
 
     facts: JobFacts
     deadline_at: float | None
     attempt: str = ""
-    ranks: int = 1
+    numbers: frozenset[str] = frozenset()
     candidates: tuple[Stored, ...] = ()
     started_at: float | None = None
     ended_at: float = 0.0
     run_s: float = 0.0
     application: str = ""
     measured: float | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Return on how many ranks it runs; one that was started anew elsewhere is still one."""
+        return max(1, len(self.numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +159,12 @@ def _tags(event: Event) -> Mapping[str, object]:
 
 def _placed(story: _Story, event: Event) -> None:
     attempt, allocations, given = (event.fields.get(key) for key in ("attempt", "allocations", "candidates"))
-    ranks = len(allocations) if isinstance(allocations, list | tuple) else 1
-    if attempt == story.attempt:  # ranks that came later
-        story.ranks += ranks
+    told = allocations if isinstance(allocations, list | tuple) else ()
+    numbers = frozenset(str(each).split(":")[1] for each in told)  # "inst:rank:vcpus:memory_mib"
+    if attempt == story.attempt:  # ranks that came later, or again
+        story.numbers |= numbers
         return
-    story.attempt, story.ranks, story.started_at = str(attempt), ranks, None
+    story.attempt, story.numbers, story.started_at = str(attempt), numbers, None
     story.candidates = tuple(map(_stored, given)) if isinstance(given, list | tuple) else ()
 
 

@@ -116,6 +116,17 @@ def test_only_the_last_attempt_and_jobs_of_the_time_asked_for_count(story: Story
     assert (row[3], row[6]) == ("mock/large", "mock/large")
 
 
+def test_a_rank_that_was_placed_again_is_paid_for_once() -> None:
+    told = Story()
+    told.submit(1, 0.0)
+    placed(told, 1, 0.0, "mock/small|0.1|1.0|0.9|1.1|", ranks=2)
+    placed(told, 1, 60.0, "mock/small|0.1|1.0|0.9|1.1|")  # rank 0 anew, elsewhere
+    told.finish(1, 3600.0, run_s=3600.0)
+    found = report(told)
+    cost = [column.name for column in found.columns].index("cost_usd")
+    assert [row[cost] for row in found.rows] == [pytest.approx(0.2)]
+
+
 def test_other_groupings_are_refused() -> None:
     with pytest.raises(BadInput, match="job, user, type, constraint or day, not by 'pool'"):
         report(Story(), "pool")
