@@ -380,8 +380,8 @@ def _search(
 ) -> list[int]:
     """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
     in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types have to suit."""
-    fleet, places, suit = draft.fleet, list[int](), draft.suit if group.application else None
-    # Most who wait find nothing, whatever is closed to them.
+    fleet, places, suit = draft.fleet, list[int](), draft.suit if group.unsized and group.application else None
+    # Most who wait find nothing, whatever is closed to them: that need not be worked out.
     if suit and not suit.suited(group.application, fleet.fitting_now(group.demand, fleet.placeable)).any():
         return places
     masks = list(_open_now(draft, group))
