@@ -25,6 +25,7 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask
 from hcloud.planner.lateness import Hurry
 from hcloud.planner.offers import Counter
 from hcloud.planner.placement import permitted
+from hcloud.planner.unkept import machines_of_unkept_promises
 
 
 @dataclass(slots=True, eq=False)
@@ -46,13 +47,14 @@ class DearRoom:
         fleet, evictable = self.draft.fleet, self.draft.policy.disruption.evict_best_effort
         if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
             return None
-        free_vcpus = float(np.minimum(fleet.free[0, self.paid], fleet.room[0, self.paid]).clip(min=0.0).sum())
+        paid = self.paid[~machines_of_unkept_promises(self.draft)[self.paid]]
+        free_vcpus = float(np.minimum(fleet.free[0, paid], fleet.room[0, paid]).clip(min=0.0).sum())
         wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
         if wanted_vcpus <= 0.0:
             return None
         kept: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
-        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[self.paid]
-        kept[self.paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[paid]
+        kept[paid] = free_vcpus - taken < wanted_vcpus - SLACK
         return kept
 
     def kept_up_dearly(self, group: Group) -> Mask | None:

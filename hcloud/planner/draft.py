@@ -52,7 +52,8 @@ class Group:
     were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
     meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
     ``portions`` what a rank gets on each machine, kept in ``sized`` once it was asked for (:attr:`here`); ``demand`` is
-    then the least it may get. ``hurry``: whether it can wait for machines that are late.
+    then the least it may get. ``hurry``: whether it can wait for machines that are late;
+    ``serves``: whether it promises a latency.
     """
 
     place: int
@@ -86,6 +87,7 @@ class Group:
     portions: Portions | None = None
     sized: Amounts | None = None
     hurry: Hurry = Hurry.NONE
+    serves: bool = False
 
     @property
     def here(self) -> Amounts | None:
@@ -141,7 +143,7 @@ class Draft:
     ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
     ``diverting``: whether jobs may go down now to machines that do not suit them. ``kept_from``: which machines
     are closed to a group while better ones can be rented (None: not known yet). ``late``: machines that start far later
-    than their like (None: none does).
+    than their like (None: none does); ``unkept``: those where services miss theirs (None: not known yet).
     """
 
     snapshot: Snapshot
@@ -174,6 +176,7 @@ class Draft:
     guarded: Mask | None = None
     kept_from: Callable[[Group], Mask] | None = None
     late: Lateness | None = None
+    unkept: Mask | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True
@@ -336,6 +339,7 @@ class Draft:
             wanted=nodes.count,
             spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
             promise=spec.target.kind != "best_effort",
+            serves=spec.target.kind == "service",
             instance_types=spec.instance_types,
             exclusive=spec.exclusive,
             leaning=leaning,

@@ -20,6 +20,7 @@ from hcloud.planner.dear_room import DearRoom
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.offers import Counter
+from hcloud.planner.unkept import machines_of_unkept_promises
 
 Places = npt.NDArray[np.intp]
 _NOWHERE: Places = np.zeros(0, dtype=np.intp)
@@ -45,7 +46,8 @@ class Thrift:
         if dearly is not None:
             dearly = self._unless_needed_longer(group, dearly.copy())
         closed = self._half_empty(group)
-        for more in (self._too_small(group), dearly, self.dear_room.paid_kept_from(group)):
+        unkept = machines_of_unkept_promises(self.draft) if group.serves and not group.application else None
+        for more in (self._too_small(group), dearly, unkept, self.dear_room.paid_kept_from(group)):
             if more is not None:
                 closed = closed | more
         return closed

@@ -1,0 +1,58 @@
+"""Machines on which services miss the latency they promise: while others can be had, no more services are placed there.
+
+A machine may be slower than its type should be, or have neighbours nobody sees. Of a service that was profiled more is
+known (:mod:`hcloud.planner.suitability`); of others only how those do that are there. Where services miss theirs
+elsewhere as well, the promises are to blame, and nothing is concluded. Batch jobs may go on using such a machine, and
+once the services there have ended, another one finds out whether it still is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hcloud.forecast.watch import Sampled
+from hcloud.model import Job, ServiceTarget
+from hcloud.planner.draft import Draft
+from hcloud.planner.fleet import Mask
+
+
+def machines_of_unkept_promises(draft: Draft) -> Mask:
+    """Return the machines on which most of the services that run there miss their latency now, shape ``(N,)``."""
+    if draft.unkept is None:
+        seen, missed = (np.zeros(len(draft.fleet.instances)) for _ in range(2))
+        for job in draft.running:
+            for at, misses in _judged(draft, job):
+                seen[at] += 1
+                missed[at] += misses
+        elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
+        draft.unkept = (2 * missed > seen) & elsewhere_kept
+    return draft.unkept
+
+
+def _judged(draft: Draft, job: Job) -> Iterator[tuple[int, bool]]:
+    """Yield where each rank of a service is that was looked at often enough, and whether it misses its latency."""
+    watched, target, attempt = draft.snapshot.watched.get(job.id), job.spec.target, job.attempt
+    if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
+        return
+    for held in attempt.allocations:
+        at = draft.fleet.index.get(held.instance_id)
+        samples = watched.ranks.get(held.rank, ())
+        if at is not None and not held.released:
+            looks, missed = _looks(samples, target, draft.policy.correction.readings)
+            if looks >= draft.policy.correction.readings:
+                yield at, 2 * missed > looks
+
+
+def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
+    """Return at how many of the last looks latency was measured, ``enough`` or somewhat more, and missed."""
+    looks = missed = 0
+    for sample in reversed(samples):
+        told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
+        if told:
+            looks += sample.looks
+            missed += sample.looks * (sample.latency_ms[min(told)] > target.latency_ms)
+        if looks >= enough:
+            break
+    return looks, missed
