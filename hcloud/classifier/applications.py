@@ -307,7 +307,8 @@ def feed(
     """Return the application with one more measurement of a job that ran (the feedback loop of Dissertation §4.3.2).
 
     ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
-    alone: then only a performance better than known corrects the cell, and nothing is concluded about drift.
+    alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
+    concluded about drift.
     """
     missed = row.missed
     if predicted is not None and alone:
@@ -316,7 +317,8 @@ def feed(
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
     types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})
     known, unsure = types.get(type_column), spread.get(type_column, 0.0)
-    if _usable(Question.TYPE.value, measured) and (alone or known is None or measured > known):
+    least = 0.0 if alone else predicted.value if known is None and predicted is not None else known or 0.0
+    if _usable(Question.TYPE.value, measured) and measured > least:
         # The less sure the cell, the more a measurement of a whole run counts.
         weight = max(FEED_WEIGHT, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight

@@ -189,6 +189,8 @@ def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     assert 10.0 < better.cells["type"]["mock/small"] < 12.0
     assert better.missed == ()
     assert feed(row, "mock/small", 4.0, expected, alone=False).cells == row.cells
+    # Nor is it the first word about a type, where something is expected of that.
+    assert feed(row, "mock/new", 4.0, expected, alone=False).cells == row.cells
     for _ in range(3):
         row = feed(row, "mock/small", 4.0, expected, alone=True)
     assert not is_profiled(row)

@@ -94,3 +94,13 @@ def test_job_that_is_over_before_the_others_may_come() -> None:
         new = job(2, application="app")
         before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(lasts_s)})
         assert outcome(before, policy) == expected
+
+
+def test_who_is_past_its_time_is_expected_to_end_soon() -> None:
+    plain = Policy()
+    policy = replace(plain, placement=replace(plain.placement, order="paragon"))
+    # It was to take 95 s, and runs since 101 s.
+    there = running(1, IDLE, asks=spec(resources=need(2.0)), application="app")
+    new = job(2, application="app")
+    before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(95.0)})
+    assert outcome(before, policy) == ([], ["small"])
