@@ -101,8 +101,8 @@ class Thrift:
         return self._left_s[at]
 
     def _remains_s(self, job: Job) -> float:
-        """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past what
-        was expected as long as it is past that."""
+        """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past its
+        time as long as it is past it."""
         suit, ran_s = self.draft.suit, self.draft.now - job.attempt.placed_at if job.attempt is not None else 0.0
         lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
         return ran_s if lasts_s is None else abs(lasts_s - ran_s)
