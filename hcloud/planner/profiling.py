@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
@@ -376,10 +377,17 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
             cheapest[kind] = offer
     telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
     found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
-    needed = max(job.spec.resources.vcpus + desk.policy.spare_vcpus, _most_vcpus(job))
-    roomy = next((each for each in found if each.instance_type.capacity.vcpus >= needed), None)
-    first = [roomy] if roomy is not None else found[:1]
+    first = _roomy(desk, job, found) or found[:1]
     return first + [each for each in found if each not in first][: desk.policy.types - 1]
+
+
+def _roomy(desk: _Desk, job: Job, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the first of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if such a
+    one is not too dear; none where none has."""
+    roomy = [o for o in offers if o.instance_type.capacity.vcpus >= job.spec.resources.vcpus + desk.policy.spare_vcpus]
+    limit_usd, most = _limit_usd(desk), _most_vcpus(job)
+    wide = (o for o in roomy if o.instance_type.capacity.vcpus >= most and _run_usd(desk, o) <= limit_usd)
+    return list(islice(wide, 1)) or roomy[:1]
 
 
 def _telling_rank(desk: _Desk, offer: Offer, telling: Mapping[str, int]) -> int:
@@ -504,20 +512,29 @@ def _run(
         vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )
-    held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
-    return run, nodes * offer.price_usd_per_h * held_s / 3600
+    return run, nodes * _run_usd(desk, offer)
+
+
+def _run_usd(desk: _Desk, offer: Offer) -> float:
+    """Return what a run on one machine may cost."""
+    held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + desk.policy.total_s)
+    return offer.price_usd_per_h * held_s / 3600
+
+
+def _limit_usd(desk: _Desk) -> float:
+    """Return what all runs of one job may cost together; infinite where there is no limit."""
+    per_day_usd, policy = desk.draft.policy.budgets.per_day_usd, desk.policy
+    return min(
+        policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
+        policy.max_share_of_budget * per_day_usd if per_day_usd is not None else inf,
+    )
 
 
 def _affordable(
     desk: _Desk, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
 ) -> tuple[tuple[JobSpec, ...], float]:
     """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
-    per_day_usd, policy = desk.draft.policy.budgets.per_day_usd, desk.policy
-    limit_usd = min(
-        policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
-        policy.max_share_of_budget * per_day_usd if per_day_usd is not None else inf,
-    )
-    taken, cost_usd = list[JobSpec](), 0.0
+    limit_usd, taken, cost_usd = _limit_usd(desk), list[JobSpec](), 0.0
     for spec, run_usd in runs:
         if cost_usd + run_usd <= limit_usd:
             taken.append(spec)

@@ -102,6 +102,14 @@ def test_job_whose_size_is_open_is_measured_with_more_than_it_asks_for() -> None
     assert (other.profile.steps_vcpus, other.profile.knees) == ((2.0,), False)
 
 
+def test_machine_for_more_than_a_job_asks_for_is_not_taken_where_it_is_too_dear() -> None:
+    asked = new(resources=Resources(vcpus=1.0, memory_mib=512), vcpus_within=(0.5, 16.0))
+    dear = offer("dear", vcpus=4.0, usd_per_h=50.0)
+    policy = replace(ALWAYS, profiling=replace(ALWAYS.profiling, types=1, max_usd_per_job=0.1))
+    (action,) = of(decide(scene(asked, SMALL, dear), policy), Profile)
+    assert [run.instance_types for run in action.runs] == [("small",)]
+
+
 def test_how_long_a_service_ran_once_does_not_keep_others_from_being_profiled() -> None:
     service = new(target=ServiceTarget(requests_per_s=10.0, latency_ms=20.0))
     row = row_of(service, run_s=20.0, profiled_at=None, measure=None, cells={})
