@@ -69,6 +69,7 @@ profile_requests = st.builds(
     total_s=finite,
     warm_up_s=finite,
     look=st.booleans(),
+    knees=st.booleans(),
 )
 constraints = st.builds(
     Constraints,
