@@ -340,6 +340,7 @@ def _price_ratio() -> Figure:
                 ours=lambda seed: _cheaper_at_usual_ratio(seed, used=0.5),
                 holds=lambda value: value >= 40,
                 unit="% cheaper",
+                why="what is left of the waste: rented machines that boot, wait, or are not full",
             ),
         ),
         drawn="cost_usd",
