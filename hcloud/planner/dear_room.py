@@ -5,8 +5,8 @@ jobs have to be rented for that may not run on spot machines (services, jobs tha
 reserved room is kept for those that come after them: their like goes on coming. It stands idle until one comes, so that
 only those are kept from it who pay a small part elsewhere (``provisioning.keep_for_dearer``).
 
-For the same reason they do not join others on dear rented machines, unless they are expected to be over before these:
-who is the last on a machine pays for all of it.
+For the same reason those of them that have no promise to keep do not join others on dear rented machines, unless they
+are expected to be over before these: who is the last on a machine pays for all of it.
 
 Where the hybrid strategies say who goes where, nothing is kept from anybody here.
 """
@@ -67,7 +67,8 @@ class DearRoom:
     def _kept_up_dearly(self, group: Group) -> Mask | None:
         fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_dearer
         steady = fleet.placeable & fleet.steady & ~fleet.reserved
-        if not steady.any() or group.moved or not self._pays_little(group):
+        # A promise is not put off for money: who has one may join where there is room now.
+        if group.promise or not steady.any() or group.moved or not self._pays_little(group):
             return None
         rate = self.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)

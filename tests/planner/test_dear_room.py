@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.model import BestEffortTarget, Instance, JobSpec, Market, Offer, ServiceTarget
+from hcloud.model import BatchTarget, BestEffortTarget, Instance, JobSpec, Market, Offer, ServiceTarget, Target
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 
+FREE = BestEffortTarget()
 TWO = offer("two", vcpus=2.0, usd_per_h=0.1)
 SPOT = replace(offer("one", vcpus=1.0, usd_per_h=0.018), market=Market.SPOT)
 PAID = machine(1, replace(offer("big", vcpus=4.0, usd_per_h=0.1), market=Market.RESERVED, available=0))
@@ -89,21 +90,27 @@ def test_policy_may_keep_nothing_for_anybody() -> None:
     assert went(crowd(job(1), keeps=2), never) == (["job-1 on inst-1"], [])
 
 
-def beside(units: int, size: float, usd_per_h: float, vcpus: float) -> tuple[list[str], list[str]]:
-    """Where batch goes when it could join so many services on a rented machine."""
+def beside(
+    units: int, size: float, usd_per_h: float, vcpus: float, target: Target = FREE
+) -> tuple[list[str], list[str]]:
+    """Where a job goes, best effort unless told otherwise, when it could join so many services on a rented machine."""
     there: Instance = machine(2, offer("host", vcpus=vcpus, usd_per_h=usd_per_h), idle_since=None)
     services = [running(20 + n, there, asks=service(size)) for n in range(units)]
-    return went(scene(there, *services, job(1), there.offer, SPOT))
+    return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT))
 
 
 @pytest.mark.parametrize(
     ("units", "size", "usd_per_h", "joins"),
     [(1, 3.0, 0.2, False), (3, 1.0, 0.2, False), (3, 1.0, 0.07, True)],
 )
-def test_batch_joins_services_on_a_machine_nobody_takes_back_only_where_that_is_not_dear(
+def test_best_effort_joins_services_on_a_machine_nobody_takes_back_only_where_that_is_not_dear(
     units: int, size: float, usd_per_h: float, joins: bool
 ) -> None:
     assert beside(units, size, usd_per_h, 4.0) == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
+
+
+def test_promise_is_not_put_off_for_money() -> None:
+    assert beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=900.0)) == (["job-1 on inst-2"], [])
 
 
 def test_many_who_share_a_machine_make_it_unlikely_that_one_who_joins_is_the_last() -> None:
