@@ -279,11 +279,12 @@ def _shortfalls(counter: Counter, first: Group, choices: Sequence[Choice]) -> di
     """Return by offer how likely it is to fall short of the target of ``first``.
 
     Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
-    to take the first, and where it fails the second, then costs no more.
+    to take the first, and where it fails the second, then costs no more. What is paid for already is never dear.
     """
     found = {each.at: counter.shortfall(first, each.at) for each in choices}
     likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
-    dear = {each.at for each in choices if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
+    rented = [each for each in choices if counter.offers[each.at].market is not Market.RESERVED]
+    dear = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
     return {at: 1 if at in dear else short for at, short in found.items()}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import ServiceTarget
+from hcloud.model import Market, ServiceTarget
 from hcloud.planner.plan import Launch, Place
 from hcloud.policy import Policy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
@@ -72,6 +72,19 @@ def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:
         return [action.offer.instance_type.name for action in of(plan, Launch)]
 
     assert (bought(0.19), bought(0.21)) == (["large"], ["small"])
+
+
+def test_what_is_paid_for_already_is_not_dear() -> None:
+    """The small type likely serves it; a rented one surely does, and so does a reserved one at a higher price."""
+    doubtful = Estimate(value=110.0, low=90.0, high=134.0, observed=True)
+    belief = replace(
+        known(110.0), by_type={"mock/small": doubtful, "mock/mid": serving(150.0), "mock/paid": serving(150.0)}
+    )
+    paid = replace(offer("paid", vcpus=4.0, usd_per_h=0.25), market=Market.RESERVED, available=1)
+    small, mid = offer("small", vcpus=2.0, usd_per_h=0.1), offer("mid", vcpus=4.0, usd_per_h=0.15)
+    waiting = job(1, asks=SERVICE, application="web")
+    plan = decide(scene(waiting, small, mid, paid, applications={"web": belief}), QUASAR)
+    assert [action.offer.instance_type.name for action in of(plan, Launch)] == ["paid"]
 
 
 def test_room_that_is_too_little_for_it_is_no_reason_to_go_where_it_is_disturbed() -> None:
