@@ -1,0 +1,1 @@
+"""Benchmarks: what is measured rather than tested, each figure beside its target."""

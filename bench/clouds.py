@@ -233,6 +233,8 @@ def _ec2(endpoint: str, home: Path) -> Provider:
     from providers.ec2 import factory
 
     class Here:
+        """What settings are made for: a server, by its address."""
+
         url = endpoint
 
     return factory("EC2", settings_for(Here(), timeout_s=300), SystemClock(), OWNER, str(home))  # type: ignore[arg-type]

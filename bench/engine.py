@@ -97,9 +97,11 @@ def run_workers(address: str, folder: Path) -> None:
     from hcloud.engine.tls import context_files
 
     async def supervise(_: object) -> dict[str, object]:
+        """Refuse: there is no supervisor behind these workers."""
         return {"refused": "a bench has no supervisor"}
 
     async def run() -> None:
+        """Connect all IDLE_WORKERS, one after the other, and stay."""
         security = Security(require_encryption=True, **context_files(folder / "tls", "worker"))  # type: ignore[no-untyped-call]
         for number in range(IDLE_WORKERS):
             made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls", worker_port=1)

@@ -50,6 +50,7 @@ def _applications() -> dict[str, Classification]:
     rng = np.random.default_rng(1)
 
     def estimates(low: float, high: float) -> dict[str, Estimate]:
+        """Return an estimate per source in percent, with limits 10 % either side."""
         values = rng.uniform(low, high, len(SOURCES))
         return {
             s: Estimate(value=v, low=0.9 * v, high=min(100.0, 1.1 * v)) for s, v in zip(SOURCES, values, strict=True)
@@ -87,13 +88,16 @@ def _selecting(known: dict[str, Classification], machines: int, target: float) -
     who = list(pressure.known.values())
 
     def fresh(turn: int) -> None:
+        """Decide with no view kept."""
         pressure.views.clear()
         _decide(pressure, who[turn % APPLICATIONS], everywhere, types)
 
     def again(turn: int) -> None:
+        """Decide with views kept, for four applications in turn."""
         _decide(pressure, who[turn % 4], everywhere, types)
 
     def strained(turn: int) -> None:
+        """Decide where nobody suits, so that the bar is relaxed step by step."""
         who_ = who[turn % APPLICATIONS]
         select_relaxed(pressure, who_, everywhere, types, neighbours_too=True, work_cells=20_000_000)
 

@@ -79,6 +79,7 @@ def timed(case: Case, size: Size, cycle_s: float, limit_s: float = math.inf) -> 
         began = time.process_time()
 
         def watch(_: Progress) -> None:
+            """Cut the run once it has used ``limit_s`` of processor time."""
             if time.process_time() - began > limit_s:
                 raise _Enough
 

@@ -218,6 +218,7 @@ class Daemon:
         made = {job.id: job.attempts_made for job in self.store.live().jobs}
 
         def foreign(unit: str) -> bool:
+            """Whether a log's job or attempt has a number that this database has not given out yet."""
             job, attempt, _ = f"{unit}..".split(".")[:3]
             number = job.removeprefix("job-")
             if not (number.isdigit() and attempt.isdigit()):
@@ -230,10 +231,12 @@ class Daemon:
 
     def _install_signals(self) -> None:
         def stop(signum: int, frame: FrameType | None) -> None:
+            """End after the cycle under way. Flags only: a signal comes in the midst of anything."""
             self._stop.set()
             self._wake.set()
 
         def reload(signum: int, frame: FrameType | None) -> None:
+            """Have the policy read before the next cycle, and begin that at once."""
             self._reload.set()
             self._wake.set()
 

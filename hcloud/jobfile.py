@@ -60,6 +60,7 @@ def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
     """Return a check that text has the form ``wanted`` describes."""
 
     def check(text: str) -> str:
+        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text) or text.endswith("\n"):
             raise ValueError(f"must be {wanted}, not {shown(text)}")
         return text

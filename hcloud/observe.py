@@ -459,6 +459,7 @@ def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterato
         boot_s = now - (instance.launched_at or instance.requested_at)
 
         def ready(txn: Transaction) -> None:
+            """Note it once: an earlier cycle, killed after its commit, may have."""
             fresh = txn.instance(instance.id)
             if fresh.state is InstanceState.BOOTING:
                 reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
@@ -475,6 +476,7 @@ def _gone(instance: Instance, view: LiveView, at: float, why: str, *, preempted:
     """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled."""
 
     def record(txn: Transaction) -> None:
+        """Settle everything in one transaction, so that no job is freed of a machine that still counts as live."""
         fresh = txn.instance(instance.id)
         if fresh.state is InstanceState.TERMINATED:
             return
@@ -505,6 +507,7 @@ def _release_on(txn: Transaction, job: Job, instance_id: str, cause: FailureCaus
 
 def _notice(instance_id: str, preempt_at: float) -> Change:
     def record(txn: Transaction) -> None:
+        """Note a notice that says something new."""
         fresh = txn.instance(instance_id)
         if fresh.preempt_at != preempt_at:
             txn.put_instance(replace(fresh, preempt_at=preempt_at))
@@ -515,6 +518,7 @@ def _notice(instance_id: str, preempt_at: float) -> Change:
 
 def _price(instance_id: str, price_usd_per_h: float) -> Change:
     def record(txn: Transaction) -> None:
+        """Note what an hour costs from now on; what was reserved costs what was agreed."""
         fresh = txn.instance(instance_id)
         if fresh.offer.market is not Market.RESERVED:
             txn.put_instance(replace(fresh, offer=replace(fresh.offer, price_usd_per_h=price_usd_per_h)))
@@ -525,6 +529,7 @@ def _price(instance_id: str, price_usd_per_h: float) -> Change:
 
 def _idle(instance_id: str) -> Change:
     def record(txn: Transaction) -> None:
+        """Note since when, unless it is known or the machine is ending."""
         fresh = txn.instance(instance_id)
         if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
             txn.put_instance(replace(fresh, idle_since=txn.now))
@@ -543,6 +548,7 @@ def _end(
     assert exited is not None
 
     def record(txn: Transaction) -> None:
+        """Free the rank, learn from the end, and note both once."""
         before = txn.job(job_id)
         started_at, ended_at = _plausible_times(before, rank, exited, txn.now)
         after = release_allocation(

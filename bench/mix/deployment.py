@@ -96,6 +96,7 @@ class Deployment:
         found: list[dict[str, Any]] = []
 
         def over() -> bool:
+            """Ask for all jobs; whether each has ended."""
             found[:] = json.loads(self.hcloud("status", *jobs, "-o", "json"))
             return all(job["state"] in ENDED for job in found)
 

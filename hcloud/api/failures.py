@@ -76,14 +76,17 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HCloudError)
     async def on_hcloud_error(request: Request, error: HCloudError) -> JSONResponse:
+        """Answer with the status that the error's kind has, and its own sentence."""
         return failure_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        """Answer 400 with one sentence on what is wrong in the body or a parameter (FastAPI: 422 and a list)."""
         return failure_response(BadInput(_invalid_body(request, error) or describe_invalid(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> JSONResponse:
+        """Answer what never reached a handler (no such path, wrong method, too large) in our form too."""
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
         if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             code = "too_large"
@@ -96,6 +99,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> JSONResponse:
+        """Answer 500 and the kind of exception; what it says may be nobody's business and stays in the log."""
         # The top of one request: a defect in a handler must not end the daemon; its traceback is logged.
         _log.error("defect while answering %s %s", request.method, request.url.path, exc_info=error)
         return _response(

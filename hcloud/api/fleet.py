@@ -110,6 +110,7 @@ async def list_events(
     """List events in order of ``seq``, from the first after ``after_seq``; waits for one when ``wait_s`` is given."""
 
     def read() -> tuple[Event, ...]:
+        """Return the events asked for; called again and again while the request waits for one."""
         return desk.store.events(
             after_seq=after_seq,
             since=since,

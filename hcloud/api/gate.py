@@ -151,6 +151,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
     taken = 0
 
     async def receive_bounded() -> Message:
+        """Pass on the next message. Raises HTTPException (413) once more than ``limit`` bytes have come."""
         nonlocal taken
         message = await receive()
         taken += len(message.get("body", b""))

@@ -143,6 +143,7 @@ class Applier:
         actions = [a for a in plan.actions if type(a) in _ROW_ACTIONS]
 
         def record(txn: Transaction, action: Action) -> None:
+            """Change rows only: these actions touch nothing outside."""
             _ROW_ACTIONS[type(action)](txn, action)
 
         return self._record(actions, refused, lease, record)[0]
@@ -171,6 +172,7 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Terminate)]
 
         def record(txn: Transaction, action: Terminate) -> Intent | None:
+            """Write the intent to end one machine; None where it is ending already."""
             return self.machines.record_terminate(txn, action, policy)
 
         done, intents = self._record(actions, refused, lease, record)
@@ -187,6 +189,7 @@ class Applier:
         live = list(self.store.live().instances)
 
         def record(txn: Transaction, action: Launch) -> Instance:
+            """Write one launch beside the earlier ones of this plan: budgets and caps are judged with them."""
             list_price = on_demand_price(action.offer, offers)
             live.append(self.machines.record_launch(txn, action, policy, live, list_price))
             return live[-1]

@@ -29,6 +29,7 @@ def send_launches(
     until = clock.now() + SEND_FOR_S
 
     def send(request: LaunchRequest) -> Answer:
+        """Ask one provider; None, and nothing was sent, where its turn comes after ``until``."""
         if clock.now() >= until:
             return None
         try:

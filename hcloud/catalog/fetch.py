@@ -53,6 +53,7 @@ class PriceServer:
         """
 
         def read(response: httpx.Response) -> dict[str, Any]:
+            """Return the JSON object. Raises ProviderUnavailable for anything else, and beyond JSON_BYTES_MAX bytes."""
             content = bytearray()
             for piece in response.iter_bytes():
                 content += piece

@@ -28,6 +28,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
 
 def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
     def check(text: str) -> str:
+        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text):
             raise ValueError(f"{shown(text)} is no column; {wanted}")
         return text

@@ -144,6 +144,7 @@ def _measured(recipes: Mapping[str, Recipe], plan: Plan, out: Path) -> Iterable[
         for number, (name, recipe) in enumerate(recipes.items(), 1):
 
             def told(what: str, at: str = f"{number}/{len(recipes)} {name}") -> None:
+                """Advance the bar by one question; ``at`` is bound here, so that it stays this program's."""
                 advance(f"{at}: {what}")
 
             try:

@@ -21,6 +21,7 @@ def ending_in_order() -> Iterator[None]:
     own = os.getpid()
 
     def end(number: int, _: object) -> None:
+        """Raise SystemExit (128 + the signal), deaf to further ones; a forked child ends without our clean-up."""
         if os.getpid() != own:  # a child on its way to another program
             os._exit(128 + number)
         for each in numbers:
@@ -45,6 +46,7 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         task = bar.add_task("", total=total, completed=-1)
 
         def advance(name: str) -> None:
+            """Draw one more of ``total`` steps as done, under what is being measured now."""
             bar.update(task, advance=1, description=name, refresh=True)
 
         yield advance

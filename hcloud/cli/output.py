@@ -67,6 +67,7 @@ class _Unpadded:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Write without the padding; return the length of ``text`` as it came, which is what writers check."""
         self._stream.write(_PADDING.sub("\n", text))
         return len(text)
 

@@ -109,6 +109,7 @@ def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None
         done = {}
 
     def keep(_: str) -> None:
+        """Write all results so far, by a new file that takes the old one's place: a run may be ended at any moment."""
         made_of = {"share": size.share, "hours": size.hours}
         kept.with_suffix(".new").write_text(json.dumps({"size": made_of, "runs": done}, indent=1) + "\n")
         kept.with_suffix(".new").replace(kept)
@@ -126,6 +127,7 @@ def _run(figure: Figure, size: Size, processes: int, done: Done, keep: Callable[
         task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds, completed=before)
 
         def told(label: str) -> None:
+            """Keep what is done first, then show it."""
             keep(label)
             bar.update(task, advance=1, description=f"{figure.name}: {label}")
 

@@ -266,6 +266,7 @@ def _progress(setting: Setting) -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
 
         def watch(progress: Progress) -> None:
+            """Redraw after every 50th cycle: how many jobs have ended, and the simulated time in hours."""
             if progress.cycles % 50 == 0:
                 bar.update(
                     task, completed=progress.ended, now=f"{progress.now_s / 3600:.2f} h, {progress.ended} jobs ended"

@@ -56,6 +56,7 @@ def status(
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
     def read() -> dict[str, Any]:
+        """Ask the daemon anew, for each redraw."""
         return _picture(client, ids, all_users, choice)
 
     if watch:
@@ -86,6 +87,7 @@ def queue(
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
     def read() -> dict[str, Any]:
+        """Ask the daemon anew, for each redraw."""
         return _picture(client, [], all_users, choice)
 
     if watch:

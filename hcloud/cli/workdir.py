@@ -110,9 +110,11 @@ class _Bounded(io.RawIOBase):
         self._inner, self._left, self._limit, self._directory = inner, limit_bytes, limit_bytes, directory
 
     def writable(self) -> bool:
+        """True: ``io`` asks before it writes."""
         return True
 
     def write(self, content: Any) -> int:
+        """Return the bytes written. Raises BadInput once more than ``limit_bytes`` would be."""
         self._left -= len(content)
         if self._left < 0:
             raise BadInput(
@@ -143,6 +145,7 @@ def _terminal_bar(shown: Any, what: str, size: int) -> AbstractContextManager[tu
 
     @contextmanager
     def opened() -> Iterator[tuple[Bar | None, Any]]:
+        """Yield a bar and its one task of ``size`` bytes; both are gone from the terminal afterwards."""
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=shown, transient=True) as progress:
             yield progress, progress.add_task(what, total=size)

@@ -169,10 +169,12 @@ class _Reader:
     values: int = 0
 
     def document(self, node: yaml.Node) -> Document:
+        """Return the whole document: its value, and the line of every key and item."""
         self.lines[()] = _line(node)
         return Document(file=self.file, value=self.read(node, ()), lines=self.lines)
 
     def read(self, node: yaml.Node, path: KeyPath) -> object:
+        """Return the value at ``path``. Raises ConfigError: nested too deep, too large, or of an unknown tag."""
         self.count(node, path)
         if len(path) > DEPTH_MAX:
             raise self.wrong(f"is nested deeper than {DEPTH_MAX} levels", node, path[:3])
@@ -189,10 +191,12 @@ class _Reader:
             raise self.wrong(f"expands to more than {VALUES_MAX} values", node, path)
 
     def item(self, node: yaml.Node, path: KeyPath) -> object:
+        """Return a list's item, its line remembered."""
         self.lines[path] = _line(node)
         return self.read(node, path)
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
+        """Return a mapping with its merges resolved, the lines of its keys remembered. Raises as ``read`` does."""
         if node.tag != _TAG + "map":
             raise self.wrong(f"has a tag {shown(node.tag)} that is not supported", node, path)
         result: dict[str, object] = {}
@@ -225,18 +229,21 @@ class _Reader:
         return list(own.values())
 
     def sources(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.MappingNode]:
+        """Yield what one ``<<`` merges: a mapping, or each of a list. Raises ConfigError for anything else."""
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(source, yaml.MappingNode):
                 raise self.wrong("can merge only mappings", node, (*path, "<<"))
             yield source
 
     def key_name(self, key: yaml.Node, path: KeyPath) -> str:
+        """Return a key that is text. Raises ConfigError for one that YAML reads as something else (``1``, a list)."""
         value = self.scalar(key, path) if isinstance(key, yaml.ScalarNode) else key.value
         if not isinstance(value, str):
             raise self.wrong(f"has a key that is not text, {shown(value)}; put it in quotes", key, path)
         return value
 
     def scalar(self, node: yaml.Node, path: KeyPath) -> object:
+        """Return text, None, a boolean, or a finite number. Raises ConfigError for other tags and numbers."""
         text, kind = str(node.value), node.tag.removeprefix(_TAG)
         if kind == "str":
             return text
@@ -255,6 +262,7 @@ class _Reader:
         return number
 
     def wrong(self, message: str, node: yaml.Node, path: KeyPath) -> ConfigError:
+        """Return, for the caller to raise, what is wrong with file, line and key."""
         where = f"{self.file}:{_line(node)}"
         return ConfigError(message, where=f"{where}: {key_path(path)}" if path else where)
 

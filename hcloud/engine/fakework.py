@@ -68,6 +68,7 @@ def work_from(scripts: Mapping[str, Work]) -> WorkOf:
     """Return a reader of units that looks up shell scripts in a table and reads all other commands itself."""
 
     def work(unit: UnitSpec) -> Work:
+        """Return what the unit's script (its last word) is said to do, else what its command says."""
         told = scripts.get(unit.command[-1])
         return told if told is not None else read_work(unit)
 

@@ -322,6 +322,7 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         cost_s = lost * size / draft.policy.correction.promise_worth
 
         def act(reason: Reason, victim: Job = victim) -> None:
+            """Stop the victim, and close the job's machines to best effort for the rest of this plan."""
             numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
             text = f"makes way for {look.job.id}, which {reason.text}"
             draft.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
@@ -432,6 +433,7 @@ def _moved(draft: Draft, look: Look, found: Assessment, mover: Job, to: int, fac
     here, there = look.instance.id, draft.fleet.instances[to].id
 
     def act(reason: Reason) -> None:
+        """Stop the mover; it is queued again and placed like any other."""
         numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
         if mover is not look.job:
             why = Reason(code="correct_move", text=f"leaves {here} for the sake of {look.job.id}", numbers=numbers)

@@ -88,6 +88,7 @@ def _needed(draft: Draft, victims: Victims, at: int, group: Group) -> list[Job]:
     room, chosen, taken = draft.fleet.room[:, at].copy(), list[Job](), draft.amount_on(group, at)
 
     def enough() -> bool:
+        """Whether the group has room with ``chosen`` gone, and it and who stays bear each other."""
         return bool((room >= taken - 1e-9).all()) and _suits_without(draft, at, group, chosen)
 
     for job in victims.by_machine[at]:

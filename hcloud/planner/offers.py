@@ -267,6 +267,7 @@ def rank_choices(
     shortfalls = _shortfalls(counter, first, choices)
 
     def order(choice: Choice) -> tuple[int, bool, float, float, tuple[str, str, str, str]]:
+        """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""
         offer = counter.offers[choice.at]
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
@@ -426,6 +427,7 @@ def _too_small(draft: Draft, group: Group) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:
+        """Return by what factor the scarcest resource of an offer's type is too small (> 1: it is)."""
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
     named = [offer for offer in draft.snapshot.offers if may_use(group, offer)]

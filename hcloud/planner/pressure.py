@@ -320,6 +320,7 @@ def sensitivities(
     asked = (sources, confidence, classes, tolerance)
 
     def told(name: str, belief: Classification) -> Sensitivity:
+        """Return one application's, kept with its classification."""
         return belief.answer(("sensitivity", name, asked), lambda: sensitivity(name, belief, *asked))
 
     known = {name: told(name, applications[name]) for name in sorted(applications)}
@@ -382,6 +383,7 @@ def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple
 
 def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
     def median(of: Callable[[Sensitivity], Floats], unknown: float) -> Floats:
+        """Return the median over what is known, shape (sources,); ``unknown`` throughout where nothing is."""
         found: Floats = np.median([of(each) for each in known], axis=0) if known else np.full(count, unknown)
         return found
 

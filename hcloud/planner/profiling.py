@@ -64,9 +64,11 @@ class _Desk:
 
     @property
     def policy(self) -> Profiling:
+        """The section ``profiling`` of the policy in force."""
         return self.draft.policy.profiling
 
     def waited_s(self, job: Job) -> float:
+        """Return how long a job has been submitted."""
         return self.draft.now - job.submitted_at
 
 

@@ -188,6 +188,7 @@ def _bought(
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 
     def act(_: Reason) -> None:
+        """Leave buying to provisioning, later in this plan, as for any job that waits."""
         draft.behind.add(job.id)
         draft.expanding.append(job)
 

@@ -105,6 +105,7 @@ def _steps(known: Classification) -> Mapping[float, Estimate]:
     """Return scale-up answers by their vCPUs; columns are written ``<vcpus> vCPU``."""
 
     def by_vcpus() -> dict[float, Estimate]:
+        """Return the steps by their number, concave where at least two of them were measured."""
         named = known.by_step.items()
         answers = {float(column.split()[0]): each for column, each in named if column.endswith(" vCPU")}
         measured = sorted(vcpus for vcpus, each in answers.items() if each.observed)
@@ -265,6 +266,7 @@ def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
     """
 
     def order(size: Size) -> tuple[bool | float | str, ...]:
+        """Sort key: enough first; else by probability to nine digits, so that rounding decides nothing."""
         enough = size.probability >= confidence
         doubt = 0.0 if enough else -round(size.probability, 9)
         return (not enough, doubt, *_price_key(size))

@@ -188,6 +188,7 @@ def measure_reference(
     with bench_for(subject, host, run_s=plan.seconds * LOOK_SHARE, deadline_s=request.total_s) as bench:
 
         def so_far() -> Findings:
+            """Return what is measured up to now: it is told again and again, for a run that is cut off."""
             whole = rates.get(max(request.steps_vcpus))
             return Findings(
                 measure=whole.measure if whole is not None else None,

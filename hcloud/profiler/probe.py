@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from hcloud.errors import UnitRefused
 from hcloud.profiler import victims
 from hcloud.profiler.host import Group, Host
-from hcloud.profiler.sources import NICE
+from hcloud.profiler.sources import become_neighbour
 
 TARGETS = {
     "memory-bandwidth": "memory", "storage-bandwidth": "disk", "network-bandwidth": "network", "llc-capacity": "memory",
@@ -51,19 +50,6 @@ def victim(
     host: Host, kind: str, cpu: int, directory: Path, group: Group | None, enter: Callable[[], None] | None
 ) -> Iterator[subprocess.Popen[str]]:
     """Start one victim and wait until it is ready; it ends with the block."""
-    parent = os.getpid()
-
-    def become() -> None:
-        host.die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
-        if group is not None:
-            group.enter()
-        os.sched_setaffinity(0, (cpu,))
-        os.nice(NICE)
-        if enter is not None:
-            enter()
-
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(victims.__file__), kind],
         cwd=directory,
@@ -71,7 +57,7 @@ def victim(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=become,
+        preexec_fn=become_neighbour(host, group, (cpu,), enter),
     ) as process:
         try:
             ask(kind, process, "")

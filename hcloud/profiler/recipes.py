@@ -246,6 +246,7 @@ def _sql_select(rng: random.Random) -> Iterator[str]:
 
 def _redis(verb: str) -> Callable[[random.Random], Iterator[str]]:
     def lines(rng: random.Random) -> Iterator[str]:
+        """Yield commands in Redis's own protocol, without end, over 1,000 keys; values are 64 bytes."""
         while True:
             key, tail = f"key:{rng.randrange(1000):06d}", ""
             if verb == "SET":

@@ -99,6 +99,7 @@ def live_copy(copy: Copy, host: Host) -> Iterator[LiveCopy]:
         view, lack, job = _view(copy.workdir, enclosure.workdir, folder, uid)
 
         def before() -> None:
+            """In the child: take the bounds while still allowed to, then see the work directory."""
             _take_bounds(host, copy, group)
             view()
 
@@ -143,6 +144,7 @@ def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable
         os.chown(each, uid, -1)
 
     def overlay() -> None:
+        """In the child: lay ``upper``, where writes go, over the real directory."""
         mount_overlay(workdir.resolve(), upper, work, target)
 
     owned = workdir.stat().st_uid == uid
@@ -157,6 +159,7 @@ def _copy_tree(source: Path, target: Path, uid: int) -> None:
     """Copy plain files, directories and links; a socket or device is no input of a program."""
 
     def plain_only(directory: str, names: list[str]) -> set[str]:
+        """Return the names not to copy."""
         paths = {name: Path(directory, name) for name in names}
         return {name for name, path in paths.items() if not (path.is_symlink() or path.is_file() or path.is_dir())}
 

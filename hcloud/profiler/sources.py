@@ -227,19 +227,18 @@ def _refuse_untunable(source: Source, intensity: float, group: Group | None) -> 
         )
 
 
-def _begun(
-    host: Host,
-    source: Source,
-    intensity: float,
-    cpus: tuple[int, ...],
-    max_s: float,
-    place: Path,
-    group: Group | None,
-    enter: Callable[[], None] | None,
-) -> Load:
+def become_neighbour(
+    host: Host, group: Group | None, cpus: tuple[int, ...], enter: Callable[[], None] | None
+) -> Callable[[], None]:
+    """Return what a child of this process does between fork and exec to become a load or a victim.
+
+    It dies with this process, is counted in ``group``, keeps to ``cpus``, gives way to everybody else, and goes where
+    ``enter`` leads it (namespaces).
+    """
     parent = os.getpid()
 
     def become() -> None:
+        """In the child; it ends at once where its parent died before the first line held."""
         host.die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
@@ -250,6 +249,19 @@ def _begun(
         if enter is not None:
             enter()
 
+    return become
+
+
+def _begun(
+    host: Host,
+    source: Source,
+    intensity: float,
+    cpus: tuple[int, ...],
+    max_s: float,
+    place: Path,
+    group: Group | None,
+    enter: Callable[[], None] | None,
+) -> Load:
     process = subprocess.Popen(
         source.command(intensity, place, max_s),
         cwd=place,
@@ -257,7 +269,7 @@ def _begun(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=become,
+        preexec_fn=become_neighbour(host, group, cpus, enter),
     )
     return Load(host, process, group)
 

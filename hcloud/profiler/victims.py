@@ -28,6 +28,7 @@ def memory() -> Callable[[], object]:
     source[:: mmap.PAGESIZE] = bytes(len(source[:: mmap.PAGESIZE]))
 
     def copy() -> None:
+        """Move STREAM_BYTES once."""
         target[:] = source
 
     return copy
@@ -52,6 +53,7 @@ def network() -> Callable[[], object]:
     message, room = bytes(16 << 10), bytearray(16 << 10)
 
     def exchange() -> None:
+        """Send one block, and read all of it."""
         near.sendall(message)
         left = len(message)
         while left:

@@ -66,6 +66,7 @@ class _Ledger:
     usd: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def read(self, events: Iterable[Event]) -> None:
+        """Add up what machines cost in USD over the whole log, oldest event first; once only."""
         for event in events:
             if event.kind is EventKind.INSTANCE_LAUNCHED:
                 self.names[event.instance_id or ""] = text(event, "provider_id")

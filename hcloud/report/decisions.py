@@ -84,6 +84,7 @@ class _Sums:
     regret_s: list[float] = field(default_factory=list)
 
     def add(self, chosen: Verdict, best: Verdict) -> None:
+        """Count one job: regret is what was chosen less the best, in USD and in seconds of running."""
         self.jobs += 1
         self.best += chosen.stored is best.stored
         self.avoidable += best.kept and not chosen.kept
@@ -92,6 +93,7 @@ class _Sums:
         self.regret_s.append(chosen.run_s - best.run_s)
 
     def row(self) -> Row:
+        """Return the columns after the name; the mean regret in seconds is None where there are no jobs."""
         mean_s = statistics.fmean(self.regret_s) if self.regret_s else None
         return (self.jobs, self.best, self.avoidable, self.usd, self.regret_usd, mean_s)
 

@@ -49,6 +49,7 @@ class ReportTable:
         columns = tuple(Column(name=each["name"], unit=each["unit"]) for each in document["columns"])
 
         def row(values: Mapping[str, Value]) -> Row:
+            """Return values in the order of the columns. Raises KeyError where one is lacking."""
             return tuple(values[column.name] for column in columns)
 
         total = document["total"]

@@ -401,6 +401,7 @@ def _best_used(shop: Shop, group: Group, choices: list[int]) -> int:
     """The type that would be used best by who waits (the scarcer of CPU and memory, then their mean), at any price."""
 
     def score(at: int) -> tuple[float, float, int]:
+        """Fill one machine with who waits; return the used share (0..1) of the scarcer, their mean, and rank."""
         left = shop.counter.capacity[at].copy()
         for each in _alike(shop, group):
             if bool((left + SLACK >= each.demand).all()):

@@ -113,6 +113,7 @@ class _Reader:
         self.last_at = max(self.last_at, at)
 
     def submitted(self, event: Event) -> None:
+        """A job waits from now on."""
         latency = event.fields.get("latency_ms")
         self.jobs[event.job_id or ""] = _Job(
             kind=str(event.fields.get("target_kind")),
@@ -122,18 +123,21 @@ class _Reader:
         self.change(event.at, "waiting", 1)
 
     def requested(self, event: Event) -> None:
+        """A machine is on order; it costs nothing yet."""
         self.machines[event.instance_id or ""] = _Machine(
             vcpus=_number(event, "vcpus"),
             market=str(event.fields.get("market")),
         )
 
     def launched(self, event: Event) -> None:
+        """It is up, and paid for, since the provider says so."""
         machine = self.machines[event.instance_id or ""]
         machine.launched_at = _number(event, "launched_at") or event.at
         self.launches += 1
         self.change(machine.launched_at, machine.market, machine.vcpus)
 
     def terminated(self, event: Event) -> None:
+        """Count its vCPU-seconds by market; one that never came up has none."""
         machine = self.machines[event.instance_id or ""]
         if machine.launched_at is None:
             return
@@ -143,6 +147,7 @@ class _Reader:
         self.change(ended_at, machine.market, -machine.vcpus)
 
     def unit_started(self, event: Event) -> None:
+        """vCPUs are held; a job's wait ends with its first unit."""
         job, machine = self.jobs[event.job_id or ""], self.machines[event.instance_id or ""]
         self.uses.setdefault(event.instance_id or "", set()).add(event.job_id or "")
         if job.started_at is None:
@@ -154,16 +159,19 @@ class _Reader:
         self.change(event.at, "held", vcpus)
 
     def unit_ended(self, event: Event) -> None:
+        """Count the vCPU-seconds held by market; a unit that never started held none."""
         since, vcpus, market = self.held_since.pop(_unit(event), (event.at, 0.0, ""))
         self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + max(0.0, event.at - since) * vcpus
         self.change(event.at, "held", -vcpus)
 
     def unit_resized(self, event: Event) -> None:
+        """Close the stretch at the old size and open one at the new."""
         if _unit(event) in self.held_since:
             self.unit_ended(event)
             self.unit_started(event)
 
     def sample(self, event: Event) -> None:
+        """Count by how many looks a service's p99 latency kept its promise."""
         job = self.jobs[event.job_id or ""]
         measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
         if job.latency_ms is not None and measured:
@@ -172,6 +180,7 @@ class _Reader:
             job.kept += looks * (measured[0] <= job.latency_ms)
 
     def finished(self, event: Event) -> None:
+        """Note how a job ended and whether it kept its promise: a service by its share of looks (0..1)."""
         job = self.jobs[event.job_id or ""]
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")

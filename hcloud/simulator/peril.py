@@ -78,6 +78,7 @@ class Watched:
             return found
 
         def told(*arguments: object, **named: object) -> object:
+            """Call ``inner``; either ``hit`` may raise, before anything happened or when all has."""
             self._hit(f"{label}:before")
             result = found(*arguments, **named)
             self._hit(f"{label}:after")

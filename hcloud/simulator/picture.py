@@ -75,6 +75,7 @@ def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Itera
     bottom, series = top + PLOT_HEIGHT, outcome.series
 
     def place(at_s: float, vcpus: float) -> tuple[float, float]:
+        """Return x and y in the picture's units; y grows downwards."""
         return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
 
     yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{escape(outcome.name)}: vCPUs up (areas) and held by jobs (line)</text>'

@@ -103,6 +103,7 @@ def _dangers(rng: np.random.Generator) -> Dangers:
     """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
 
     def danger(most: float, part: float = 0.5) -> float:
+        """Return a rate: 0 but for a ``part`` of the worlds, there 10 to 100 % of ``most``."""
         there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
         return most * much if there else 0.0
 

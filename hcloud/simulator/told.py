@@ -25,6 +25,7 @@ def told_the_truth(world: World, planner: Planner) -> Planner:
     """Return ``planner`` for which speeds on types and tolerated and caused pressures are the world's own."""
 
     def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        """Plan as always, on a snapshot whose beliefs are true."""
         beliefs = {key: corrected(world, key, each) for key, each in snapshot.applications.items()}
         return planner(replace(snapshot, applications=beliefs), policy, rng)
 

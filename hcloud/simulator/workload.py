@@ -164,6 +164,7 @@ def read_csv(text: str, name: str) -> Workload:
 
 def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
     def number(column: str, otherwise: float | None = None, least: float = 0.0) -> float:
+        """Return a column as a number, ``otherwise`` where it is empty. Raises BadInput with the row's place."""
         text = row.get(column) or ""
         if not text and otherwise is not None:
             return otherwise

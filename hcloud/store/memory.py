@@ -290,6 +290,7 @@ class MemoryStore(Store):
 
     @crash_point.setter
     def crash_point(self, called: Callable[[str], None] | None) -> None:
+        """Set or remove what is called around commits."""
         self._crash_point = called
 
     # --------------------------------------------------------------------------------------------------------- writing

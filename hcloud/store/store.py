@@ -74,6 +74,7 @@ class Store:
 
     @crash_point.setter
     def crash_point(self, called: Callable[[str], None] | None) -> None:
+        """Set or remove what is called around commits."""
         self._database.crash_point = called
 
     # --------------------------------------------------------------------------------------------------------- writing

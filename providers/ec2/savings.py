@@ -62,6 +62,7 @@ def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, 
     left = plan.usd_per_h
 
     def saved(name: str) -> float:
+        """Return the share (0..1) of the on-demand price that the plan saves on a type; 0 where it is not sold."""
         return 1 - plan.rates[name] / on_demand[name] if on_demand.get(name) else 0.0
 
     for name in sorted((each for each in rest if plan.rates.get(each)), key=lambda each: (-saved(each), each)):

@@ -31,6 +31,7 @@ _SECRET_KEYS = {
 
 def _matching(pattern: str, example: str) -> AfterValidator:
     def check(text: str) -> str:
+        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text):
             raise ValueError(f"must be like {example}, not {text!r}")
         return text

@@ -23,6 +23,7 @@ SHORTEST_RUN_S, LONGEST_RUN_S = 30.0, 120 * 86400.0
 
 def _matching(pattern: str, what: str) -> AfterValidator:
     def check(text: str) -> str:
+        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text):
             raise ValueError(what)
         return text

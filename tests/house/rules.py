@@ -3,7 +3,7 @@
 import ast
 import re
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,17 +102,14 @@ def vague_file_name(path: Path) -> list[str]:
     return [f"{path}: name the file after what it does"] if path.name in VAGUE_FILE_NAMES else []
 
 
-def _public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.ClassDef | AnyFunction]]:
-    for node in body:
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _public_definitions(node.body, prefix)
-        if not isinstance(node, ast.ClassDef | AnyFunction) or node.name.startswith("_"):
+def _public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.ClassDef | AnyFunction]]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | AnyFunction):
+            yield from _public_definitions(child, prefix)
             continue
-        if any(_decorator_name(each) in {"overload", "setter"} for each in node.decorator_list):
-            continue
-        yield prefix + node.name, node
-        if isinstance(node, ast.ClassDef):
-            yield from _public_definitions(node.body, f"{prefix}{node.name}.")
+        if not child.name.startswith("_") and "overload" not in map(_decorator_name, child.decorator_list):
+            yield prefix + child.name, child
+        yield from _public_definitions(child, f"{prefix}{child.name}.")
 
 
 def _decorator_name(node: ast.expr) -> str:
@@ -121,42 +118,19 @@ def _decorator_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def documented_methods(source: str) -> set[tuple[str, str]]:
-    """Pairs (class, method) that carry a docstring, for those who inherit it."""
-    return {
-        (node.name, each.name)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef)
-        for each in node.body
-        if isinstance(each, AnyFunction) and ast.get_docstring(each)
-    }
+def missing_docstrings(source: str, where: str) -> list[str]:
+    """The module and every class, function and method without a docstring whose own name is public.
 
-
-def _inherits_docstring(tree: ast.Module, name: str, documented: Collection[tuple[str, str]]) -> bool:
-    class_name, _, method = name.rpartition(".")
-    bases = {
-        ast.unparse(base).split("[")[0].rpartition(".")[2]
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == class_name
-        for base in node.bases
-    }
-    return any((base, method) in documented for base in bases)
-
-
-def missing_docstrings(source: str, where: str, documented: Collection[tuple[str, str]] = ()) -> list[str]:
-    """The module and every public class, function and method without a docstring.
-
-    A method whose class names a base that documents it (a port, a protocol) inherits that text. Alembic dictates the
-    names and meaning of `upgrade` and `downgrade`; they need none.
+    Those inside functions and private classes too: who reads one sees its name first, wherever it stands. A method that
+    carries out a port's says what is special about it here.
     """
     tree = ast.parse(source)
-    documented = {*documented, *documented_methods(source)}
     found = [] if ast.get_docstring(tree) else [f"{where} has no module docstring"]
-    for name, node in _public_definitions(tree.body, ""):
-        dictated = "migrations" in where and name in {"upgrade", "downgrade"}
-        if not (ast.get_docstring(node) or dictated or _inherits_docstring(tree, name, documented)):
-            found.append(f"{where}:{node.lineno} {name} has no docstring")
-    return found
+    return found + [
+        f"{where}:{node.lineno} {name} has no docstring"
+        for name, node in _public_definitions(tree)
+        if not ast.get_docstring(node)
+    ]
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:

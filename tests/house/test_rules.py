@@ -1,7 +1,6 @@
 """Every house rule holds in the whole tree, and every checker is shown to fail on a bad snippet."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,7 @@ def test_typical_functions_stay_short() -> None:
 
 
 def test_public_code_is_documented() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in tree.python_files()]
-    documented = set().union(*map(rules.documented_methods, texts))
-    nothing(violations(partial(rules.missing_docstrings, documented=documented), tree.python_files()))
+    nothing(violations(rules.missing_docstrings, tree.python_files("hcloud", "providers", "bench", "demo")))
 
 
 def test_code_is_wired_openly() -> None:
@@ -79,15 +76,6 @@ def _room(path: Path) -> str:
 
 
 LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 60
-INHERITED = """'Module.'
-class Port:
-    'Doc.'
-    def send(self):
-        'Doc.'
-class Sender(Port):
-    'Doc.'
-    def send(self): ...
-"""
 DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n    return 1\n'
 
 
@@ -99,9 +87,9 @@ DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n
         (rules.missing_docstrings, "x = 1\n"),
         (rules.missing_docstrings, '"""Module."""\ndef public(): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nclass Public:\n    "Doc."\n    async def method(self): ...\n'),
-        (rules.missing_docstrings, INHERITED.replace("(Port)", "")),
-        (rules.missing_docstrings, INHERITED.replace("self):\n        'Doc.'", "self): ...")),
         (rules.missing_docstrings, '"""Module."""\nif True:\n    def public(): ...\n'),
+        (rules.missing_docstrings, '"""Module."""\ndef _private():\n    def nested(): ...\n'),
+        (rules.missing_docstrings, '"""Module."""\nclass _Own:\n    def method(self): ...\n'),
         (rules.impurities, "import time\n"),
         (rules.impurities, "from os import environ\n"),
         (rules.impurities, "from hcloud.clock import Clock\n"),
@@ -134,8 +122,7 @@ def test_checker_sees_what_it_forbids(checker: Checker, bad: str) -> None:
     ("checker", "good"),
     [
         (rules.too_long_functions, DOCUMENTED_FUNCTION),
-        (rules.missing_docstrings, '"""Module."""\ndef _private(): ...\nclass _Own:\n    def method(self): ...\n'),
-        (rules.missing_docstrings, INHERITED),
+        (rules.missing_docstrings, '"""Module."""\ndef _private(): ...\nclass _Own:\n    def _method(self): ...\n'),
         (rules.sleeps, "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
         (rules.broad_excepts, "try:\n    f()\nexcept Exception:  # one bad job must not end the cycle\n    pass\n"),
         (

@@ -31,6 +31,7 @@ _POSTGRESQL_TRIGGERS = (
 
 
 def upgrade() -> None:
+    """Make the tables, and triggers that let nobody change an event or remove one that is not being pruned."""
     _create_head()
     _create_jobs()
     _create_instances()

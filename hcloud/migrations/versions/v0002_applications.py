@@ -10,6 +10,7 @@ _COUNT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Make the table of applications, found by program and by the revision that last changed them."""
     op.create_table(
         "application",
         sa.Column("name", sa.Text(), primary_key=True),

@@ -8,6 +8,7 @@ down_revision = "v0002"
 
 
 def upgrade() -> None:
+    """Make the table of orders: one for a scope (what is ordered about) and a name."""
     op.create_table(
         "machine_order",
         sa.Column("scope", sa.Text(), primary_key=True),

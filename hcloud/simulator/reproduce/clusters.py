@@ -98,6 +98,7 @@ def _claims(loads: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Claim]:
 
 def _order(load: str, published: str) -> Iterator[Claim]:
     def kept(seed: Mapping[str, Numbers], name: str) -> float:
+        """Return the percentage of jobs that kept their QoS in one run."""
         return seed[_label(name, load)]["qos_kept_pct"]
 
     yield Claim(

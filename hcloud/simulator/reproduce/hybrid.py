@@ -119,6 +119,7 @@ def _cheaper_in_a_year(name: str, used: float) -> Callable[[Seed], float]:
     the year that is paid for in advance (§8.3.4: all charges of a reservation happen then)."""
 
     def cost_usd(seed: Seed, of: str) -> float:
+        """Return a year's cost: commitments whole, the rest for the part that is used."""
         return _high(seed, of, "committed_usd") + used * _high(seed, of, "metered_usd")
 
     return lambda seed: 100 * (1 - cost_usd(seed, name) / cost_usd(seed, "sr"))

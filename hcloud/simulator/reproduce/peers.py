@@ -62,6 +62,7 @@ def _beside_peers(scenario: str) -> Figure:
 
 def _cheaper(name: str) -> Claim:
     def saved(seed: Mapping[str, Numbers]) -> float:
+        """Return by how many percent of the peer's cost ours is lower."""
         peer, mine = seed[PREFIX + name], seed[OURS]
         return 100 * (1 - mine["cost_usd"] / peer["cost_usd"])
 
