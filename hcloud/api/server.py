@@ -104,7 +104,7 @@ class ApiServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve_all())
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 uvicorn leaves by SystemExit where it cannot begin
             # The thread's top: the daemon reads `alive`, and ends the process when it is not.
             _log.critical("the API stopped: %s", error, exc_info=error)
 

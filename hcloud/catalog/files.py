@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -220,7 +220,8 @@ def _write_text(path: Path, pieces: Iterator[str], dated_at: float | None = None
     """Replace a file whole: a reader, and a machine that loses power, sees the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
+    with ExitStack() as undo:
+        undo.callback(Path(name).unlink, missing_ok=True)  # whatever ends this early leaves no half file behind
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             os.fchmod(stream.fileno(), 0o644)  # prices are no secret
             stream.writelines(pieces)
@@ -229,6 +230,4 @@ def _write_text(path: Path, pieces: Iterator[str], dated_at: float | None = None
         if dated_at is not None:
             os.utime(name, (dated_at, dated_at))
         os.replace(name, path)
-    except BaseException:  # also when interrupted: leave no half file behind
-        Path(name).unlink(missing_ok=True)
-        raise
+        undo.pop_all()

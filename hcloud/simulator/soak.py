@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, cast
 
 import numpy as np
@@ -239,7 +240,7 @@ class Soak:
             self._rebirth(at, str(where))
             return False
         except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
-            self.bugs.append(f"bug: the cycle failed: {type(bug).__name__}: {bug}")
+            self.bugs.append("bug: the cycle failed: " + "".join(format_exception(bug)).rstrip())
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
         return led and len(life.peril.struck) == struck

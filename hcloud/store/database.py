@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -233,11 +233,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _rolled_back_on_error(connection: Connection) -> Iterator[None]:
-    try:
+    with ExitStack() as undo:
+        undo.callback(_roll_back, connection)  # whatever ends the body, half of it must not stay
         yield
-    except BaseException:  # whatever ended the body, half of it must not stay
-        try:
-            connection.rollback()
-        except DBAPIError:
-            connection.invalidate()  # never hand this connection to anybody again
-        raise
+        undo.pop_all()
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.rollback()
+    except DBAPIError:
+        connection.invalidate()  # never hand this connection to anybody again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -56,11 +56,10 @@ class Store:
             StoreBusy: locked, or not answering for now.
         """
         database = Database(url, busy_timeout_s)
-        try:
+        with ExitStack() as undo:
+            undo.callback(database.close)  # whatever ends this early, no connection may stay open behind it
             prepare(database)
-        except BaseException:  # whatever it was: no connection may stay open behind it
-            database.close()
-            raise
+            undo.pop_all()
         return cls(database)
 
     def close(self) -> None:

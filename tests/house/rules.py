@@ -207,19 +207,32 @@ def hidden_defects(source: str, where: str) -> list[str]:
 
 
 def broad_excepts(source: str, where: str) -> list[str]:
-    """`except Exception` (or barer) without a comment on its line or the next that says why."""
+    """`except Exception` (or barer) without a comment on its line or the next that says why, and all that swallow."""
     lines = source.splitlines()
     found = []
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.Call) and _called_name(node) == "suppress" and _catches_all(node):
+            found.append(f"{where}:{node.lineno} suppresses everything; name what may be ignored")
+        if not isinstance(node, ast.ExceptHandler) or not (node.type is None or _catches_all(node.type)):
             continue
-        names = {getattr(each, "id", "") for each in ast.walk(node.type)} if node.type else {"BaseException"}
         nearby = "\n".join(lines[node.lineno - 1 : node.lineno + 1]).replace("noqa: BLE001", "")
-        if names & {"Exception", "BaseException"} and not re.search(r"#[^\w\n]*\w", nearby):
+        if not re.search(r"#[^\w\n]*\w", nearby):
             found.append(
                 f"{where}:{node.lineno} catches everything; only a loop's top may, with a comment that says why"
             )
+        if not any(map(_keeps_the_trace, ast.walk(node))):
+            found.append(f"{where}:{node.lineno} swallows everything; raise it again or log its traceback")
     return found
+
+
+def _catches_all(types: ast.expr) -> bool:
+    return any(getattr(each, "id", "") in {"Exception", "BaseException"} for each in ast.walk(types))
+
+
+def _keeps_the_trace(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _called_name(node) in {"exception", "print_exc", "format_exc", "format_exception"}
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg == "exc_info")
 
 
 # Written in two parts so that this file does not contain what it forbids.

@@ -105,3 +105,8 @@ def test_each_promise_can_be_broken_by_a_bug(promise: str, monkeypatch: pytest.M
         if any(violation.startswith(promise) for violation in found):
             return
     raise AssertionError(f"nobody noticed; found were {found}")
+
+
+def test_a_defect_is_told_with_the_line_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = found_with(bugs.fails_in_the_cycle, 1, monkeypatch).violations[0]
+    assert "Traceback" in told and bugs.__file__ in told
