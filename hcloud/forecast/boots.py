@@ -30,9 +30,7 @@ def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Seq
     if age_s < LEAST_S:
         return False
     longer = sum(each >= age_s for each in (*seen_s, *others_s))
-    deviations = math.log(age_s / max(usual_s, 1.0)) / _DEVIATION
-    granted = 0.5 * math.erfc(deviations / math.sqrt(2.0))
-    return PRIOR * granted + longer <= LATE * (PRIOR + len(seen_s) + len(others_s))
+    return PRIOR * _lasts_longer(age_s, usual_s) + longer <= LATE * (PRIOR + len(seen_s) + len(others_s))
 
 
 def broken_by_waiting(age_s: float, left_s: float, runs_s: float | None) -> float:
@@ -46,3 +44,21 @@ def broken_by_waiting(age_s: float, left_s: float, runs_s: float | None) -> floa
     if runs_s is not None:
         return age_s / (age_s + left_s - runs_s)
     return age_s / left_s * math.log1p(left_s / age_s)
+
+
+def broken_by_a_boot(usual_s: float, left_s: float, runs_s: float | None) -> float:
+    """Return how probable it is that a job misses its deadline that waits for a machine which is not asked for yet.
+
+    ``usual_s``: how long such machines usually take to start; ``left_s``, ``runs_s``: see :func:`broken_by_waiting`.
+    """
+    if left_s <= 0.0 or (runs_s is not None and runs_s >= left_s):
+        return 0.0
+    if runs_s is not None:
+        return _lasts_longer(left_s - runs_s, usual_s)
+    return min(1.0, max(usual_s, 1.0) * math.exp(_DEVIATION**2 / 2.0) / left_s)
+
+
+def _lasts_longer(age_s: float, usual_s: float) -> float:
+    """Return which part of boots takes longer than ``age_s``, by what is taken for granted."""
+    deviations = math.log(age_s / max(usual_s, 1.0)) / _DEVIATION
+    return 0.5 * math.erfc(deviations / math.sqrt(2.0))

@@ -5,8 +5,10 @@ jobs have to be rented for that may not run on spot machines (services, jobs tha
 reserved room is kept for those that come after them: their like goes on coming. It stands idle until one comes, so that
 only those are kept from it who pay a small part elsewhere (``provisioning.keep_for_dearer``).
 
-For the same reason those of them that have no promise to keep do not join others on dear rented machines, unless they
-are expected to be over before these: who is the last on a machine pays for all of it.
+For the same reason they do not join others on dear rented machines, unless they are expected to be over before these:
+who is the last on a machine pays for all of it. A promise is not put off for money: one with a deadline is kept away
+only where it bears the wait for a machine of its own, and while most of the machines that the policy allows are still
+to be had (many small ones would use them up).
 
 Where the hybrid strategies say who goes where, nothing is kept from anybody here.
 """
@@ -15,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
+from hcloud.forecast.boots import broken_by_a_boot
 from hcloud.model import Job, Market
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask
@@ -26,6 +30,9 @@ from hcloud.planner.lateness import Hurry
 from hcloud.planner.offers import Counter
 from hcloud.planner.placement import permitted
 from hcloud.planner.unkept import machines_of_unkept_promises
+
+FEW_OF_CAP = 0.25
+"""While no more than this part of the machines that the policy allows are there, or wanted, there are some to spare."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +47,7 @@ class DearRoom:
     _dearly: dict[int, Mask | None] = field(default_factory=dict)
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
+    _left_s: dict[int, float] | None = None
 
     def paid_kept_from(self, group: Group) -> Mask | None:
         """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them
@@ -67,8 +75,9 @@ class DearRoom:
     def _kept_up_dearly(self, group: Group) -> Mask | None:
         fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_dearer
         steady = fleet.placeable & fleet.steady & ~fleet.reserved
-        # A promise is not put off for money: who has one may join where there is room now.
-        if group.promise or not steady.any() or group.moved or not self._pays_little(group):
+        if not steady.any() or group.moved or not self._pays_little(group):
+            return None
+        if group.promise and not (self._machines_to_spare() and self._bears_a_boot(group)):
             return None
         rate = self.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
@@ -76,6 +85,29 @@ class DearRoom:
         kept: Mask = steady & (self._rate(group) < limit * rate)
         kept &= alone_usd_per_h < self.price_usd_per_h / (1.0 + units)
         return kept if kept.any() else None
+
+    def _machines_to_spare(self) -> bool:
+        waiting = sum(group.pending for group in self.draft.groups.values())
+        alive, limit = self.draft.ledger.instances, self.draft.policy.caps.max_instances
+        return alive + waiting <= FEW_OF_CAP * limit
+
+    def _bears_a_boot(self, group: Group) -> bool:
+        """Whether no member of ``group`` that waits is likely to miss its deadline by the start of a machine."""
+        offers, draft = self.counter.offers, self.draft
+        rented = [at for at in self.counter.obtainable(group) if offers[at].market is not Market.RESERVED]
+        usual_s = max((offers[at].instance_type.boot_delay_s for at in rented), default=0.0)
+        runs_s = draft.suit.expected_s(group.application, group.wanted) if draft.suit is not None else None
+        broken = broken_by_a_boot(usual_s, self._soonest_s().get(group.place, inf), runs_s)
+        return broken <= 1.0 - draft.policy.placement.confidence
+
+    def _soonest_s(self) -> dict[int, float]:
+        """Return in how long the first deadline is of those that wait, by the place of their group."""
+        if self._left_s is None:
+            self._left_s = {}
+            for job, group in self.draft.queue[True]:
+                left_s = inf if job.deadline_at is None else job.deadline_at - self.draft.now
+                self._left_s[group.place] = min(left_s, self._left_s.get(group.place, inf))
+        return self._left_s
 
     def _pays_little(self, group: Group) -> bool:
         """Whether something cheap can be rented for ``group``, in time, and mapping and policy leave it to us."""

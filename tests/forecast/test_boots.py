@@ -2,7 +2,7 @@
 
 import pytest
 
-from hcloud.forecast.boots import broken_by_waiting, is_late
+from hcloud.forecast.boots import broken_by_a_boot, broken_by_waiting, is_late
 
 
 @pytest.mark.parametrize(("age_s", "late"), [(29.0, False), (55.0, False), (61.0, True)])
@@ -31,3 +31,10 @@ def test_waiting_is_as_risky_as_the_slack_is_short() -> None:
 
 def test_what_is_lost_in_any_case_is_not_lost_by_waiting() -> None:
     assert broken_by_waiting(60.0, -1.0, None) == broken_by_waiting(60.0, 100.0, 100.0) == 0.0
+
+
+def test_a_boot_breaks_what_has_no_time_for_it() -> None:
+    assert broken_by_a_boot(15.0, 300.0, 285.0) == pytest.approx(0.5)
+    assert broken_by_a_boot(15.0, 300.0, 240.0) == pytest.approx(0.05, abs=0.001)
+    assert broken_by_a_boot(15.0, 100.0, None) > 0.2 > 0.1 > broken_by_a_boot(15.0, 300.0, None)
+    assert broken_by_a_boot(15.0, -1.0, None) == broken_by_a_boot(15.0, 100.0, 100.0) == 0.0

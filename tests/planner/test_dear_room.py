@@ -91,12 +91,12 @@ def test_policy_may_keep_nothing_for_anybody() -> None:
 
 
 def beside(
-    units: int, size: float, usd_per_h: float, vcpus: float, target: Target = FREE
+    units: int, size: float, usd_per_h: float, vcpus: float, target: Target = FREE, policy: Policy | None = None
 ) -> tuple[list[str], list[str]]:
     """Where a job goes, best effort unless told otherwise, when it could join so many services on a rented machine."""
     there: Instance = machine(2, offer("host", vcpus=vcpus, usd_per_h=usd_per_h), idle_since=None)
     services = [running(20 + n, there, asks=service(size)) for n in range(units)]
-    return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT))
+    return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT), policy)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,17 @@ def test_best_effort_joins_services_on_a_machine_nobody_takes_back_only_where_th
 
 
 def test_promise_is_not_put_off_for_money() -> None:
-    assert beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=900.0)) == (["job-1 on inst-2"], [])
+    boots_in_s, risk = SPOT.instance_type.boot_delay_s, 1.0 - Policy().placement.confidence
+    soon, late = (BatchTarget(finish_within_s=part * boots_in_s / risk) for part in (1.0, 2.0))
+    assert beside(1, 3.0, 0.2, 4.0, soon) == (["job-1 on inst-2"], [])
+    assert beside(1, 3.0, 0.2, 4.0, late) == ([], ["spot"])
+
+
+@pytest.mark.parametrize(("machines", "joins"), [(8, False), (7, True)])
+def test_promise_shares_machines_while_few_more_are_allowed(machines: int, joins: bool) -> None:
+    few = replace(Policy(), caps=replace(Policy().caps, max_instances=machines))
+    went_to = beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=36_000.0), few)
+    assert went_to == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
 
 
 def test_many_who_share_a_machine_make_it_unlikely_that_one_who_joins_is_the_last() -> None:
