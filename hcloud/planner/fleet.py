@@ -19,6 +19,7 @@ from hcloud.planner.wording import number_of
 
 Amounts = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 SLACK = 1e-9
 """The slack of ``Resources.fits``."""
 _TIE = 1e-6
@@ -36,14 +37,14 @@ class Kinds(NamedTuple):
     """Machines by kind: the different types and vCPUs (``sizes``), and which of them each has, shape ``(N,)``."""
 
     sizes: tuple[tuple[str, float], ...]
-    at: npt.NDArray[np.intp]
+    at: Places
 
 
 def kinds_of(sizes: Sequence[tuple[str, float]]) -> Kinds:
     """Return the kinds of machines, of each its type (``<provider>/<type>``) and vCPUs."""
-    places: dict[tuple[str, float], int] = {}
-    at = [places.setdefault(size, len(places)) for size in sizes]
-    return Kinds(sizes=tuple(places), at=np.array(at, dtype=np.intp))
+    kinds = tuple(sorted(set(sizes)))
+    places = {size: place for place, size in enumerate(kinds)}
+    return Kinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
 
 
 class Fleet:

@@ -17,7 +17,7 @@ import numpy as np
 from hcloud.constraints import matches
 from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, kinds_of, vector
+from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, Places, kinds_of, vector
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.strategies import Hybrid, Leaning, forbidden
 from hcloud.planner.suitability import Suitability, column_of
@@ -98,14 +98,14 @@ class Counter:
         taken: Amounts = self.capacity[at] if group.exclusive else self.demands(group)[at]
         return taken
 
-    def shortfall(self, group: Group, at: int) -> int:
-        """Return how far a machine of offer ``at``, empty, falls short of the target of ``group``, as far as is known:
-        see :meth:`hcloud.planner.suitability.Suitability.shortfall`."""
-        if self.suit is None or group.aim is None:
-            return 0
-        offer = self.offers[at]
-        size = offer.instance_type.capacity.vcpus
-        return self.suit.shortfall(group.application, group.aim, column_of(offer), size)
+    def shortfalls(self, group: Group) -> Places:
+        """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
+        see :meth:`hcloud.planner.ladders.Ladders.shortfalls`."""
+        if self.suit is None or group.aim is None or not self.offers:
+            return np.zeros(len(self.offers), dtype=np.intp)
+        by_kind = self.suit.shortfalls(group.application, group.aim, self.kinds.sizes)
+        found: Places = by_kind[self.kinds.at]
+        return found
 
     def permitted(self, group: Group) -> Mask:
         """Return which offers are of a market, type and place that ``group`` may run on."""
@@ -282,7 +282,8 @@ def _shortfalls(counter: Counter, first: Group, choices: Sequence[Choice]) -> di
     Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
     to take the first, and where it fails the second, then costs no more. What is paid for already is never dear.
     """
-    found = {each.at: counter.shortfall(first, each.at) for each in choices}
+    short = counter.shortfalls(first)
+    found = {each.at: int(short[each.at]) for each in choices}
     likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
     rented = [each for each in choices if counter.offers[each.at].market is not Market.RESERVED]
     dear = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}

@@ -3,9 +3,9 @@
 Expected performance joins the four classifications, ``perf = type * up(v)/up(asked) * out(n)/out(1) * beside``. They
 are independent of each other, so on a logarithmic axis their variances add up, and the probability that a target is met
 has a closed form. Of the sizes that meet it with the wanted probability the one with the least resources is taken:
-first the cheapest, then few machines before many (scale-up before scale-out), then few vCPUs. Half of it is taken
-where that is expected to meet the target as well and comes near it (:meth:`Ladder.worth_it`); where none meets it with
-that probability, the likeliest. A job measured on the type, step and nodes at hand is as sure as the measurement.
+first the cheapest, then few machines before many (scale-up before scale-out), then few vCPUs; where none meets it with
+that probability, the likeliest. (What of it a rank gets: :mod:`hcloud.planner.ladders`.) A job measured on the type,
+step and nodes at hand is as sure as the measurement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
 from hcloud.classifier.interference import EXCESS
 from hcloud.known import Classification, Estimate, Measure
@@ -28,13 +27,6 @@ Z80 = NormalDist().inv_cdf(0.9)
 """Half the width, in standard deviations, of limits between which lie 80 of 100."""
 _WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
-NEAR = 0.1
-"""Half a size comes near to it where it does so much less at most."""
-Places = npt.NDArray[np.intp]
-LEAST_DOUBT = 1e-3
-"""No performance is known more exactly than this (standard deviation of its logarithm)."""
-ROOM = 0.05
-"""And it is to be expected to do so much more than what is wanted, where the whole is: neighbours cost something."""
 ALIKE = 0.03
 """Performances no further apart than this are alike: rates are measured until they are known about so well."""
 _DUST = 1e-9
@@ -90,15 +82,23 @@ def _expected_alone(
     on_type = known.by_type.get(type_column)
     if on_type is None or on_type.value <= 0:
         return None
-    parts = [_logarithm(on_type)]
-    if vcpus != asked_vcpus:
-        parts += _ratio(_steps(known), vcpus, asked_vcpus)
+    scaling = ("scaling", vcpus, asked_vcpus, nodes)
+    factors = known.answer(scaling, lambda: _scaling(known, vcpus, asked_vcpus, nodes))
+    if factors is None:
+        return None
+    parts = [known.answer(("on type", type_column), lambda: _logarithm(on_type)), *factors]
+    mean = sum([part.mean for part in parts])
+    return Performance(mean=mean, deviation=math.sqrt(sum([part.deviation**2 for part in parts])))
+
+
+def _scaling(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) -> list[Performance] | None:
+    """Return the factors by which it does more than one node as it was measured on types, whatever the type."""
+    factors = _ratio(_steps(known), vcpus, asked_vcpus) if vcpus != asked_vcpus else []
     if nodes > 1:
         if nodes not in known.by_nodes or 1 not in known.by_nodes:
             return None
-        parts += _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
-    mean = sum(part.mean for part in parts)
-    return Performance(mean=mean, deviation=math.sqrt(sum(part.deviation**2 for part in parts)))
+        factors += _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
+    return factors
 
 
 def _steps(known: Classification) -> Mapping[float, Estimate]:
@@ -283,30 +283,33 @@ def ranks_of_types(
     The order of those that meet it does not depend on the target, so it is worked out once for a classification.
     """
     question = ("by price", platforms, aim.asked_vcpus, aim.low, aim.high, aim.nodes)
-    priced = known.answer(question, lambda: _by_price(known, platforms, aim))
-    enough, doubtful = list[str](), list[tuple[float, int, str]]()
-    for place, (column, would) in enumerate(priced):
-        probability = would.reaches(aim.target)
-        if probability >= confidence:
-            enough.append(column)
-        else:
-            doubtful.append((-round(probability, 9), place, column))
-    ranks: dict[str, float] = {}
-    for rank, column in enumerate([*enough, *(column for *_, column in sorted(doubtful))]):
-        ranks.setdefault(column, float(rank))
+    columns, would, mean, deviation = known.answer(question, lambda: _by_price(known, platforms, aim))
+    surely = mean - math.log(aim.target) >= np.where(deviation > 0.0, quantile_of(confidence) * deviation, -1e-12)
+    enough, ranks = surely.nonzero()[0].tolist(), dict[str, float]()
+    for rank, place in enumerate(enough):
+        ranks.setdefault(columns[place], float(rank))
+    if len(ranks) < len(set(columns)):
+        doubtful = [(-round(would[at].reaches(aim.target), 9), at) for at in np.flatnonzero(~surely).tolist()]
+        for rank, (_, place) in enumerate(sorted(doubtful), start=len(enough)):
+            ranks.setdefault(columns[place], float(rank))
     return ranks, len(enough)
 
 
-def _by_price(known: Classification, platforms: Sequence[Platform], aim: Aim) -> list[tuple[str, Performance]]:
-    """Return the platform and the performance of all sizes, the least resources first."""
+def _by_price(
+    known: Classification, platforms: Sequence[Platform], aim: Aim
+) -> tuple[list[str], list[Performance], Floats, Floats]:
+    """Return the platform and the performance of all sizes, the least resources first; also as arrays."""
     steps, nodes = aim.steps(known), [aim.nodes]
     found = sizes(known, platforms, aim.target, asked_vcpus=aim.asked_vcpus, steps=steps, nodes=nodes)
-    performances = [
-        expected(known, each.platform.column, vcpus=each.vcpus, asked_vcpus=aim.asked_vcpus, nodes=each.nodes)
-        for each in found
-    ]
-    order = sorted(range(len(found)), key=lambda at: _price_key(found[at]))
-    return [(found[at].platform.column, would) for at in order if (would := performances[at]) is not None]
+    pairs = []
+    for each in sorted(found, key=_price_key):
+        column = each.platform.column
+        would = expected(known, column, vcpus=each.vcpus, asked_vcpus=aim.asked_vcpus, nodes=each.nodes)
+        if would is not None:
+            pairs.append((column, would))
+    columns, performances = [column for column, _ in pairs], [would for _, would in pairs]
+    mean, deviation = np.array([(would.mean, would.deviation) for would in performances]).reshape(-1, 2).T
+    return columns, performances, mean, deviation
 
 
 def _price_key(size: Size) -> tuple[float, int, float, str]:
@@ -332,113 +335,9 @@ class Aim:
         return sorted({self.low, self.high, self.asked_vcpus, *inside})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
-    """The steps of one type, least first: vCPUs, the performance expected alone, by how many standard deviations that
-    is above the ``target`` (``surety``), and the loss (0..1) beside neighbours with which each still meets it with the
-    confidence wanted; below 0: it does not even alone."""
-
-    target: float
-    vcpus: tuple[float, ...]
-    performance: tuple[float, ...]
-    surety: tuple[float, ...]
-    bearable: tuple[float, ...]
-
-    def best(self) -> int:
-        """Return the step that is taken where none meets the target with the confidence: the likeliest to meet it."""
-        most = max(self.surety) - _DUST
-        return next(at for at, sure in enumerate(self.surety) if sure >= most)
-
-    def alone(self) -> float:
-        """Return the least vCPUs that meet the target with nobody beside and are worth it; where none do, the best."""
-        enough = (step for step, margin in enumerate(self.bearable) if margin >= -_DUST)
-        return self.vcpus[self.worth(next(enough, self.best()))]
-
-    def worth_it(self) -> list[int]:
-        """Return :meth:`worth` of each step."""
-        return [self.worth(at) for at in range(len(self.vcpus))]
-
-    def worth(self, at: int) -> int:
-        """Return which step is taken for step ``at``: the least with at most half of its vCPUs that is expected to meet
-        the target as well and comes near it, if any.
-
-        A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
-        its target is corrected.
-        """
-        return next((small for small in range(at) if self._does_as_well(small, at)), at)
-
-    def _does_as_well(self, small: int, at: int) -> bool:
-        whole = self.performance[at]
-        room = min(self.target * (1.0 + ROOM), whole / (1.0 + ALIKE)) if whole >= self.target else 0.0
-        enough = max(room, whole / (1.0 + NEAR))
-        return 2 * self.vcpus[small] <= self.vcpus[at] + _DUST and self.performance[small] >= enough
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ladders:
-    """The ladders of several kinds of machines, one after the other: ``bearable`` and what a rank gets where a step is
-    the least that meets the target (``vcpus``: :meth:`Ladder.worth_it`), both of shape ``(K, S)``, and which step of
-    each (shape ``(K,)``) is the best where none meets it."""
-
-    vcpus: Floats
-    bearable: Floats
-    best: Places
-
-    def least(self, kind_at: Places, losses: Floats) -> Floats:
-        """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
-        ``(N,)``), and are worth it; where none do, the best."""
-        enough = self.bearable[kind_at] >= losses[:, None] - _DUST
-        places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best[kind_at])
-        found: Floats = self.vcpus[kind_at, places]
-        return found
-
-
-def side_by_side(ladders: Sequence[Ladder | None], otherwise: float) -> Ladders:
-    """Return ladders as one; None: of that kind nothing is known, there it is so many vCPUs."""
-    steps = max((len(each.vcpus) for each in ladders if each is not None), default=1)
-    vcpus, bearable, best = list[tuple[float, ...]](), list[tuple[float, ...]](), list[int]()
-    for each in ladders:
-        here, margins = ((otherwise,), (math.inf,)) if each is None else (each.vcpus, each.bearable)
-        more = steps - len(here)
-        best.append(0 if each is None else each.best())
-        worth = here if each is None else tuple([here[step] for step in each.worth_it()])
-        vcpus.append(worth + worth[-1:] * more)
-        bearable.append(margins + (-math.inf,) * more)
-    return Ladders(vcpus=np.array(vcpus), bearable=np.array(bearable), best=np.array(best, dtype=np.intp))
-
-
-def ladder(known: Classification, column: str, aim: Aim, *, most_vcpus: float, confidence: float) -> Ladder | None:
-    """Return the steps of a type whose machines have ``most_vcpus``, or None where nothing is known of them.
-
-    A performance whose logarithm is normal meets the target at a loss ``l`` with the confidence of quantile ``z`` where
-    ``mean + log(1 - l) - z deviation >= log target``.
-    """
-    question = ("rungs", column, most_vcpus, aim.asked_vcpus, aim.low, aim.high, aim.nodes)
-    vcpus, performances = known.answer(question, lambda: _rungs(known, column, aim, most_vcpus))
-    target, quantile = math.log(aim.target), _quantile(confidence)
-    bearable = tuple([1.0 - math.exp(target - would.mean + quantile * would.deviation) for would in performances])
-    if not vcpus:
-        return None
-    return Ladder(
-        target=aim.target,
-        vcpus=vcpus,
-        performance=tuple([would.value for would in performances]),
-        surety=tuple([(would.mean - target) / max(would.deviation, LEAST_DOUBT) for would in performances]),
-        bearable=bearable,
-    )
-
-
-def _rungs(
-    known: Classification, column: str, aim: Aim, most_vcpus: float
-) -> tuple[tuple[float, ...], tuple[Performance, ...]]:
-    steps = [each for each in aim.steps(known) if each <= most_vcpus + _DUST]
-    found = [(s, expected(known, column, vcpus=s, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)) for s in steps]
-    there = [(step, would) for step, would in found if would is not None]
-    return tuple(step for step, _ in there), tuple(would for _, would in there)
-
-
 @lru_cache(maxsize=64)
-def _quantile(confidence: float) -> float:
+def quantile_of(confidence: float) -> float:
+    """Return by how many standard deviations a normal value is below its mean with such confidence at most."""
     return _UNIT.inv_cdf(confidence)
 
 

@@ -17,7 +17,8 @@ from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number, Offer
 from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask, Places
+from hcloud.planner.ladders import Ladders, ladders
 from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
 from hcloud.planner.pressure import (
     FULL,
@@ -30,14 +31,11 @@ from hcloud.planner.pressure import (
 )
 from hcloud.planner.sizing import (
     Aim,
-    Ladder,
     Platform,
     expected,
-    ladder,
     least,
     losses_beside,
     ranks_of_types,
-    side_by_side,
     sizes,
     wanted_performance,
 )
@@ -72,7 +70,7 @@ class Suitability:
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
-    ladders: dict[tuple[str, Aim], dict[tuple[str, float], Ladder | None]] = field(default_factory=dict)
+    short: dict[tuple[str, Aim, tuple[tuple[str, float], ...]], Places] = field(default_factory=dict)
 
     @property
     def pressure(self) -> Pressure | None:
@@ -240,15 +238,13 @@ class Suitability:
         """
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(losses), aim.asked_vcpus)
-        ladders = [self._ladder(application, aim, column, most) for column, most in kinds.sizes]
-        return side_by_side(ladders, aim.asked_vcpus).least(kinds.at, losses)
+        return self._ladders(application, aim, kinds.sizes).least(aim.target, kinds.at, losses)
 
     def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
         """Return :meth:`granted` on machines of some kinds with nobody else there."""
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(kinds.at), aim.asked_vcpus)
-        ladders = [self._ladder(application, aim, column, most) for column, most in kinds.sizes]
-        alone: Amounts = np.array([aim.asked_vcpus if each is None else each.alone() for each in ladders])[kinds.at]
+        alone: Amounts = self._ladders(application, aim, kinds.sizes).alone(aim.target)[kinds.at]
         return alone
 
     def portions(self, application: str, aim: Aim) -> Portions:
@@ -268,34 +264,25 @@ class Suitability:
             numbers |= {"expected": would.value, "expected_beside": round(loss, 4)}
         return {**numbers, "wanted": aim.target}
 
-    def _ladder(self, application: str, aim: Aim, column: str, most_vcpus: float) -> Ladder | None:
-        there = self.ladders.get((application, aim))
-        if there is None:
-            there = self.ladders[application, aim] = {}
-        kind = (column, most_vcpus)
-        if kind not in there:
-            known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-            there[kind] = ladder(known, column, aim, most_vcpus=most_vcpus, confidence=confidence)
-        return there[kind]
+    def _ladders(self, application: str, aim: Aim, sizes: tuple[tuple[str, float], ...]) -> Ladders:
+        return ladders(self.snapshot.applications[application], sizes, aim, self.policy.placement.confidence)
 
-    def shortfall(self, application: str, aim: Aim, column: str, most_vcpus: float) -> int:
-        """Return 0 where a machine of a type, empty, meets the target with the wanted confidence (or nothing is known
-        of the type), 1 where it is more likely than not to, else one more for each standard deviation below it."""
-        rungs = self._ladder(application, aim, column, most_vcpus)
-        if rungs is None or max(rungs.bearable) >= -SLACK:
-            return 0
-        return 1 + max(0, math.ceil(-max(rungs.surety) - SLACK))
+    def shortfalls(self, application: str, aim: Aim, sizes: tuple[tuple[str, float], ...]) -> Places:
+        """Return how far empty machines of some types and vCPUs fall short of the target, as far as is known: see
+        :meth:`hcloud.planner.ladders.Ladders.shortfalls`."""
+        key = (application, aim, sizes)
+        if key not in self.short:
+            self.short[key] = self._ladders(application, aim, sizes).shortfalls(aim.target)
+        return self.short[key]
 
     def enough(self, application: str, aim: Aim) -> Mask:
         """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
         key = (application, aim)
         if key not in self.sufficient:
-            kinds = self.fleet.kinds
-            good = [self.shortfall(application, aim, *each) <= 1 for each in kinds.sizes]
-            hopeful = all(good) or any(
-                self.shortfall(application, aim, c, aim.high) <= 1 for c in self._types(application)
-            )
-            self.sufficient[key] = np.array([each or not hopeful for each in good], dtype=np.bool_)[kinds.at]
+            kinds, types = self.fleet.kinds, tuple([(column, aim.high) for column in self._types(application)])
+            good = self.shortfalls(application, aim, kinds.sizes) <= 1
+            hopeful = good.all() or (self.shortfalls(application, aim, types) <= 1).any()
+            self.sufficient[key] = (good if hopeful else np.ones_like(good))[kinds.at]
         return self.sufficient[key]
 
     def _types(self, application: str) -> Sequence[str]:

@@ -13,16 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from hcloud.model import Job
 from hcloud.planner.dear_room import DearRoom
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import Amounts, Mask
+from hcloud.planner.fleet import Amounts, Mask, Places
 from hcloud.planner.offers import Counter
 from hcloud.planner.unkept import machines_of_unkept_promises
 
-Places = npt.NDArray[np.intp]
 _NOWHERE: Places = np.zeros(0, dtype=np.intp)
 
 
@@ -57,7 +55,7 @@ class Thrift:
         if group.aim is None or suit is None:
             return None
         enough = suit.enough(group.application, group.aim)
-        if enough.all() or all(counter.shortfall(group, at) > 1 for at in counter.obtainable(group)):
+        if enough.all() or (counter.shortfalls(group)[counter.obtainable(group)] > 1).all():
             return None
         return ~enough
 

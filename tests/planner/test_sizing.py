@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Nodes, ServiceTarget
+from hcloud.planner.ladders import Ladders, halves_of, ladders
 from hcloud.planner.pressure import sensitivity
 from hcloud.planner.sizing import (
     Aim,
-    Ladder,
     Platform,
     Size,
     expected,
-    ladder,
     least,
     losses_beside,
     ranked,
     ranks_of_types,
-    side_by_side,
     sizes,
     wanted_performance,
 )
@@ -149,17 +147,15 @@ def steps(**measured: float) -> Classification:
 def granted(known: Classification, target: float, confidence: float = 0.5) -> float:
     """What a rank gets on an empty machine of 16 vCPUs."""
     aim = Aim(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
-    rungs = ladder(known, COLUMN, aim, most_vcpus=16.0, confidence=confidence)
-    return float(side_by_side([rungs], 16.0).least(np.zeros(1, dtype=np.intp), np.zeros(1))[0])
+    return float(ladders(known, ((COLUMN, 16.0),), aim, confidence).alone(target)[0])
 
 
 def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() -> None:
     aim = Aim(target=1.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
     flat, rising = steps(v1=1.0, v2=1.0), steps(v1=1.0, v2=1.8)
-    best = [ladder(each, COLUMN, aim, most_vcpus=16.0, confidence=0.5) for each in (flat, rising)]
-    margins = [each.bearable for each in best if each is not None]
-    assert margins[0][-1] == pytest.approx(margins[0][1])
-    assert margins[1][-1] > margins[1][1]
+    first, second = (ladders(each, ((COLUMN, 16.0),), aim, 0.5).surely[0] for each in (flat, rising))
+    assert first[-1] == pytest.approx(first[1])
+    assert second[-1] > second[1]
 
 
 def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
@@ -173,15 +169,19 @@ def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
 
 
 def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> None:
-    def rungs(*performance: float) -> Ladder:
-        surety = tuple(value / 100.0 - 1.0 for value in performance)
-        return Ladder(target=100.0, vcpus=(1.0, 4.0, 16.0), performance=performance, surety=surety, bearable=surety)
+    def taken(*performance: float) -> list[int]:
+        """Which of three steps is taken for each, where 100 are wanted."""
+        vcpus, mean = np.array([[1.0, 4.0, 16.0]]), np.log(np.array([performance]))
+        halves = halves_of(vcpus, np.exp(mean))
+        nothing = np.zeros(1, dtype=np.bool_)
+        steps = Ladders(vcpus=vcpus, mean=mean, doubt=vcpus, surely=mean, halves=halves, unknown=nothing)
+        return [int(step) for step in steps.worth(100.0)[0]]
 
-    assert rungs(30.0, 108.0, 111.0).worth_it() == [0, 1, 1]
-    assert rungs(30.0, 103.0, 111.0).worth_it() == [0, 1, 2]  # 103 are too near to the 100 that were promised
-    assert rungs(30.0, 108.0, 140.0).worth_it() == [0, 1, 2]
-    assert rungs(80.0, 85.0, 86.0).worth_it() == [0, 0, 0]  # nobody meets it, and the least is as good
-    assert rungs(30.0, 101.0, 103.0).worth_it() == [0, 1, 1]  # what the whole does more is within the noise
+    assert taken(30.0, 108.0, 111.0) == [0, 1, 1]
+    assert taken(30.0, 103.0, 111.0) == [0, 1, 2]  # 103 are too near to the 100 that were promised
+    assert taken(30.0, 108.0, 140.0) == [0, 1, 2]
+    assert taken(80.0, 85.0, 86.0) == [0, 0, 0]  # nobody meets it, and the least is as good
+    assert taken(30.0, 101.0, 103.0) == [0, 1, 1]  # what the whole does more is within the noise
 
 
 def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
@@ -190,11 +190,22 @@ def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
     doubtful = replace(measured, by_step={**measured.by_step, **wide})
     aim = Aim(target=10.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
     asked = replace(doubtful, by_type={COLUMN: sure(2.0)})
-    rungs = ladder(asked, COLUMN, aim, most_vcpus=16.0, confidence=0.9)
-    assert rungs is not None
+    rungs = ladders(asked, ((COLUMN, 16.0),), aim, 0.9)
     # By the worst that is to be feared eight are better; but they are sure to miss it, and sixteen are not.
-    assert max(rungs.bearable) < 0 and rungs.bearable.index(max(rungs.bearable)) == rungs.vcpus.index(8.0)
-    assert rungs.vcpus[rungs.best()] == 16.0
+    assert rungs.surely.max() < np.log(aim.target) and rungs.vcpus[0, rungs.surely[0].argmax()] == 8.0
+    assert rungs.vcpus[0, rungs.best(aim.target)[0]] == 16.0
+    assert rungs.alone(aim.target).tolist() == [16.0]
+
+
+def test_kinds_of_machines_side_by_side_say_what_each_says_alone() -> None:
+    known, aim = steps(v1=1.0, v2=1.8), Aim(target=7.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    kinds = (("fast", 2.0), ("fast", 16.0), ("never seen", 8.0), ("slow", 4.0), ("vague", 1.0))
+    together = ladders(known, kinds, aim, 0.9)
+    for target in (0.3, 7.0, 19.0, 300.0):
+        alone = [ladders(known, (kind,), aim, 0.9) for kind in kinds]
+        assert together.alone(target).tolist() == [each.alone(target)[0] for each in alone]
+        assert together.shortfalls(target).tolist() == [each.shortfalls(target)[0] for each in alone]
+    assert together.alone(300.0)[2] == aim.asked_vcpus and together.shortfalls(300.0)[2] == 0
 
 
 def test_half_the_size_is_not_taken_where_it_does_a_tenth_less_than_the_whole() -> None:
