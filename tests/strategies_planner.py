@@ -197,6 +197,62 @@ def snapshots(draw: DrawFn) -> Snapshot:
     )
 
 
+def _with_room(draw: DrawFn) -> Snapshot:
+    """A small fleet, and one more machine (the last) with room for hours, which nothing keeps from being used."""
+    fleet = draw(snapshots())
+    machine = replace(
+        draw(instances(6)),
+        offer=offer_of("huge", draw(st.sampled_from([Market.ON_DEMAND, Market.RESERVED])), "a", None),
+        state=InstanceState.READY,
+        expires_at=NOW + 80_000.0,
+        launched_at=NOW - 100.0,
+        provider_id="cloud-6",
+        seen_at=NOW,
+        preempt_at=None,
+    )
+    return replace(
+        fleet,
+        instances=(*fleet.instances, machine),
+        reachable=fleet.reachable | {machine.id},
+        engine_reachable=True,
+        paused="",
+    )
+
+
+def _small(draw: DrawFn, placement: Constraints | None, nodes: Nodes) -> JobSpec:
+    """What one of ``ann``'s small jobs asks for, who may run anywhere but for its demands."""
+    spec = replace(draw(specs()), user="ann", name="job", nodes=nodes, placement=placement)
+    small = Resources(vcpus=1.0, memory_mib=512)
+    return replace(spec, resources=small, budget_usd=None, instance_types=(), exclusive=False)
+
+
+def _queued(number: int, spec: JobSpec) -> Job:
+    return Job(id=f"job-{number}", spec=spec, state=JobState.QUEUED, submitted_at=NOW - 5.0)
+
+
+@st.composite
+def meetings(draw: DrawFn) -> Snapshot:
+    """On a machine with room runs a job that avoids all named ``job``; two such, who mind nobody, are waiting."""
+    fleet = _with_room(draw)
+    plain = _small(draw, None, Nodes())
+    older = replace(plain, name=draw(st.sampled_from(["job", "db"])), placement=Constraints(apart_from=("job",)))
+    machine = fleet.instances[-1]
+    held = Allocation(rank=0, instance_id=machine.id, resources=older.held_of(machine.capacity), started_at=NOW - 50.0)
+    attempt = Attempt(id="job-10.1", number=1, placed_at=NOW - 60.0, allocations=(held,))
+    resident = replace(_queued(10, older), state=JobState.RUNNING, attempt=attempt, attempts_made=1)
+    return replace(fleet, jobs=(*fleet.jobs, resident, _queued(11, plain), _queued(12, plain)))
+
+
+@st.composite
+def spreads(draw: DrawFn) -> Snapshot:
+    """A job whose nodes are to be on different machines, or in different zones, waits beside a machine that has room
+    for all of them."""
+    fleet = _with_room(draw)
+    spread = Constraints(spread=draw(st.sampled_from(["host", "zone"])))
+    nodes = draw(st.sampled_from([Nodes(count=2, minimum=1, gang=False), Nodes(count=2, minimum=2)]))
+    return replace(fleet, jobs=(*fleet.jobs, _queued(10, _small(draw, spread, nodes))))
+
+
 spends = st.builds(
     Spend,
     day_usd=st.sampled_from([0.0, 0.5, 0.9]),

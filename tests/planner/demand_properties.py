@@ -13,6 +13,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import Case, Planner, _apart, honest
+from tests.strategies_planner import meetings, spreads
 
 
 def zones_and_labels_are_as_demanded(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
@@ -119,6 +120,6 @@ def puts_nodes_together(snapshot: Snapshot, policy: Policy) -> Plan:
 
 CASES = (
     Case(zones_and_labels_are_as_demanded, lambda: looks_at_no_map, seed=8),
-    Case(who_is_kept_apart_does_not_meet, lambda: forgets_the_older_demand, seed=169),
-    Case(nodes_spread_as_demanded, lambda: puts_nodes_together, seed=10),
+    Case(who_is_kept_apart_does_not_meet, lambda: forgets_the_older_demand, scenes=meetings()),
+    Case(nodes_spread_as_demanded, lambda: puts_nodes_together, scenes=spreads()),
 )

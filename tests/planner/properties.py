@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import numpy as np
+from hypothesis.strategies import SearchStrategy
 
 from hcloud.invariants import check_invariants
 from hcloud.model import (
@@ -465,11 +466,15 @@ def buys_what_is_sold_out(snapshot: Snapshot, policy: Policy) -> Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """A property and a planner that breaks it; ``seed``: of random snapshots among which one soon shows that."""
+    """A property and a planner that breaks it; ``seed``: of random snapshots among which one soon shows that.
+
+    ``scenes``: snapshots drawn for this property alone, where any would seldom show the fault.
+    """
 
     holds: Property
     broken_by: Callable[[], Planner]
     seed: int = 0
+    scenes: SearchStrategy[Snapshot] | None = None
 
 
 CASES = (
