@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,8 @@ def simulate(
 
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
     (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines: paragon-small-low,
-    -medium, -phases, -oversubscribed, paragon-large-low, -high, -oversubscribed, quasar. Its servers are all there at
-    once, so a policy for it keeps idle ones and allows as many.
+    -medium, -phases, -oversubscribed, paragon-large-low, -high, -oversubscribed, paragon-day, quasar. Its servers are
+    all there at once, so a policy for it keeps idle ones and allows as many.
     """
     experiment = _experiment(workload, seed, share, hours)
     made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
@@ -294,6 +294,7 @@ def _series(outcome: Outcome) -> dict[str, Any]:
         "up_vcpus": {market: list(amounts) for market, amounts in series.up_vcpus.items()},
         "held_vcpus": list(series.held_vcpus),
         "waiting_jobs": list(series.waiting),
+        "waited_for": [asdict(each) for each in outcome.waited_for],
     }
 
 

@@ -12,7 +12,7 @@ from hcloud.model import PROFILE_TAG, Event, EventKind, Offer
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
 from hcloud.simulator.compare import PEERS, PREFIX
-from hcloud.simulator.outcome import Outcome
+from hcloud.simulator.outcome import Outcome, wait_notes
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.workload import Workload
 
@@ -82,6 +82,7 @@ def peer_comparison(outcomes: Sequence[Outcome], bounds: Sequence[Bound]) -> Rep
         "peer:: placement and buying rules re-implemented here, not those tools; jobs and machines are tended as by us",
         "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments",
         *(f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}" for peer in peers),
+        *wait_notes(outcomes),
     ]
     return ReportTable(title="Compared", columns=names, rows=rows, notes=tuple(notes))
 

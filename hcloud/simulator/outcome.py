@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ from hcloud.simulator.run import START_AT, Commitment
 
 POINTS = 240
 """Moments in a time series."""
+REASONS, SHOWN_FROM = 2, 0.1
+"""So many reasons of waiting are told, of those that made up so much of it."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class _Job:
     kind: str
     submitted_at: float
     started_at: float | None = None
+    waits_for: tuple[str, str] = ("", "")
+    told_at: float = 0.0
     run_s: float = 0.0
     looks: int = 0
     kept: int = 0
@@ -47,8 +51,18 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedFor:
+    """A reason (its ``code``, and ``text``, as one job was told) for which jobs waited to start: ``job_s`` in all."""
+
+    code: str
+    text: str
+    job_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
+    ``waited_for``: what jobs waited for until they started first, the longest first.
 
     ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples; None without targets.
     """
@@ -71,6 +85,7 @@ class Outcome:
     committed_held_vcpu_h: float
     series: Series
     performance: tuple[JobPerformance, ...] = ()
+    waited_for: tuple[WaitedFor, ...] = ()
 
     @property
     def cost_usd(self) -> float:
@@ -98,6 +113,8 @@ class _Reader:
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
     held_vcpu_s: dict[str, float] = field(default_factory=dict)
     up_vcpu_s: dict[str, float] = field(default_factory=dict)
+    waited_for_s: dict[str, float] = field(default_factory=dict)
+    wait_texts: dict[str, str] = field(default_factory=dict)
     last_at: float = START_AT
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -118,9 +135,22 @@ class _Reader:
         self.jobs[event.job_id or ""] = _Job(
             kind=str(event.fields.get("target_kind")),
             submitted_at=event.at,
+            told_at=event.at,
             latency_ms=float(latency) if isinstance(latency, (int, float)) else None,
         )
         self.change(event.at, "waiting", 1)
+
+    def told(self, event: Event) -> None:
+        """A job that has not started yet waits for something else from now on."""
+        job = self.jobs[event.job_id or ""]
+        if job.started_at is None:
+            self._waited(job, event.at)
+            job.waits_for, job.told_at = (str(event.fields.get("code")), str(event.fields.get("text"))), event.at
+
+    def _waited(self, job: _Job, until_at: float) -> None:
+        code, text = job.waits_for
+        self.waited_for_s[code] = self.waited_for_s.get(code, 0.0) + max(0.0, until_at - job.told_at)
+        self.wait_texts.setdefault(code, text)
 
     def requested(self, event: Event) -> None:
         """A machine is on order; it costs nothing yet."""
@@ -151,6 +181,7 @@ class _Reader:
         job, machine = self.jobs[event.job_id or ""], self.machines[event.instance_id or ""]
         self.uses.setdefault(event.instance_id or "", set()).add(event.job_id or "")
         if job.started_at is None:
+            self._waited(job, event.at)
             job.started_at = event.at
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
@@ -203,6 +234,7 @@ def _unit(event: Event) -> tuple[str, object]:
 
 _HANDLERS = {
     EventKind.JOB_SUBMITTED: _Reader.submitted,
+    EventKind.JOB_STATE: _Reader.told,
     EventKind.INSTANCE_REQUESTED: _Reader.requested,
     EventKind.INSTANCE_LAUNCHED: _Reader.launched,
     EventKind.INSTANCE_TERMINATED: _Reader.terminated,
@@ -249,7 +281,17 @@ def outcome_of(
         committed_held_vcpu_h=reader.held_vcpu_s.get(reserved, 0.0) / HOUR_S,
         series=_series(reader.changes, span_s),
         performance=performances(events(), ideals) if ideals else (),
+        waited_for=_waited_for(reader),
     )
+
+
+def _waited_for(reader: _Reader) -> tuple[WaitedFor, ...]:
+    found = [
+        WaitedFor(code=code, text=reader.wait_texts[code], job_s=job_s)
+        for code, job_s in reader.waited_for_s.items()
+        if job_s > 0.0
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.job_s, each.code)))
 
 
 def _metered_usd(events: Iterable[Event], now: float) -> float:
@@ -288,9 +330,21 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
         "succeeded", "jobs",
     )  # fmt: skip
     first = outcomes[0].cost_usd if outcomes else 0.0
-    return ReportTable(
-        title="Simulated", columns=names, rows=tuple(_row(each, first) for each in outcomes), notes=_NOTES
-    )
+    notes = (*_NOTES, *wait_notes(outcomes))
+    return ReportTable(title="Simulated", columns=names, rows=tuple(_row(each, first) for each in outcomes), notes=notes)
+
+
+def wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a line for each outcome whose jobs waited: what for, the longest first, with the words of one of them."""
+    for each in outcomes:
+        waited_s = sum(reason.job_s for reason in each.waited_for)
+        parts = [
+            f"{reason.job_s / waited_s:.0%} {reason.code} ({reason.text})"
+            for reason in each.waited_for[:REASONS]
+            if reason.job_s >= SHOWN_FROM * waited_s
+        ]
+        if parts:
+            yield f"{each.name}: jobs waited {waited_s / HOUR_S:.2f} h in all, for {'; '.join(parts)}"
 
 
 _NOTES = (

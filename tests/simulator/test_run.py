@@ -65,6 +65,16 @@ def test_jobs_run_as_long_as_they_are_told_on_machines_that_boot_and_end(tmp_pat
     assert outcome.held_vcpu_h == pytest.approx(2 * 150 / 3600)
 
 
+def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> None:
+    work = workload_of("three", [arrival(0, 100), arrival(0, 100), arrival(0, 100)])
+    made = events(Setting(workload=work, policy=policy(caps={"max_instances": 1}), cloud=CLOUD), tmp_path / "a")
+    outcome = outcome_of("tried", lambda: made)
+    chief = outcome.waited_for[0]
+    assert chief.code == "cap_instances" and chief.text.endswith("1 machines alive, 1 more would pass 1")
+    assert sum(each.job_s for each in outcome.waited_for) == pytest.approx(sum(outcome.wait_s))
+    assert [note for note in comparison([outcome]).notes if note.startswith("tried: jobs waited") and chief.code in note]
+
+
 def test_samples_alone_make_no_cycles(tmp_path: Path) -> None:
     work = workload_of("one", [arrival(0, 1000, within_s=2000)])
     with simulated(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path) as simulation:
