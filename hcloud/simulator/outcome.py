@@ -330,8 +330,8 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
         "succeeded", "jobs",
     )  # fmt: skip
     first = outcomes[0].cost_usd if outcomes else 0.0
-    notes = (*_NOTES, *wait_notes(outcomes))
-    return ReportTable(title="Simulated", columns=names, rows=tuple(_row(each, first) for each in outcomes), notes=notes)
+    rows = tuple(_row(each, first) for each in outcomes)
+    return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*_NOTES, *wait_notes(outcomes)))
 
 
 def wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
