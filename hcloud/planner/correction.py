@@ -53,22 +53,30 @@ def correct(draft: Draft) -> None:
     policy, snapshot = draft.policy.correction, draft.snapshot
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
-    left = policy.max_per_cycle
-    for job in sorted(_restless(draft), key=queue_key):
+    left, looks = policy.max_per_cycle, list(_uneasy(draft))
+    for look in sorted(looks, key=lambda look: queue_key(look.job)):
         if left <= 0:
             break
-        look = look_at(draft, job)
-        done = look is not None and (_help(draft, look) or _sample(draft, look))
+        done = _help(draft, look) or _sample(draft, look)
         left -= done
         if not done:
-            _rest(draft, job, look)
+            _rest(draft, look.job, look)
     relaunch_stragglers(draft, left)
 
 
-def _restless(draft: Draft) -> list[Job]:
-    """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
+def _uneasy(draft: Draft) -> Iterator[Look]:
+    """Yield the looks at running jobs that miss their target or do other than expected; the others rest."""
+    for job in _restless(draft):
+        look = look_at(draft, job)
+        if look is not None and (_misses(draft, look) or _may_be_sampled(draft, look)):
+            yield look
+        else:
+            _rest(draft, job, look)
+
+
+def _restless(draft: Draft) -> Iterator[Job]:
+    """Yield the running jobs about which something may be to be done, by what earlier plans found of these facts."""
     watched, beliefs, policy, now = draft.snapshot.watched, draft.snapshot.applications, draft.policy, draft.now
-    found = []
     for job in draft.running:
         samples = watched.get(job.id)
         if samples is None:
@@ -78,14 +86,13 @@ def _restless(draft: Draft) -> list[Job]:
             if now < until and calm is job and by is policy and belief is beliefs.get(job.application):
                 continue
         if _watchable(draft, job):
-            found.append(job)
-    return found
+            yield job
 
 
 def _rest(draft: Draft, job: Job, look: Look | None) -> None:
     """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
-    held = job.attempt.allocations if job.attempt is not None else ()
-    if all(each.instance_id in draft.fleet.index for each in held if not each.released):
+    held, index = job.attempt.allocations if job.attempt is not None else (), draft.fleet.index
+    if not [each for each in held if each.instance_id not in index and not each.released]:
         belief = draft.snapshot.applications.get(job.application)
         calm = Calm(_calm_until(draft, look), job, belief, draft.policy)
         draft.snapshot.watched[job.id].calm[:] = [calm]
@@ -107,7 +114,7 @@ def _calm_until(draft: Draft, look: Look | None) -> float:
 def _helpless_until(draft: Draft, look: Look) -> float:
     """Return until when :func:`_help` surely finds no target missed; its deeds of this attempt are among the facts."""
     policy = draft.policy.correction
-    if _deeds(look.job) >= policy.max_steps_per_attempt:
+    if look.post.deeds >= policy.max_steps_per_attempt:
         return math.inf
     return look.kept_until(deviations_of(policy.confidence), policy.margin)
 
@@ -115,7 +122,7 @@ def _helpless_until(draft: Draft, look: Look) -> float:
 def _unsampled_until(draft: Draft, look: Look) -> float:
     """Return until when :func:`_sample` surely finds nothing to look at."""
     policy, job = draft.policy.correction, look.job
-    period, drawn = _drawn(draft, job)
+    period, drawn = _drawn(draft, look)
     if "reclassify" not in policy.steps:
         return math.inf
     if not drawn:
@@ -166,11 +173,8 @@ def _machines(draft: Draft, job: Job) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- escalation
 def _help(draft: Draft, look: Look) -> bool:
     """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
-    policy = draft.policy.correction
-    if _deeds(look.job) >= policy.max_steps_per_attempt:
-        return False
-    found = look.assess()
-    if found is None or not found.missed(deviations_of(policy.confidence), policy.margin):
+    policy, found = draft.policy.correction, look.assess()
+    if found is None or not _misses(draft, look):
         return False
     if _being_measured(draft, look.job):
         return False
@@ -182,10 +186,11 @@ def _help(draft: Draft, look: Look) -> bool:
     return False
 
 
-def _deeds(job: Job) -> int:
-    """Return how many corrections of its present attempt did more than change what is believed."""
-    attempt = job.attempt.id if job.attempt is not None else ""
-    return sum(each.attempt == attempt and each.step not in LEARNING for each in job.corrections)
+def _misses(draft: Draft, look: Look) -> bool:
+    """Return whether the job surely misses its target, and may be helped once more."""
+    policy = draft.policy.correction
+    found = look.assess() if look.post.deeds < policy.max_steps_per_attempt else None
+    return found is not None and found.missed(deviations_of(policy.confidence), policy.margin)
 
 
 def repays(draft: Draft, found: Assessment, option: Option) -> bool:
@@ -517,11 +522,8 @@ def _sample(draft: Draft, look: Look) -> bool:
 
     Who is looked at follows from name and period, so that a new daemon goes on with the same.
     """
-    policy, job = draft.policy.correction, look.job
-    _, drawn = _drawn(draft, job)
-    ran_s = draft.now - (look.held.started_at or draft.now)
-    lately = any(c.step in (SAMPLED, RECLASSIFY) and draft.now - c.at < policy.sample_every_s for c in job.corrections)
-    if not drawn or lately or ran_s < policy.long_running_s or "reclassify" not in policy.steps:
+    job = look.job
+    if not _may_be_sampled(draft, look):
         return False
     learnt, departure, known = _learn(draft, look), look.departure(), look.known()
     if learnt is None or departure is None or known is None:
@@ -536,8 +538,19 @@ def _sample(draft: Draft, look: Look) -> bool:
     return True
 
 
-def _drawn(draft: Draft, job: Job) -> tuple[int, bool]:
-    """Return the present period, and whether ``job`` is looked at in it."""
-    policy = draft.policy.correction
+def _may_be_sampled(draft: Draft, look: Look) -> bool:
+    policy, job = draft.policy.correction, look.job
+    if not _drawn(draft, look)[1] or "reclassify" not in policy.steps:
+        return False
+    ran_s = draft.now - (look.held.started_at or draft.now)
+    lately = any(c.step in (SAMPLED, RECLASSIFY) and draft.now - c.at < policy.sample_every_s for c in job.corrections)
+    return not lately and ran_s >= policy.long_running_s
+
+
+def _drawn(draft: Draft, look: Look) -> tuple[int, bool]:
+    """Return the present period, and whether the job is looked at in it."""
+    policy, post = draft.policy.correction, look.post
     period = int(draft.now // policy.sample_every_s)
-    return period, zlib.crc32(f"{job.id}:{period}".encode()) / 2**32 < policy.sample_share
+    if post.drawn[0] != period:
+        post.drawn = period, zlib.crc32(f"{post.job.id}:{period}".encode()) / 2**32 < policy.sample_share
+    return post.drawn

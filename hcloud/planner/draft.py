@@ -385,6 +385,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
     jobs = _by_number(snapshot.jobs)
     snapshot.memo.forget_asks(but=len(jobs))
+    snapshot.memo.forget_others(but=len(jobs))
     holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     paying = [job for job in jobs if job.attempt is not None or job.awaiting]

@@ -7,6 +7,7 @@ Records are frozen, so what was worked out of one holds for as long as it is tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import TypeVar, cast
 
 T = TypeVar("T")
@@ -19,11 +20,12 @@ class Memo:
     ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
     """
 
-    __slots__ = ("_known", "_numbers", "asks")
+    __slots__ = ("_about", "_known", "_numbers", "asks")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
+        self._about: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self.asks: dict[int, tuple[object, int]] = {}
 
@@ -38,6 +40,20 @@ class Memo:
         if len(self.asks) > 2 * but + _KEPT_ASKS:
             self.asks.clear()
             self._numbers.clear()
+
+    def forget_others(self, but: int) -> None:
+        """Begin anew with :meth:`about` where more than twice ``but`` answers are kept: most are of what has ended."""
+        if len(self._about) > 2 * but + _KEPT_ASKS:
+            self._about.clear()
+
+    def about(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
+        """Return :meth:`of` of one record among many, which is called ``name``."""
+        known = self._about.get(name)
+        if known is not None and all(map(is_, known[0], made_of)):
+            return cast(T, known[1])
+        answer = work_out()
+        self._about[name] = (made_of, answer)
+        return answer
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Return the answer ``name``, worked out anew unless all of ``made_of`` are the objects it was made of."""

@@ -87,17 +87,56 @@ def settled_at(job: Job, settle_s: float) -> float:
     return max([*started, *deeds]) + settle_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
+class Post:
+    """What of a running job stays the same from sample to sample: the rank that speaks for it, from when its samples
+    count, what is believed of it and expected where it runs, and its deeds of correction in this attempt.
+
+    ``drawn``: in which period it is (not) looked at for a change of phase.
+    """
+
+    job: Job
+    held: Allocation
+    since: float
+    known: Classification | None
+    deeds: int
+    deadline_at: float | None
+    drawn: tuple[int, bool] = (-1, False)
+    _expected: tuple[Instance, Performance | None] | None = None
+
+    def would(self, instance: Instance) -> Performance | None:
+        """Return what is expected of the job where it runs, which is ``instance``; None: nothing is known."""
+        if self._expected is None or self._expected[0] is not instance:
+            known = self.known
+            would = None if known is None else would_do(known, self.job, self.held, column_of(instance))
+            self._expected = (instance, would)
+        return self._expected[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Look:
     """The samples of the rank that speaks for a job, and from when they count."""
 
     draft: Draft
-    job: Job
-    held: Allocation
-    instance: Instance
     watched: Watched
-    since: float
-    _found: dict[str, Assessment | Departure | None] = field(default_factory=dict, compare=False, repr=False)
+    post: Post
+    instance: Instance
+    _found: dict[str, Assessment | Departure | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.post.job
+
+    @property
+    def held(self) -> Allocation:
+        """The rank that speaks for it."""
+        return self.post.held
+
+    @property
+    def since(self) -> float:
+        """From when its samples count."""
+        return self.post.since
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
@@ -115,7 +154,7 @@ class Look:
         return cast(Assessment | None, self._found["assessment"])
 
     def _assess(self) -> Assessment | None:
-        target = self.job.spec.target
+        target = self.post.job.spec.target
         if isinstance(target, ServiceTarget):
             kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
             pace = pace_of_rate(kept, self.since, self.draft.policy.correction.readings)
@@ -123,7 +162,7 @@ class Look:
         if target.kind == "best_effort":
             return None
         progress = self.pace("progress") if self.job.spec.progress is not None else None
-        deadline_at, done = self.job.deadline_at, self.done()
+        deadline_at, done = self.post.deadline_at, self.done()
         left_s = (1.0 - done) / progress.mean if progress is not None and progress.mean > 0 else None
         if progress is not None and deadline_at is not None and deadline_at > self.draft.now and done < 1.0:
             wanted = (1.0 - done) / (deadline_at - self.draft.now)
@@ -139,7 +178,7 @@ class Look:
 
         Only a deadline comes nearer as time passes; latency and expectation are judged by samples alone.
         """
-        found, deadline_at = self.assess(), self.job.deadline_at
+        found, deadline_at = self.assess(), self.post.deadline_at
         if found is None:
             return math.inf
         if found.missed(deviations, margin):
@@ -169,20 +208,14 @@ class Look:
 
     def known(self) -> Classification | None:
         """Return what is believed of its application."""
-        return self.draft.snapshot.applications.get(self.job.application)
+        return self.post.known
 
     def would(self, *, column: str = "", vcpus: float | None = None, nodes: int | None = None) -> Performance | None:
         """Return what is expected of it here, or with other machines, vCPUs or nodes; None: nothing is known."""
-        known, attempt = self.known(), self.job.attempt
-        if known is None or attempt is None:
+        post = self.post
+        if post.known is None:
             return None
-        return expected(
-            known,
-            column or column_of(self.instance),
-            vcpus=self.held.resources.vcpus if vcpus is None else vcpus,
-            asked_vcpus=self.job.spec.resources.vcpus,
-            nodes=len(attempt.allocations) if nodes is None else nodes,
-        )
+        return would_do(post.known, post.job, post.held, column or column_of(self.instance), vcpus=vcpus, nodes=nodes)
 
     def departure(self) -> Departure | None:
         """Return what was measured beside what was expected; None: one of them is not known."""
@@ -191,7 +224,7 @@ class Look:
         return cast(Departure | None, self._found["departure"])
 
     def _departure(self) -> Departure | None:
-        known, would = self.known(), self.would()
+        known, would = self.post.known, self.post.would(self.instance)
         if known is None or known.measure is None or would is None:
             return None
         if known.measure is Measure.REQUESTS:
@@ -218,17 +251,48 @@ def column_of(instance: Instance) -> str:
     return f"{instance.offer.provider}/{instance.offer.instance_type.name}"
 
 
+def would_do(
+    known: Classification,
+    job: Job,
+    held: Allocation,
+    column: str,
+    *,
+    vcpus: float | None = None,
+    nodes: int | None = None,
+) -> Performance | None:
+    """Return what is expected of a running job with such machines, or with other vCPUs or nodes than it has."""
+    return expected(
+        known,
+        column,
+        vcpus=held.resources.vcpus if vcpus is None else vcpus,
+        asked_vcpus=job.spec.resources.vcpus,
+        nodes=nodes if nodes is not None else len(job.attempt.allocations) if job.attempt is not None else 1,
+    )
+
+
 def look_at(draft: Draft, job: Job) -> Look | None:
     """Return what can be looked at of ``job``; None: it does not run, has not settled, or was not measured since."""
     watched, attempt = draft.snapshot.watched.get(job.id), job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
         return None
+    known, memo = draft.snapshot.applications.get(job.application), draft.snapshot.memo
+    post = memo.about(job.id, (job, known, draft.policy), lambda: _post(job, known, draft.policy.correction.settle_s))
+    at = draft.fleet.index.get(post.held.instance_id) if post is not None else None
+    if post is None or at is None:
+        return None
+    samples = watched.ranks.get(post.held.rank, ())
+    return Look(draft, watched, post, draft.fleet.instances[at]) if samples and samples[-1].at > post.since else None
+
+
+def _post(job: Job, known: Classification | None, settle_s: float) -> Post | None:
     held = first_rank(job)
-    at = draft.fleet.index.get(held.instance_id) if held is not None else None
-    if held is None or at is None:
+    if held is None:
         return None
-    since = settled_at(job, draft.policy.correction.settle_s)
-    samples = watched.ranks.get(held.rank, ())
-    if not samples or samples[-1].at <= since:
-        return None
-    return Look(draft, job, held, draft.fleet.instances[at], watched, since)
+    since, deeds = settled_at(job, settle_s), deeds_of(job)
+    return Post(job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at)
+
+
+def deeds_of(job: Job) -> int:
+    """Return how many corrections of its present attempt did more than change what is believed."""
+    attempt = job.attempt.id if job.attempt is not None else ""
+    return sum([each.attempt == attempt and each.step not in LEARNING for each in job.corrections])
