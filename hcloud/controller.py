@@ -16,6 +16,7 @@ from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
 from hcloud.classifier.library import Library
 from hcloud.classifier.pressing import SourcePrior
+from hcloud.classifier.telling import TypePrior
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
@@ -186,7 +187,7 @@ class Controller:
             applications=self._believed(view),
             programs=self._programs_of(view.jobs) if view.applications else {},
             source_prior=self._source_prior(view.jobs),
-            telling_types=self.book.telling_types(self.rng) if self.policy.profiles_jobs else (),
+            type_prior=self._type_prior(view.jobs),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -210,6 +211,7 @@ class Controller:
             programs=programs,
             applications=believed,
             source_prior=self._source_prior(jobs),
+            type_prior=self._type_prior(jobs),
             memo=Memo(),  # this may be another thread than the cycle's
         )
         return look_ahead(known, jobs, self.policy)
@@ -297,12 +299,22 @@ class Controller:
 
     def _source_prior(self, jobs: Iterable[Job]) -> SourcePrior | None:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
-        if not self.policy.profiles_jobs or self.policy.profiling.sources is not None:
-            return None
-        if not any(job.state is JobState.SUBMITTED and job.spec.profile is None for job in jobs):
+        if self.policy.profiling.sources is not None or not self._may_profile(jobs):
             return None
         with self._knowing:
             return self.book.source_prior()
+
+    def _type_prior(self, jobs: Iterable[Job]) -> TypePrior | None:
+        """Return what types to profile on are chosen by, where a job may have to be profiled."""
+        if not self._may_profile(jobs):
+            return None
+        with self._knowing:
+            return self.book.type_prior()
+
+    def _may_profile(self, jobs: Iterable[Job]) -> bool:
+        return self.policy.profiles_jobs and any(
+            job.state is JobState.SUBMITTED and job.spec.profile is None for job in jobs
+        )
 
     def _tell_surprises(self) -> None:
         """Write down how cells that profiling measured had been estimated before."""

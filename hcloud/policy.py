@@ -432,7 +432,7 @@ class Profiling:
     types: PositiveCount = 2
     """On so many machine types each job is measured; each further one tells more of the others, and costs a run."""
     instance_types: tuple[NonEmptyText, ...] = ("*",)
-    """Types to profile on, with * and ? as wildcards. Used are those that stand idle, the most telling first, then the
+    """Types to profile on, with * and ? as wildcards. Of idle ones those that tell most together, then the
     cheapest; the first one has `spare_vcpus` to spare."""
     spare_vcpus: Annotated[Number, Field(ge=0, le=1024)] = 1.0
     """What the first machine should have beside the job: for the source of interference, and for who measures."""

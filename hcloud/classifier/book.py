@@ -11,15 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import numpy as np
-
 from hcloud.classifier.applications import LEAST_SPREAD, is_profiled, measured_of, row_name, scale_of
 from hcloud.classifier.classify import Classifier, FittedClassifier
-from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, Question
 from hcloud.classifier.pressing import SourcePrior, source_prior
-from hcloud.classifier.probes import choose_probes
 from hcloud.classifier.rows import Scale
+from hcloud.classifier.telling import TypePrior, type_prior
 from hcloud.known import Application, Classification, Estimate
 
 REFIT_SHARE = 0.2
@@ -29,8 +26,6 @@ SETTLED = LEAST_SPREAD
 ends moves one a little, and neither fitting nor classifying again would tell more."""
 CLASSIFIED_AT_ONCE = 10
 """Applications classified in one call; the others keep what was believed of them, or come next time."""
-COMPARED_TYPES = 24
-"""Of more machine types it is not looked for which tell most of the others."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
 """From 95 % limits to 80 % limits."""
 K = TypeVar("K", str, int)
@@ -63,7 +58,6 @@ class Book:
     _programs: dict[str, dict[str, Application]] = field(default_factory=dict)
     _fitted: FittedClassifier | None = None
     _fit_number: int = 0
-    _telling: tuple[str, ...] | None = None
     _changed: set[str] = field(default_factory=set)
     _fitted_rows: dict[str, Application] = field(default_factory=dict)
     _beliefs: dict[str, tuple[int, Application, Classification]] = field(default_factory=dict)
@@ -71,6 +65,7 @@ class Book:
     """Rows that were found to say the same as those their beliefs rest on."""
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
     _prior: tuple[int, SourcePrior | None] = (0, None)
+    _types: tuple[int, TypePrior | None] = (0, None)
     _told: dict[str, Classification] = field(default_factory=dict)
     _answers: dict[str, tuple[str, Application, int, Classification]] = field(default_factory=dict)
     """By key: its row's name, and what was believed of that row by which fit."""
@@ -149,14 +144,13 @@ class Book:
             known = self._scaled[key] = (belief, scale, _scaled(belief, scale))
         return known[2]
 
-    def telling_types(self, rng: np.random.Generator) -> tuple[str, ...]:
-        """The reference programs' machine types, those first that tell most of the others; empty where they are many.
-
-        Found once: what a few more programs would change of it is little, and looking at all pairs takes its time.
-        """
-        if self._telling is None:
-            self._telling = _telling(self.library, rng)
-        return self._telling
+    def type_prior(self) -> TypePrior | None:
+        """Return how performance on machine types goes together in what is known, the same object until the estimators
+        are fitted anew."""
+        fitted = self._fit()
+        if self._types[0] != self._fit_number:
+            self._types = (self._fit_number, type_prior(fitted.fitted[Question.TYPE]))
+        return self._types[1]
 
     def _fit(self) -> FittedClassifier:
         """Return the fitted classifier, renewed where enough rows have changed."""
@@ -187,13 +181,6 @@ class Book:
                     yield Surprise(
                         application=after, question=question, column=column, estimate=estimate, measured=value
                     )
-
-
-def _telling(library: Library, rng: np.random.Generator) -> tuple[str, ...]:
-    rows = library.rows(Question.TYPE)
-    if not 2 < len(rows.columns) <= COMPARED_TYPES:
-        return ()
-    return choose_probes(GaussianFoldIn().fit(rows), len(rows.columns), rng)
 
 
 def _moved(then: Application | None, now: Application) -> bool:

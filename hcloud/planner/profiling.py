@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
@@ -359,7 +358,8 @@ def _take_idle(desk: _Desk, runs: Sequence[JobSpec], offers: Sequence[Offer]) ->
 def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
     """Return one offer of each type to profile on, the first with a vCPU left for a neighbour where there is one.
 
-    First what stands idle, those types that tell most of all others (random ones in Paragon §2.2); then the cheapest.
+    First what stands idle, those types that tell most of all others together (random ones in Paragon §2.2); then the
+    cheapest.
     Never spot, which may go in the middle.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
@@ -377,25 +377,39 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
         if fits and job.spec.may_use(offer) and _can_be_had(desk, offer):
             cheapest[kind] = offer
-    telling = {column: rank for rank, column in enumerate(draft.snapshot.telling_types)}
-    found = sorted(cheapest.values(), key=lambda each: _telling_rank(desk, each, telling))
-    first = _roomy(desk, job, found) or found[:1]
-    return first + [each for each in found if each not in first][: desk.policy.types - 1]
+    found = sorted(cheapest.values(), key=lambda each: desk.idle[_type_of(each)] <= 0)
+    return _most_telling(desk, found, _roomy(desk, job, found) or found)
 
 
 def _roomy(desk: _Desk, job: Job, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the first of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if such a
-    one is not too dear; none where none has."""
+    """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
+    such that are not too dear."""
     roomy = [o for o in offers if o.instance_type.capacity.vcpus >= job.spec.resources.vcpus + desk.policy.spare_vcpus]
     limit_usd, most = _limit_usd(desk), _most_vcpus(job)
-    wide = (o for o in roomy if o.instance_type.capacity.vcpus >= most and _run_usd(desk, o) <= limit_usd)
-    return list(islice(wide, 1)) or roomy[:1]
+    wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and _run_usd(desk, o) <= limit_usd]
+    return wide or roomy
 
 
-def _telling_rank(desk: _Desk, offer: Offer, telling: Mapping[str, int]) -> int:
-    """Return how early a type is profiled on; those that do not stand idle or of which nothing is known, last."""
-    last = len(telling)
-    return telling.get("/".join(_type_of(offer)), last) if desk.idle[_type_of(offer)] > 0 else last
+def _most_telling(desk: _Desk, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
+    """Return ``found`` in the order in which they are profiled on, as many as are: first one that is ``roomy``.
+
+    Of those that stand idle, the ones that tell most together; then as they come.
+    """
+    prior, types, named = desk.draft.snapshot.type_prior, desk.policy.types, {_column_of(o): o for o in found}
+    idle = [column for column, offer in named.items() if desk.idle[_type_of(offer)] > 0]
+    able = [_column_of(offer) for offer in roomy]
+    if prior is None or not idle:
+        telling: tuple[str, ...] = ()
+    elif able[0] in idle:
+        telling = prior.most_telling(idle, types, one_of=able)
+    else:
+        telling = prior.most_telling(idle, types - 1, one_of=idle, already=able[:1])
+    first = [column for column in (*telling, *able) if column in able][:1]
+    return [named[column] for column in dict.fromkeys((*first, *telling, *named))][:types]
+
+
+def _column_of(offer: Offer) -> str:
+    return "/".join(_type_of(offer))
 
 
 def _to_profile_on(draft: Draft) -> list[Offer]:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from math import inf
 
 from hcloud.classifier.pressing import SourcePrior
+from hcloud.classifier.telling import TypePrior
 from hcloud.forecast.recent import NOTHING_RECENT, Recent
 from hcloud.forecast.watch import Watched
 from hcloud.known import Application, Classification
@@ -134,8 +135,9 @@ class Snapshot:
     """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
     source_prior: SourcePrior | None = None
     """How pressures go together in all that is known; None: too little is, or no job is to be profiled."""
-    telling_types: tuple[str, ...] = ()
-    """Machine types (``provider/name``), those first that tell most of how a program does on all others."""
+    type_prior: TypePrior | None = None
+    """How performance on machine types goes together in all that is known; None: too little is, or no job is to be
+    profiled."""
     orders: tuple[Order, ...] = ()
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""

@@ -138,7 +138,7 @@ def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
     assert wide.low < wide.value < wide.high
 
 
-def test_types_that_tell_most_come_first_and_twins_of_known_ones_last() -> None:
+def test_types_are_chosen_that_tell_most_together_and_twins_are_not() -> None:
     shapes = {"fast": 1.0, "slow": 0.0, "other": -1.0}
     cells = {
         f"p{number}": {
@@ -150,7 +150,12 @@ def test_types_that_tell_most_come_first_and_twins_of_known_ones_last() -> None:
         for number, bend in enumerate(np.linspace(-1, 1, 12))
     }
     known = {name: Measured(name=name, cells=each) for name, each in cells.items()}
-    order = Book(library=Library(known=known)).telling_types(np.random.default_rng(0))
-    assert set(order[:2]) in ({"fast", "other"}, {"twin", "other"})
-    assert sorted(order) == ["fast", "other", "slow", "twin"]
-    assert Book().telling_types(np.random.default_rng(0)) == ()
+    book = Book(library=Library(known=known))
+    prior = book.type_prior()
+    assert prior is not None and book.type_prior() is prior
+    every = ("fast", "twin", "slow", "other")
+    assert set(prior.most_telling(every, 2, one_of=every)) in ({"fast", "other"}, {"twin", "other"})
+    assert "other" in prior.most_telling(every, 1, one_of=every, already=("fast",))
+    assert "slow" in prior.most_telling(every, 2, one_of=("slow",))
+    assert prior.most_telling(every, 2, one_of=()) == prior.most_telling(("nobody knows",), 2, one_of=every) == ()
+    assert Book().type_prior() is None

@@ -12,6 +12,7 @@ from hypothesis.strategies import DrawFn
 
 from hcloud.classifier.applications import identify
 from hcloud.classifier.pressing import SourcePrior
+from hcloud.classifier.telling import TypePrior
 from hcloud.known import Application, Classification, Estimate, Measure
 from hcloud.model import (
     BatchTarget,
@@ -236,19 +237,23 @@ def test_nobody_is_profiled_on_a_spot_machine_that_stands_idle() -> None:
     assert told(plan, "job-1") == "profiling_no_offer"
 
 
-def test_of_what_stands_idle_the_most_telling_types_are_taken_and_each_machine_once() -> None:
-    names = ("one", "two", "three")
+def test_of_what_stands_idle_those_types_are_taken_that_tell_most_together_and_each_machine_once() -> None:
+    names = ("one", "twin", "three", "four")
     mine = [offer(name, vcpus=4.0, market=Market.RESERVED, available=0) for name in names]
     cluster = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
     idle = [machine(number, of=each) for number, each in enumerate(mine, 1)]
-    snapshot = replace(scene(new(1), new(2), *mine, *idle), telling_types=("mock/three", "mock/two", "mock/one"))
+    # On the second type programs are as fast as on the first, on each other one fast or slow for itself.
+    alike = np.array([[1.0, 0.99, 0, 0], [0.99, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 0.2]])
+    prior = TypePrior(columns=tuple(f"mock/{name}" for name in names), covariance=alike)
+    snapshot = replace(scene(new(1), new(2), *mine, *idle), type_prior=prior)
     first, second = of(decide(snapshot, cluster), Profile)
-    assert [run.instance_types for run in first.runs] == [("three",), ("two",)]
-    assert [run.instance_types for run in second.runs] == [("one",)]
-    three = replace(cluster, profiling=replace(cluster.profiling, types=3))
-    assert [run.instance_types for run in of(decide(snapshot, three), Profile)[0].runs] == [
-        (n,) for n in reversed(names)
-    ]
+    assert {run.instance_types for run in first.runs} == {("one",), ("three",)}
+    assert {run.instance_types for run in second.runs} == {("twin",), ("four",)}
+    # Where a source finds no room on what tells most, it is on another type first.
+    roomy = replace(cluster, profiling=replace(cluster.profiling, instance_types=("t*", "one"), spare_vcpus=4.0))
+    wide = offer("one", vcpus=8.0, market=Market.RESERVED, available=0)
+    other = replace(snapshot, offers=(wide, *mine[1:]), instances=(machine(1, of=wide), *idle[1:]))
+    assert [run.instance_types for run in of(decide(other, roomy), Profile)[0].runs] == [("one",), ("three",)]
 
 
 def test_dear_profiles_are_cut_and_then_left_out() -> None:
