@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble
+from hcloud.apply.orphans import Orphans
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
 from hcloud.clock import Clock
@@ -169,6 +170,7 @@ class Observer:
     _holders: Holders = field(default_factory=Holders)
     _settled: dict[str, tuple[WorkerReport, Instance, int, Policy]] = field(default_factory=dict)
     """By machine, from what its worker's last report taught nothing new: the same again teaches nothing either."""
+    _orphans: Orphans = field(default_factory=Orphans)
     _forgot_at: float = -math.inf
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
@@ -228,23 +230,14 @@ class Observer:
         return self.poll_s.get(provider, DEFAULT_POLL_S)
 
     def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
-        """End machines of our owner tag that no live record knows; each listing repeats this until they are gone."""
+        """End machines of our owner tag that no live record knows; listings repeat this until they are gone."""
         known = {i.token for i in self.store.live().instances}
         orphans = [
             c
             for c in listing.instances
             if c.owner == self.owner and c.token not in known and c.state in (CloudState.PENDING, CloudState.RUNNING)
         ]
-        if not orphans:
-            return
-        with self.store.transaction(self.clock.now(), lease) as txn:
-            for c in orphans:
-                txn.emit(EventKind.ORPHAN, provider_id=c.provider_id, provider=name, token=c.token, action="terminate")
-        try:
-            self.providers[name].terminate([c.provider_id for c in orphans])
-        except ProviderError as trouble:
-            with self.store.transaction(self.clock.now(), lease) as txn:
-                emit_trouble(txn, name, "terminate", trouble)
+        self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
     def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
         by_token = {c.token: c for c in listing.instances}
@@ -443,6 +436,7 @@ class Observer:
         self._reached = _only(self._reached, units)
         self._windows = _only(self._windows, units)
         self._sampling.keep(units)
+        self._orphans.forget(now - FORGET_EVERY_S)
 
 
 def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:

@@ -222,7 +222,7 @@ class MachineActions:
             with self.store.transaction(self.clock.now(), lease) as txn:
                 failed = trouble if name in self.providers else None
                 for intent in group:
-                    wait_s = TERMINATE_AGAIN_S if failed is None else _again_in_s(failed, intent.tries)
+                    wait_s = terminate_again_in_s(failed, intent.tries)
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
                 if trouble is not None:
                     emit_trouble(txn, name, "terminate", trouble)
@@ -237,6 +237,12 @@ class MachineActions:
         except ProviderError as trouble:
             return trouble
         return None
+
+
+def terminate_again_in_s(trouble: ProviderError | None, tries: int) -> float:
+    """Return when to ask again to end a machine that is still listed, after ``tries`` calls before the last, which
+    failed with ``trouble``, or was taken and may need its time."""
+    return TERMINATE_AGAIN_S if trouble is None else _again_in_s(trouble, tries)
 
 
 def _again_in_s(trouble: ProviderError, tries: int) -> float:

@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from hcloud import observe
 from hcloud.errors import StoreBusy
 from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
 from hcloud.observe import FORGET_EVERY_S, Holders, Observer
@@ -126,6 +128,23 @@ def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None
     site.until(lambda: stray.provider_id not in site.machines_up())
     assert site.events(EventKind.ORPHAN)[0].fields["provider_id"] == stray.provider_id
     assert site.state() is JobState.RUNNING
+
+
+def test_unknown_machine_whose_end_fails_is_asked_for_less_and_less_often_and_told_of_as_often(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "SLOW_POLL_S", 1.0)
+    site.cycle()
+    offer = site.scene.controller.offers.all[0]
+    request = LaunchRequest(
+        token="s", instance_id="inst-99", owner="hcloud-chaos", offer=offer, expires_at=site.now + 900
+    )
+    site.scene.cloud.launch(request)
+    site.scene.cloud.inject(Fault(kind=FaultKind.BE_AWAY, call="terminate", times=8))
+    site.until(lambda: site.machines_up() == [], cycles=600)
+    failed = [event.at for event in site.events(EventKind.PROVIDER_TROUBLE)]
+    assert [after - before for before, after in pairwise(failed)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
+    assert len(site.events(EventKind.ORPHAN)) == len(failed) + 1
 
 
 def test_machine_of_another_owner_is_never_touched(site: Deployment) -> None:
