@@ -24,7 +24,7 @@ from hcloud.catalog import (
 )
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock
-from hcloud.config import Config, ProviderSettings, load_library, resolve_secret
+from hcloud.config import Config, EngineSettings, ProviderSettings, load_library, resolve_secret
 from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
@@ -136,48 +136,62 @@ def build_controller(
 
     Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
     """
-    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
-    logs.folder.mkdir(parents=True, exist_ok=True)
-    poll_s = {p.name: p.poll_s for p in config.providers}
-    bootstrap = WorkerBootstrap(
-        scheduler_address=config.engine.listen,
-        tls_dir=str(config.engine.tls_dir),
-        isolation=config.engine.isolation,
-        settings={
-            "max_log_mib": str(config.engine.max_log_mib),
-            "max_workdir_mib": str(config.engine.max_workdir_mib),
-            "unit_uid_base": str(config.engine.unit_user_base),
-            "worker_ports": config.engine.worker_ports,
-        },
-    )
+    if library is None:
+        library = load_library([shipped.path("profiles"), config.state_dir / "profiles"])
     return Controller(
         store=store,
         providers=providers,
         runner=runner,
         clock=clock,
         policy=policy,
-        observer=Observer(
-            store=store,
-            providers=providers,
-            runner=runner,
-            clock=clock,
-            owner=config.owner,
-            logs=logs,
-            poll_s=poll_s,
-        ),
-        applier=Applier(
-            store,
-            providers,
-            runner,
-            clock,
-            owner=config.owner,
-            bootstrap=bootstrap,
-            uploads_dir=config.state_dir / "uploads",
-        ),
+        observer=_observer(config, store, providers, runner, clock),
+        applier=_applier(config, store, providers, runner, clock),
         rng=np.random.default_rng() if rng is None else rng,
-        library=load_library([shipped.path("profiles"), config.state_dir / "profiles"]) if library is None else library,
+        library=library,
         planner=planner,
         # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
         # successor leads at once instead of waiting for the lease to run out.
         holder=holder or f"{socket.gethostname()}:{config.state_dir}",
+    )
+
+
+def _observer(
+    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock
+) -> Observer:
+    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
+    logs.folder.mkdir(parents=True, exist_ok=True)
+    return Observer(
+        store=store,
+        providers=providers,
+        runner=runner,
+        clock=clock,
+        owner=config.owner,
+        logs=logs,
+        poll_s={provider.name: provider.poll_s for provider in config.providers},
+    )
+
+
+def _applier(config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock) -> Applier:
+    return Applier(
+        store,
+        providers,
+        runner,
+        clock,
+        owner=config.owner,
+        bootstrap=_worker_bootstrap(config.engine),
+        uploads_dir=config.state_dir / "uploads",
+    )
+
+
+def _worker_bootstrap(engine: EngineSettings) -> WorkerBootstrap:
+    return WorkerBootstrap(
+        scheduler_address=engine.listen,
+        tls_dir=str(engine.tls_dir),
+        isolation=engine.isolation,
+        settings={
+            "max_log_mib": str(engine.max_log_mib),
+            "max_workdir_mib": str(engine.max_workdir_mib),
+            "unit_uid_base": str(engine.unit_user_base),
+            "worker_ports": engine.worker_ports,
+        },
     )

@@ -17,7 +17,7 @@ from types import FrameType
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from hcloud import __version__, sd_notify
-from hcloud.api.desk import DaemonStatus, Desk
+from hcloud.api.desk import DaemonStatus, Desk, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import Outcome
@@ -285,9 +285,7 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         """Return the daemon's health; called by API threads."""
-        controller, budgets = self.controller, self.controller.policy.budgets
-        watched = self.watch.status
-        seen, live = controller.last_seen, self.store.live()
+        controller = self.controller
         return {
             "event_seq": self.store.newest_event_seq(),
             "started_at": self.started_at,
@@ -297,32 +295,41 @@ class Daemon:
                 "name": controller.policy.name,
                 "digest": controller.policy.digest,
                 "path": str(self.config.policy),
-                "error": watched.error or "",
+                "error": self.watch.status.error or "",
             },
             "cycle": {**asdict(self.last_cycle)},  # type: ignore[typeddict-item]
-            "engine": {
-                "reachable": seen.engine_reachable,
-                "workers": len(seen.reachable),
-                # The engine also remembers workers of machines that are gone.
-                "silent": len(controller.observer.silent & {i.id for i in live.instances}),
-                "facts": self.runner.facts(),
-            },
-            "providers": {
-                name: {
-                    "ok": name not in controller.offers.errors,
-                    "error": controller.offers.errors.get(name, ""),
-                    "offers": len(controller.offers.by_provider.get(name, ())),
-                    "facts": provider.facts(),
-                }
-                for name, provider in self.providers.items()
-            },
-            "spend": {
-                "day_usd": controller.last_spend.day_usd,
-                "month_usd": controller.last_spend.month_usd,
-                "per_hour_limit_usd": budgets.per_hour_usd,
-                "per_day_limit_usd": budgets.per_day_usd,
-                "per_month_limit_usd": budgets.per_month_usd,
-            },
+            "engine": self._engine_status(),
+            "providers": {name: self._provider_status(name) for name in self.providers},
+            "spend": self._spend_status(),
+        }
+
+    def _engine_status(self) -> EngineStatus:
+        seen, live = self.controller.last_seen, {instance.id for instance in self.store.live().instances}
+        return {
+            "reachable": seen.engine_reachable,
+            "workers": len(seen.reachable),
+            # The engine also remembers workers of machines that are gone.
+            "silent": len(self.controller.observer.silent & live),
+            "facts": self.runner.facts(),
+        }
+
+    def _provider_status(self, name: str) -> ProviderStatus:
+        offers = self.controller.offers
+        return {
+            "ok": name not in offers.errors,
+            "error": offers.errors.get(name, ""),
+            "offers": len(offers.by_provider.get(name, ())),
+            "facts": self.providers[name].facts(),
+        }
+
+    def _spend_status(self) -> SpendStatus:
+        spent, budgets = self.controller.last_spend, self.controller.policy.budgets
+        return {
+            "day_usd": spent.day_usd,
+            "month_usd": spent.month_usd,
+            "per_hour_limit_usd": budgets.per_hour_usd,
+            "per_day_limit_usd": budgets.per_day_usd,
+            "per_month_limit_usd": budgets.per_month_usd,
         }
 
 

@@ -29,6 +29,11 @@ DECISION_KINDS: frozenset[EventKind] = frozenset(
 """The events this report needs."""
 GROUPINGS = ("job", "user", "type", "constraint", "day")
 """What a row of it may stand for."""
+_JOB_COLUMNS = columns(
+    *("job", "name", "user", "taken", "run_s", "cost_usd"),
+    *("best", "why_not", "best_run_s", "best_cost_usd", "regret_s", "regret_usd", "target"),
+)
+_SUM_COLUMNS = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_usd", "mean_regret_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,12 @@ class _Sums:
         """Return the columns after the name; the mean regret in seconds is None where there are no jobs."""
         mean_s = statistics.fmean(self.regret_s) if self.regret_s else None
         return (self.jobs, self.best, self.avoidable, self.usd, self.regret_usd, mean_s)
+
+    def job_total(self) -> Row:
+        """Return the last row of a table with a row a job."""
+        best = ("", None, self.usd - self.regret_usd, sum(self.regret_s), self.regret_usd)
+        taken, avoidable = f"{self.best} of {self.jobs} taken", f"{self.avoidable} avoidable"
+        return ("total", "", "", "", None, self.usd, taken, *best, avoidable)
 
 
 @dataclass(slots=True)
@@ -189,35 +200,15 @@ def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, u
     for event in events:
         book.take(event, since)
     judged = list(_judged(book))
-    by_job = grouping.kind == "job"
-    whole, groups = _Sums(), dict[str, _Sums]()
-    for story, chosen, best in judged:
+    whole = _Sums()
+    for _, chosen, best in judged:
         whole.add(chosen, best)
-        groups.setdefault(_key(grouping, story, chosen, best), _Sums()).add(chosen, best)
-    sums = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_usd", "mean_regret_s")
-    if by_job:
-        names = columns(
-            "job",
-            "name",
-            "user",
-            "taken",
-            "run_s",
-            "cost_usd",
-            "best",
-            "why_not",
-            "best_run_s",
-            "best_cost_usd",
-            "regret_s",
-            "regret_usd",
-            "target",
-        )
-        rows = tuple(_job_row(*each) for each in judged)
-        spent, regret = whole.usd, whole.regret_usd
-        blank = ("", "", "", None, spent, f"{whole.best} of {whole.jobs} taken", "", None, spent - regret)
-        total: Row = ("total", *blank, sum(whole.regret_s), regret, f"{whole.avoidable} avoidable")
+    total: Row
+    if grouping.kind == "job":
+        names, rows = _JOB_COLUMNS, tuple(_job_row(*each) for each in judged)
+        total = whole.job_total()
     else:
-        names = columns(grouping.text, *sums)
-        rows = tuple((key, *groups[key].row()) for key in sorted(groups))
+        names, rows = columns(grouping.text, *_SUM_COLUMNS), tuple(_grouped(judged, grouping))
         total = ("total", *whole.row())
     return ReportTable(
         title=f"Decisions by {grouping.text}",
@@ -226,6 +217,14 @@ def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, u
         total=total if judged else None,
         notes=tuple(_notes(book)),
     )
+
+
+def _grouped(judged: Iterable[tuple[_Story, Verdict, Verdict]], grouping: Grouping) -> Iterator[Row]:
+    groups = dict[str, _Sums]()
+    for story, chosen, best in judged:
+        groups.setdefault(_key(grouping, story, chosen, best), _Sums()).add(chosen, best)
+    for key in sorted(groups):
+        yield (key, *groups[key].row())
 
 
 def _judged(book: _Book) -> Iterator[tuple[_Story, Verdict, Verdict]]:

@@ -168,19 +168,9 @@ class LocalProvider:
         return record
 
     def _new_record(self, provider_id: str, request: LaunchRequest) -> SliceRecord:
-        offer = request.offer
-        type_name, market = offer.instance_type.name, offer.market
-        size = self._settings.types.get(type_name)
-        if size is None or market not in self._markets(type_name) or offer.zone != ZONE:
-            known = sorted(self._settings.types)
-            raise LaunchRejected(f"{self.name} has no {market.value} {type_name} in {offer.zone}; its types: {known}")
+        offer, market = request.offer, request.offer.market
         live = self._live_records()
-        if not self._room_for(type_name, market, live):
-            free_vcpus, free_memory_mib = self._host.free(live)
-            raise InsufficientCapacity(
-                f"no room for {market.value} {type_name} ({size.vcpus:g} vCPU, {size.memory_mib} MiB): "
-                f"{free_vcpus:g} vCPU and {free_memory_mib} MiB are free on this host"
-            )
+        size = self._size_with_room(offer, live)
         groups = self._room.groups(provider_id)
         argv = self._worker_argv(provider_id) if request.bootstrap is not None else ()
         return SliceRecord(
@@ -188,7 +178,7 @@ class LocalProvider:
             instance_id=request.instance_id,
             token=request.token,
             owner=request.owner,
-            type_name=type_name,
+            type_name=offer.instance_type.name,
             zone=offer.zone,
             market=market.value,
             price_usd_per_h=self._price(size, market),
@@ -208,6 +198,21 @@ class LocalProvider:
             end_argv=(*argv, "--end") if argv and not self._settings.worker_command else (),
             tags=dict(request.tags),
         )
+
+    def _size_with_room(self, offer: Offer, live: Sequence[SliceRecord]) -> LocalType:
+        """Return the size of what is offered. Raises LaunchRejected (never offered), InsufficientCapacity (no room)."""
+        name, market = offer.instance_type.name, offer.market
+        size = self._settings.types.get(name)
+        if size is None or market not in self._markets(name) or offer.zone != ZONE:
+            known = sorted(self._settings.types)
+            raise LaunchRejected(f"{self.name} has no {market.value} {name} in {offer.zone}; its types: {known}")
+        if not self._room_for(name, market, live):
+            free_vcpus, free_memory_mib = self._host.free(live)
+            raise InsufficientCapacity(
+                f"no room for {market.value} {name} ({size.vcpus:g} vCPU, {size.memory_mib} MiB): "
+                f"{free_vcpus:g} vCPU and {free_memory_mib} MiB are free on this host"
+            )
+        return size
 
     def _port(self, request: LaunchRequest, provider_id: str, live: Sequence[SliceRecord]) -> int:
         settings = request.bootstrap.settings if request.bootstrap is not None else {}
