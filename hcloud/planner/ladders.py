@@ -33,72 +33,80 @@ Flags = npt.NDArray[np.bool_]
 class Ladders:
     """The steps of K kinds of machines, least first, S at most; shorter ones are filled up with their last.
 
-    Shape ``(K, S)``: ``vcpus``, the logarithm of the performance expected alone (``mean``), its standard deviation
-    (``doubt``), and what it surely reaches, with the confidence wanted (``surely``); where there is no such step the
-    last two say that it meets nothing. ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do
-    less than another, may be taken for it. ``unknown``, shape ``(K,)``: kinds of which nothing is known; there the only
-    step is what was asked for, and it meets everything.
+    Shape ``(K, S)``: ``vcpus``, the ``performance`` expected alone and its logarithm (``mean``), the standard deviation
+    of that (``doubt``), and what it surely reaches, with the confidence wanted (``surely``): nothing, where there is no
+    such step (it is not ``there``). ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do less
+    than another, may be taken for it; ``halved``: whether any may. ``itself``: each step's own place.
+    ``most_surely``, shape ``(K,)``, is the most of ``surely``. Of a kind of which nothing is known the only step is
+    what was asked for, and it meets everything.
     """
 
     vcpus: Floats
+    performance: Floats
     mean: Floats
     doubt: Floats
     surely: Floats
+    there: Flags
     halves: Flags
-    unknown: Flags
+    halved: bool
+    itself: Places
+    most_surely: Floats
 
-    def least(self, target: float, kind_at: Places, losses: Floats) -> Floats:
-        """Return the least vCPUs that meet ``target`` at each of ``losses`` on a machine of that kind (both of shape
-        ``(N,)``), and are worth it; where none do, the best."""
-        needed = math.log(target) - np.log(1.0 - losses + _DUST)
-        enough = self.surely[kind_at] >= needed[:, None]
-        places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best(target)[kind_at])
-        found: Floats = self.taken(target)[kind_at, places]
-        return found
-
-    def alone(self, target: float) -> Floats:
-        """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
-        kinds = np.arange(len(self.vcpus))
-        return self.least(target, kinds, np.zeros(len(kinds)))
-
-    def best(self, target: float) -> Places:
-        """Return by kind the step that is taken where none meets the target with the confidence: the likeliest to."""
-        deviations = self._deviations_above(target)
-        likeliest: Places = (deviations >= deviations.max(axis=1, keepdims=True) - _DUST).argmax(axis=1)
-        return likeliest
-
-    def taken(self, target: float) -> Floats:
-        """Return by kind and step the vCPUs that are taken for it: those of :meth:`worth`."""
-        found: Floats = np.take_along_axis(self.vcpus, self.worth(target), axis=1)
-        return found
+    def towards(self, target: float) -> Steps:
+        """Return which steps meet ``target``."""
+        above: Floats = np.where(self.there, (self.mean - math.log(target)) / self.doubt, -1e9)
+        best: Places = (above >= above.max(axis=1, keepdims=True) - _DUST).argmax(axis=1)
+        taken: Floats = np.take_along_axis(self.vcpus, self.worth(target), axis=1)
+        return Steps(ladders=self, target=math.log(target), taken=taken, best=best, above=above)
 
     def worth(self, target: float) -> Places:
         """Return by kind and step which one is taken for it: the least with at most half of its vCPUs that is expected
-        to meet the target as well and comes near it, if any.
+        to meet ``target`` as well and comes near it, if any.
 
         A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
         its target is corrected.
         """
-        itself = np.broadcast_to(np.arange(self.vcpus.shape[1]), self.vcpus.shape)
-        if not self.halves.any():
-            return itself
-        whole = np.exp(self.mean)
+        if not self.halved:
+            return self.itself
+        whole = self.performance
         room = np.where(whole >= target, np.minimum(target * (1.0 + ROOM), whole / (1.0 + ALIKE)), 0.0)
         does_as_well = self.halves & (whole[:, None, :] >= room[:, :, None])
-        found: Places = np.where(np.logical_or.reduce(does_as_well, axis=2), does_as_well.argmax(axis=2), itself)
+        found: Places = np.where(np.logical_or.reduce(does_as_well, axis=2), does_as_well.argmax(axis=2), self.itself)
         return found
 
-    def shortfalls(self, target: float) -> Places:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """How ladders stand to a ``target`` (its logarithm): what is ``taken`` for each step, shape ``(K, S)``, by how many
+    standard deviations it is ``above`` the target, and which one of each kind (``best``) is taken where none meets it
+    with the confidence: the likeliest to."""
+
+    ladders: Ladders
+    target: float
+    taken: Floats
+    best: Places
+    above: Floats
+
+    def least(self, kind_at: Places, losses: Floats) -> Floats:
+        """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
+        ``(N,)``), and are worth it; where none do, the best."""
+        enough = self.ladders.surely[kind_at] >= (self.target - np.log(1.0 - losses + _DUST))[:, None]
+        places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best[kind_at])
+        found: Floats = self.taken[kind_at, places]
+        return found
+
+    def alone(self) -> Floats:
+        """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
+        kinds = np.arange(len(self.best))
+        return self.least(kinds, np.zeros(len(kinds)))
+
+    def shortfalls(self) -> Places:
         """Return by kind 0 where an empty machine meets the target with the wanted confidence (or nothing is known of
         it), 1 where it is more likely than not to, else one more for each standard deviation below it."""
-        surely = self.surely.max(axis=1) >= math.log(target) - _DUST
-        below = np.ceil(-self._deviations_above(target).max(axis=1) - _DUST).clip(min=0.0)
-        found: Places = np.where(surely | self.unknown, 0, 1 + below.astype(np.intp))
+        below = np.ceil(-self.above.max(axis=1) - _DUST).clip(min=0.0)
+        surely = self.ladders.most_surely >= self.target - _DUST
+        found: Places = np.where(surely, 0, 1 + below.astype(np.intp))
         return found
-
-    def _deviations_above(self, target: float) -> Floats:
-        above: Floats = np.where(np.isneginf(self.surely), -1e9, (self.mean - math.log(target)) / self.doubt)
-        return above
 
 
 def ladders(known: Classification, kinds: tuple[tuple[str, float], ...], aim: Aim, confidence: float) -> Ladders:
@@ -109,9 +117,9 @@ def ladders(known: Classification, kinds: tuple[tuple[str, float], ...], aim: Ai
 
 def _ladders(known: Classification, kinds: Sequence[tuple[str, float]], aim: Aim, confidence: float) -> Ladders:
     steps, quantile = aim.steps(known), quantile_of(confidence)
-    shape, nothing = (len(kinds), len(steps)), np.zeros(len(kinds), dtype=np.bool_)
+    shape = (len(kinds), len(steps))
     vcpus, mean, doubt = np.full(shape, aim.asked_vcpus), np.zeros(shape), np.ones(shape)
-    surely, unknown = np.full(shape, -np.inf), nothing
+    surely = np.full(shape, -np.inf)
     for at, (column, most_vcpus) in enumerate(kinds):
         rungs = _rungs(known, column, aim, [step for step in steps if step <= most_vcpus + _DUST])
         if rungs:
@@ -120,9 +128,26 @@ def _ladders(known: Classification, kinds: Sequence[tuple[str, float]], aim: Aim
             vcpus[at, :count], mean[at, :count], doubt[at, :count] = np.array(rungs).T
             surely[at, :count] = mean[at, :count] - quantile * doubt[at, :count]
         else:
-            unknown[at], surely[at, 0] = True, np.inf
-    halves, doubt = halves_of(vcpus, np.exp(mean)), np.maximum(doubt, LEAST_DOUBT)
-    return Ladders(vcpus=vcpus, mean=mean, doubt=doubt, surely=surely, halves=halves, unknown=unknown)
+            surely[at, 0] = np.inf
+    return ladders_of(vcpus, mean, doubt, surely)
+
+
+def ladders_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> Ladders:
+    """Return ladders of these steps, each of shape ``(K, S)``: see :class:`Ladders`."""
+    performance = np.exp(mean)
+    halves = _halves(vcpus, performance)
+    return Ladders(
+        vcpus=vcpus,
+        performance=performance,
+        mean=mean,
+        doubt=np.maximum(doubt, LEAST_DOUBT),
+        surely=surely,
+        there=~np.isneginf(surely),
+        halves=halves,
+        halved=bool(halves.any()),
+        itself=np.broadcast_to(np.arange(vcpus.shape[1]), vcpus.shape),
+        most_surely=surely.max(axis=1),
+    )
 
 
 def _rungs(known: Classification, column: str, aim: Aim, steps: Sequence[float]) -> list[tuple[float, float, float]]:
@@ -131,7 +156,7 @@ def _rungs(known: Classification, column: str, aim: Aim, steps: Sequence[float])
     return [(step, would.mean, would.deviation) for step, would in tried if would is not None]
 
 
-def halves_of(vcpus: Floats, performance: Floats) -> Flags:
+def _halves(vcpus: Floats, performance: Floats) -> Flags:
     """Return which steps have at most half of the vCPUs of others and come near them, shape ``(K, S, S)``."""
     half = 2 * vcpus[:, None, :] <= vcpus[:, :, None] + _DUST
     near: Flags = performance[:, None, :] >= performance[:, :, None] / (1.0 + NEAR)

@@ -100,12 +100,10 @@ class Counter:
 
     def shortfalls(self, group: Group) -> Places:
         """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
-        see :meth:`hcloud.planner.ladders.Ladders.shortfalls`."""
+        see :meth:`hcloud.planner.ladders.Steps.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
-        by_kind = self.suit.shortfalls(group.application, group.aim, self.kinds.sizes)
-        found: Places = by_kind[self.kinds.at]
-        return found
+        return self.suit.shortfalls(group.application, group.aim, self.kinds)
 
     def permitted(self, group: Group) -> Mask:
         """Return which offers are of a market, type and place that ``group`` may run on."""

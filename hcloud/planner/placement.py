@@ -19,6 +19,7 @@ from hcloud.model import JOB_ON_INSTANCE, FailureCause, Job, JobState, Number, R
 from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
+from hcloud.planner.exclusion import excluded
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
@@ -138,36 +139,6 @@ def _holds_out(draft: Draft, job: Job, group: Group, why: str) -> Reason:
     }
     text = f"{why}; it takes one of them in {seconds(left_s - down_s)} at the latest"
     return Reason(code="holds_out", text=text, numbers=numbers)
-
-
-def kept_away(draft: Draft, group: Group, refusal: Reason | None) -> Reason | None:
-    """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
-    if refusal is None or not (bound := excluded(draft, group)):
-        return refusal
-    named = "; ".join(f"{key} keeps it from {', '.join(names[:3])}" for key, names in bound.items())
-    numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
-    text = f"{named}, where there is room; elsewhere: {refusal.text}"
-    code = refusal.code if refusal.code == "impossible" else "placement_demands"
-    return Reason(code=code, text=text, numbers=numbers)
-
-
-def excluded(draft: Draft, group: Group, but: Sequence[int] = ()) -> dict[str, list[str]]:
-    """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
-    fleet, where = draft.fleet, group.constraints
-    if where is None and group.company is None:
-        return {}
-    roomy = fleet.fitting_now(group.asks, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
-    roomy = roomy & fleet.of_types(group.instance_types) if group.instance_types else roomy
-    roomy[list(but)] = False
-    by_zone = replace(where, labels=()) if where is not None else None
-    by_label = replace(where, zones=()) if where is not None else None
-    allowed = {
-        "placement.zones": draft.whereabouts.admitted(by_zone) if by_zone is not None else roomy,
-        "placement.labels": draft.whereabouts.admitted(by_label) if by_label is not None else roomy,
-        "placement.apart_from": draft.whereabouts.apart(group.company) if group.company is not None else roomy,
-    }
-    found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
-    return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
 
 
 def usable(draft: Draft, group: Group, mask: Mask) -> Mask:
@@ -380,22 +351,24 @@ def _search(
 ) -> list[int]:
     """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
     in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types have to suit."""
-    fleet, places, suit = draft.fleet, list[int](), draft.suit if group.unsized and group.application else None
-    # Most who wait find nothing, whatever is closed to them: that need not be worked out.
-    if suit and not suit.suited(group.application, fleet.fitting_now(group.demand, fleet.placeable)).any():
+    fleet, places = draft.fleet, list[int]()
+    # Most who wait find nothing, whatever is closed to them, or else all of it is: no more need be worked out.
+    roomy = fleet.fitting_now(group.demand, fleet.placeable)
+    if draft.suit is not None and group.application:
+        roomy = draft.suit.suited(group.application, roomy)
+    if not roomy.any():
         return places
-    masks = list(_open_now(draft, group))
-    if held:
-        own = np.zeros(len(fleet.instances), dtype=np.bool_)
-        own[list(held)] = True
-        masks.insert(0, fleet.placeable & own)
-    for mask in masks:
-        allowed = usable(draft, group, mask)
-        if group.exclusive:
-            allowed = allowed & fleet.unshared(fleet.free)
-        if choosy:
-            allowed = allowed & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
-        _fill(draft, group, allowed, wanted, places, present)
+    own = np.zeros(len(fleet.instances), dtype=np.bool_)
+    own[list(held)] = True
+    allowed = roomy & (own | ~closed(draft, group)) if held else roomy & ~closed(draft, group)
+    allowed = usable(draft, group, allowed) if allowed.any() else allowed
+    if group.exclusive:
+        allowed = allowed & fleet.unshared(fleet.free)
+    if choosy and allowed.any():
+        allowed = allowed & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
+    if allowed.any():
+        for mask in ([allowed & own] if held else []) + _paid_first(draft, allowed):
+            _fill(draft, group, mask, wanted, places, present)
     return places
 
 
@@ -454,12 +427,16 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
     draft.leave(at, group)
 
 
-def _open_now(draft: Draft, group: Group) -> tuple[Mask, ...]:
-    """Return where units of ``group`` may start now, in order of preference: what is paid for in any case comes first,
-    so that rented machines fall idle and can be let go."""
-    fleet = draft.fleet
-    placeable = fleet.placeable & ~closed(draft, group)
-    return (placeable & fleet.reserved, placeable & ~fleet.reserved) if fleet.partly_reserved else (placeable,)
+def _open_now(draft: Draft, group: Group) -> list[Mask]:
+    """Return where units of ``group`` may start now, in order of preference."""
+    return _paid_first(draft, draft.fleet.placeable & ~closed(draft, group))
+
+
+def _paid_first(draft: Draft, mask: Mask) -> list[Mask]:
+    """Return ``mask`` in order of preference: what is paid for in any case comes first, so that rented machines fall
+    idle and can be let go."""
+    reserved = draft.fleet.reserved
+    return [mask & reserved, mask & ~reserved] if draft.fleet.partly_reserved else [mask]
 
 
 def closed(draft: Draft, group: Group) -> Mask:

@@ -16,6 +16,7 @@ import numpy as np
 from hcloud.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
+from hcloud.planner.exclusion import kept_away
 from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
@@ -26,7 +27,6 @@ from hcloud.planner.placement import (
     claim,
     closed,
     holding_out,
-    kept_away,
     permitted,
     place_now,
     pledge,

@@ -18,7 +18,7 @@ from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number, Offer
 from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask, Places
-from hcloud.planner.ladders import Ladders, ladders
+from hcloud.planner.ladders import Steps, ladders
 from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
 from hcloud.planner.pressure import (
     FULL,
@@ -70,7 +70,10 @@ class Suitability:
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
-    short: dict[tuple[str, Aim, tuple[tuple[str, float], ...]], Places] = field(default_factory=dict)
+    short: dict[tuple[str, Aim], Places] = field(default_factory=dict)
+    steps: dict[tuple[str, Aim], Steps] = field(default_factory=dict)
+    sizes: tuple[tuple[str, float], ...] | None = None
+    places: dict[tuple[tuple[str, float], ...], Places] = field(default_factory=dict)
 
     @property
     def pressure(self) -> Pressure | None:
@@ -238,13 +241,13 @@ class Suitability:
         """
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(losses), aim.asked_vcpus)
-        return self._ladders(application, aim, kinds.sizes).least(aim.target, kinds.at, losses)
+        return self._steps(application, aim).least(self._places(kinds), losses)
 
     def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
         """Return :meth:`granted` on machines of some kinds with nobody else there."""
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(kinds.at), aim.asked_vcpus)
-        alone: Amounts = self._ladders(application, aim, kinds.sizes).alone(aim.target)[kinds.at]
+        alone: Amounts = self._steps(application, aim).alone()[self._places(kinds)]
         return alone
 
     def portions(self, application: str, aim: Aim) -> Portions:
@@ -264,30 +267,57 @@ class Suitability:
             numbers |= {"expected": would.value, "expected_beside": round(loss, 4)}
         return {**numbers, "wanted": aim.target}
 
-    def _ladders(self, application: str, aim: Aim, sizes: tuple[tuple[str, float], ...]) -> Ladders:
-        return ladders(self.snapshot.applications[application], sizes, aim, self.policy.placement.confidence)
+    def _steps(self, application: str, aim: Aim) -> Steps:
+        """Return the steps of all kinds of machines that are there or on offer, beside the target."""
+        key = (application, aim)
+        if key not in self.steps:
+            known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
+            self.steps[key] = ladders(known, self._sizes(), aim, confidence).towards(aim.target)
+        return self.steps[key]
 
-    def shortfalls(self, application: str, aim: Aim, sizes: tuple[tuple[str, float], ...]) -> Places:
-        """Return how far empty machines of some types and vCPUs fall short of the target, as far as is known: see
-        :meth:`hcloud.planner.ladders.Ladders.shortfalls`."""
-        key = (application, aim, sizes)
+    def _sizes(self) -> tuple[tuple[str, float], ...]:
+        if self.sizes is None:
+            offers = self.snapshot.offers
+            offered = self.snapshot.memo.of(
+                "sizes", (offers,), lambda: {(column_of(o), o.instance_type.capacity.vcpus) for o in offers}
+            )
+            self.sizes = tuple(sorted(offered.union(self.fleet.kinds.sizes)))
+        return self.sizes
+
+    def _places(self, kinds: Kinds) -> Places:
+        """Return where the kind of each of some machines stands among all kinds."""
+        known = self.places.get(kinds.sizes)
+        if known is None:
+            sizes = {size: place for place, size in enumerate(self._sizes())}
+            known = self.places[kinds.sizes] = np.array([sizes[size] for size in kinds.sizes], dtype=np.intp)
+        return known[kinds.at]
+
+    def shortfalls(self, application: str, aim: Aim, kinds: Kinds) -> Places:
+        """Return how far empty machines of some kinds fall short of the target, as far as is known: see
+        :meth:`hcloud.planner.ladders.Steps.shortfalls`."""
+        return self._shortfalls(application, aim)[self._places(kinds)]
+
+    def _shortfalls(self, application: str, aim: Aim) -> Places:
+        key = (application, aim)
         if key not in self.short:
-            self.short[key] = self._ladders(application, aim, sizes).shortfalls(aim.target)
+            self.short[key] = self._steps(application, aim).shortfalls()
         return self.short[key]
 
     def enough(self, application: str, aim: Aim) -> Mask:
         """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
         key = (application, aim)
         if key not in self.sufficient:
-            kinds, types = self.fleet.kinds, tuple([(column, aim.high) for column in self._types(application)])
-            good = self.shortfalls(application, aim, kinds.sizes) <= 1
-            hopeful = good.all() or (self.shortfalls(application, aim, types) <= 1).any()
-            self.sufficient[key] = (good if hopeful else np.ones_like(good))[kinds.at]
+            good = self.shortfalls(application, aim, self.fleet.kinds) <= 1
+            hopeful = good.all() or self._hopeful(application, aim)
+            self.sufficient[key] = good if hopeful else np.ones_like(good)
         return self.sufficient[key]
 
-    def _types(self, application: str) -> Sequence[str]:
-        known = self.known(application)
-        return tuple(known.by_type) if known is not None else ()
+    def _hopeful(self, application: str, aim: Aim) -> bool:
+        """Return whether any type that is known of is more likely than not to meet the target with all it may get."""
+        known = self.snapshot.applications[application]
+        types = tuple([(column, aim.high) for column in known.by_type])
+        steps = ladders(known, types, aim, self.policy.placement.confidence).towards(aim.target) if types else None
+        return steps is not None and bool((steps.shortfalls() <= 1).any())
 
     def _least_type(self, application: str, known: Classification, aim: Aim) -> Amounts:
         """Return by machine the rank of its type: the least resources that meet the target, then the rest.

@@ -35,7 +35,7 @@ class Thrift:
     price_usd_per_h: Amounts
     none: Mask
     dear_room: DearRoom
-    _left_s: dict[int, float] = field(default_factory=dict)
+    _needed: Amounts | None = None
     _dearer: dict[float, Places] = field(default_factory=dict)
 
     def closed(self, group: Group) -> Mask:
@@ -80,8 +80,7 @@ class Thrift:
         suit = self.draft.suit
         lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None else None
         if lasts_s is not None:
-            for at in np.flatnonzero(closed):
-                closed[at] = self._needed_for_s(int(at)) < lasts_s
+            closed &= self._needed_s() < lasts_s
         return closed
 
     def _dear(self, usd_per_h: float) -> Places:
@@ -91,12 +90,19 @@ class Thrift:
             self._dearer[usd_per_h] = np.flatnonzero(self.rented & (usd_per_h < below * self.price_usd_per_h))
         return self._dearer[usd_per_h]
 
-    def _needed_for_s(self, at: int) -> float:
-        """Return how long machine ``at`` is expected to be in use by those that are on it."""
-        if at not in self._left_s:
-            jobs = self.draft.running_on(at)
-            self._left_s[at] = max((self._remains_s(job) for job in jobs), default=0.0)
-        return self._left_s[at]
+    def _needed_s(self) -> Amounts:
+        """Return how long each machine is expected to be in use by those that are on it, shape ``(N,)``."""
+        if self._needed is None:
+            index, stopping = self.draft.fleet.index, self.draft.stopping
+            longest_s = [0.0] * len(index)
+            for job in self.draft.running:
+                remains_s = self._remains_s(job) if job.id not in stopping else 0.0
+                for held in job.attempt.allocations if job.attempt is not None else ():
+                    at = index.get(held.instance_id)
+                    if at is not None and held.ended_at is None and remains_s > longest_s[at]:
+                        longest_s[at] = remains_s
+            self._needed = np.array(longest_s, dtype=np.float64)
+        return self._needed
 
     def _remains_s(self, job: Job) -> float:
         """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past its

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Nodes, ServiceTarget
-from hcloud.planner.ladders import Ladders, halves_of, ladders
+from hcloud.planner.ladders import ladders, ladders_of
 from hcloud.planner.pressure import sensitivity
 from hcloud.planner.sizing import (
     Aim,
@@ -147,7 +147,7 @@ def steps(**measured: float) -> Classification:
 def granted(known: Classification, target: float, confidence: float = 0.5) -> float:
     """What a rank gets on an empty machine of 16 vCPUs."""
     aim = Aim(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
-    return float(ladders(known, ((COLUMN, 16.0),), aim, confidence).alone(target)[0])
+    return float(ladders(known, ((COLUMN, 16.0),), aim, confidence).towards(target).alone()[0])
 
 
 def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() -> None:
@@ -172,10 +172,7 @@ def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> N
     def taken(*performance: float) -> list[int]:
         """Which of three steps is taken for each, where 100 are wanted."""
         vcpus, mean = np.array([[1.0, 4.0, 16.0]]), np.log(np.array([performance]))
-        halves = halves_of(vcpus, np.exp(mean))
-        nothing = np.zeros(1, dtype=np.bool_)
-        steps = Ladders(vcpus=vcpus, mean=mean, doubt=vcpus, surely=mean, halves=halves, unknown=nothing)
-        return [int(step) for step in steps.worth(100.0)[0]]
+        return [int(step) for step in ladders_of(vcpus, mean, mean, mean).worth(100.0)[0]]
 
     assert taken(30.0, 108.0, 111.0) == [0, 1, 1]
     assert taken(30.0, 103.0, 111.0) == [0, 1, 2]  # 103 are too near to the 100 that were promised
@@ -193,8 +190,8 @@ def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
     rungs = ladders(asked, ((COLUMN, 16.0),), aim, 0.9)
     # By the worst that is to be feared eight are better; but they are sure to miss it, and sixteen are not.
     assert rungs.surely.max() < np.log(aim.target) and rungs.vcpus[0, rungs.surely[0].argmax()] == 8.0
-    assert rungs.vcpus[0, rungs.best(aim.target)[0]] == 16.0
-    assert rungs.alone(aim.target).tolist() == [16.0]
+    assert rungs.vcpus[0, rungs.towards(aim.target).best[0]] == 16.0
+    assert rungs.towards(aim.target).alone().tolist() == [16.0]
 
 
 def test_kinds_of_machines_side_by_side_say_what_each_says_alone() -> None:
@@ -202,10 +199,11 @@ def test_kinds_of_machines_side_by_side_say_what_each_says_alone() -> None:
     kinds = (("fast", 2.0), ("fast", 16.0), ("never seen", 8.0), ("slow", 4.0), ("vague", 1.0))
     together = ladders(known, kinds, aim, 0.9)
     for target in (0.3, 7.0, 19.0, 300.0):
-        alone = [ladders(known, (kind,), aim, 0.9) for kind in kinds]
-        assert together.alone(target).tolist() == [each.alone(target)[0] for each in alone]
-        assert together.shortfalls(target).tolist() == [each.shortfalls(target)[0] for each in alone]
-    assert together.alone(300.0)[2] == aim.asked_vcpus and together.shortfalls(300.0)[2] == 0
+        alone = [ladders(known, (kind,), aim, 0.9).towards(target) for kind in kinds]
+        assert together.towards(target).alone().tolist() == [each.alone()[0] for each in alone]
+        assert together.towards(target).shortfalls().tolist() == [each.shortfalls()[0] for each in alone]
+    far = together.towards(300.0)
+    assert far.alone()[2] == aim.asked_vcpus and far.shortfalls()[2] == 0
 
 
 def test_half_the_size_is_not_taken_where_it_does_a_tenth_less_than_the_whole() -> None:
