@@ -374,11 +374,12 @@ def _why_backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reaso
         names = ", ".join(sorted({counter.offers[at].instance_type.name for at in fitting}))
         return Reason(code="sold_out", text=f"of {names} no more can be had", numbers={"offers": len(fitting)})
     first = min(waiting, key=_urgency)
+    who, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", ", and the others are sold out")
     if first.until_at == inf:
-        text = f"{len(fitting)} offer(s) fit, but all are {first.error}, until 'hcloud drain --undo'"
+        text = f"{len(fitting)} offer(s) fit, but {who} are {first.error}, until 'hcloud drain --undo'{rest}"
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
-    text = f"{len(fitting)} offer(s) fit, but all failed lately ({first.error or 'no reason given'})"
+    text = f"{len(fitting)} offer(s) fit, but {who} failed lately ({first.error or 'no reason given'}){rest}"
     text += f"; the first is tried again in {seconds(first.until_at - draft.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)

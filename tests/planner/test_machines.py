@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hcloud.model import BestEffortTarget, FailureCause, InstanceState, JobState, Market, Nodes
-from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate
+from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import OfferBackoff, Spend
 from hcloud.policy import Budgets, Caps, Disruption, Policy, UserBudget
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
@@ -100,8 +100,19 @@ def test_offers_that_failed_lately_are_left_alone() -> None:
     plan = decide(scene(job(1), offer(), backoffs=(stockout,)))
     assert plan.actions[-1].reason.code == "all_backed_off"
     assert plan.actions[-1].reason.numbers["until_at"] == NOW + 60
+    assert "1 offer(s) fit, but all failed lately (no capacity);" in plan.actions[-1].reason.text
     quota = replace(stockout, error="QuotaExceeded: 20 vCPUs")
     assert told(decide(scene(job(1), offer(), backoffs=(quota,))), "job-1") == "quota_exceeded"
+
+
+def test_offers_that_were_sold_out_by_this_very_plan_are_not_said_to_have_failed() -> None:
+    last_one, other = replace(offer(), available=1), replace(offer(), zone="b")
+    stockout = OfferBackoff(provider="mock", zone="b", until_at=NOW + 60, error="none")
+    whole = spec(resources=offer().instance_type.capacity)
+    plan = decide(scene(job(1, asks=whole), job(2, asks=whole), last_one, other, backoffs=(stockout,)))
+    assert [launch.offer.zone for launch in of(plan, Launch)] == [last_one.zone]
+    [wait] = of(plan, Wait)
+    assert "2 offer(s) fit, but 1 failed lately (none), and the others are sold out;" in wait.reason.text
 
 
 def test_job_larger_than_any_offer_fails_only_when_all_offers_are_known() -> None:
