@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hcloud.known import Classification
 from hcloud.planner.pressure import Floats
-from hcloud.planner.sizing import ALIKE, Aim, expected, quantile_of
+from hcloud.planner.sizing import ALIKE, Aim, factor, on_type, quantile_of
 
 NEAR = 0.1
 """Half a size comes near to it where it does so much less at most."""
@@ -116,19 +116,20 @@ def ladders(known: Classification, kinds: tuple[tuple[str, float], ...], aim: Ai
 
 
 def _ladders(known: Classification, kinds: Sequence[tuple[str, float]], aim: Aim, confidence: float) -> Ladders:
-    steps, quantile = aim.steps(known), quantile_of(confidence)
-    shape = (len(kinds), len(steps))
-    vcpus, mean, doubt = np.full(shape, aim.asked_vcpus), np.zeros(shape), np.ones(shape)
-    surely = np.full(shape, -np.inf)
-    for at, (column, most_vcpus) in enumerate(kinds):
-        rungs = _rungs(known, column, aim, [step for step in steps if step <= most_vcpus + _DUST])
-        if rungs:
-            count = len(rungs)
-            vcpus[at], mean[at], doubt[at] = rungs[-1]
-            vcpus[at, :count], mean[at, :count], doubt[at, :count] = np.array(rungs).T
-            surely[at, :count] = mean[at, :count] - quantile * doubt[at, :count]
-        else:
-            surely[at, 0] = np.inf
+    steps = aim.steps(known)
+    factors, count = np.array([factor(known, step, aim.asked_vcpus, aim.nodes) for step in steps]), len(steps)
+    types = np.array([on_type(known, column) for column, _ in kinds]).reshape(-1, 2)
+    told = ~(np.isnan(types[:, 0]) | np.isnan(factors[:, 0].sum()))
+    fitting = np.searchsorted(np.array(steps), np.array([most for _, most in kinds]) + _DUST, side="right")
+    rungs: Places = np.where(told, fitting, 0)
+    last = np.minimum(np.arange(count)[None, :], np.maximum(rungs, 1)[:, None] - 1)
+    at, there = np.arange(len(kinds))[:, None], np.arange(count)[None, :] < rungs[:, None]
+    mean = (types[:, None, 0] + factors[None, :, 0] + factors[None, :, 2])[at, last]
+    doubt = np.sqrt(types[:, None, 1] ** 2 + factors[None, :, 1] ** 2 + factors[None, :, 3] ** 2)[at, last]
+    surely = np.where(there, mean - quantile_of(confidence) * doubt, -np.inf)
+    nothing = rungs == 0
+    surely[nothing, 0], mean[nothing], doubt[nothing] = np.inf, 0.0, 1.0
+    vcpus = np.where(nothing[:, None], aim.asked_vcpus, np.array(steps)[last])
     return ladders_of(vcpus, mean, doubt, surely)
 
 
@@ -148,12 +149,6 @@ def ladders_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> La
         itself=np.broadcast_to(np.arange(vcpus.shape[1]), vcpus.shape),
         most_surely=surely.max(axis=1),
     )
-
-
-def _rungs(known: Classification, column: str, aim: Aim, steps: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Return those of ``steps`` of which something is known on a type, each with its performance alone."""
-    tried = [(s, expected(known, column, vcpus=s, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)) for s in steps]
-    return [(step, would.mean, would.deviation) for step, would in tried if would is not None]
 
 
 def _halves(vcpus: Floats, performance: Floats) -> Flags:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import is_
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 _KEPT_ASKS = 1000
@@ -54,6 +54,11 @@ class Memo:
         answer = work_out()
         self._about[name] = (made_of, answer)
         return answer
+
+    def latest(self, name: str) -> Any:
+        """Return the last answer :meth:`of` this name, whatever it was made of; None: there is none."""
+        known = self._known.get(name)
+        return None if known is None else known[1]
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Return the answer ``name``, worked out anew unless all of ``made_of`` are the objects it was made of."""

@@ -59,7 +59,7 @@ class Counter:
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
-    stocked: list[int] | None = None
+    stocked: Mask | None = None
 
     def paid_ranks(self, group: Group) -> int:
         """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
@@ -114,14 +114,20 @@ class Counter:
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
+        had = self._had(group)
+        return had[self.price_usd_per_h[had].argsort(kind="stable")].tolist() if had.size > 1 else had.tolist()
+
+    def _had(self, group: Group) -> Places:
+        """Return :meth:`obtainable` in the order of the offers."""
         if self.stocked is None:
-            self.stocked = [at for at in range(len(self.offers)) if self.backoffs[at] is None and self.in_stock(at)]
+            stocked = [self.backoffs[at] is None and self.in_stock(at) for at in range(len(self.offers))]
+            self.stocked = np.array(stocked, dtype=np.bool_)
         had = self.stocked
-        if not had:
-            return []
-        fitting, rentable = self.fitting(group), self.rentable(group)
-        had = [at for at in had if fitting[at] and rentable[at]]
-        return sorted(had, key=lambda at: float(self.price_usd_per_h[at]))
+        if had.any():
+            had = had & self.fitting(group)
+        if self.hybrid is not None and had.any():
+            had = had & self.rentable(group)
+        return had.nonzero()[0]
 
     def in_stock(self, at: int) -> bool:
         """Return whether one more machine of offer ``at`` can be had, of its own stock and of its pool."""
@@ -153,8 +159,8 @@ class Counter:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            cheapest = self.obtainable(group)[:1]
-            worth = self.worths[id(group)] = float(self.price_usd_per_h[cheapest[0]]) if cheapest else 0.0
+            prices = self.price_usd_per_h[self._had(group)]
+            worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
 

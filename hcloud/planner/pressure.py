@@ -14,7 +14,7 @@ Shapes: K resources in the order of their names, N machines.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import NamedTuple
@@ -102,8 +102,12 @@ def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
     A unit's CPU time is its own, so resources of one core are shared by turns only, and every program presses fully on
     the core it runs on: counted, no two programs could ever meet. The bus is not counted for the reason given there.
     """
-    told = {s for known in applications.values() for s in (*known.caused, *known.tolerated)}
-    return tuple(sorted(told - CORE_SOURCES - NOT_COUNTED))
+    told = {known.answer("sources", lambda known=known: _told_of(known)) for known in applications.values()}  # type: ignore[misc]
+    return tuple(sorted(frozenset[str]().union(*told) - CORE_SOURCES - NOT_COUNTED))
+
+
+def _told_of(known: Classification) -> frozenset[str]:
+    return frozenset((*known.caused, *known.tolerated))
 
 
 def _sensitivity(
@@ -305,26 +309,35 @@ def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Flo
 
 class Sensitivities(NamedTuple):
     """What is known of all applications at once: the ``sources`` that count, by name each application's sensitivity,
-    and what one nothing is known of counts as, the median over those known."""
+    and what one nothing is known of counts as, the median over those known. ``made_of``: of what that was worked out,
+    and how."""
 
     sources: tuple[str, ...]
     known: Mapping[str, Sensitivity]
     prior: Sensitivity
+    made_of: tuple[Mapping[str, Classification], tuple[object, ...]]
 
 
 def sensitivities(
-    applications: Mapping[str, Classification], *, confidence: float, classes: int, tolerance: float
+    applications: Mapping[str, Classification],
+    *,
+    confidence: float,
+    classes: int,
+    tolerance: float,
+    before: Sensitivities | None = None,
 ) -> Sensitivities:
-    """Return the sensitivities of ``applications``; each is worked out once for a classification."""
+    """Return the sensitivities of ``applications``; those that ``before`` tells of are not worked out again."""
     sources = sources_of(applications)
     asked = (sources, confidence, classes, tolerance)
-
-    def told(name: str, belief: Classification) -> Sensitivity:
-        """Return one application's, kept with its classification."""
-        return belief.answer(("sensitivity", name, asked), lambda: sensitivity(name, belief, *asked))
-
-    known = {name: told(name, applications[name]) for name in sorted(applications)}
-    return Sensitivities(sources, known, _usual(list(known.values()), len(sources), classes))
+    beliefs, told = before.made_of[0] if before is not None else {}, before.known if before is not None else {}
+    if before is not None and before.made_of[1] != asked:
+        beliefs = {}
+    known = {
+        name: told[name] if beliefs.get(name) is belief else sensitivity(name, belief, *asked)
+        for name, belief in applications.items()
+    }
+    prior = _usual([known[name] for name in sorted(known)], len(sources), classes)
+    return Sensitivities(sources, known, prior, (applications, asked))
 
 
 def open_pressure(
@@ -343,7 +356,7 @@ def open_pressure(
     ``applications``, where that was worked out before.
     """
     told = told or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
-    sources, known, prior = told
+    sources, known, prior, _ = told
     present = [[known.get(name, prior) for name in names] for names in residents]
     count = len(sources)
     state, expected = _all_together(present, count)
@@ -382,17 +395,18 @@ def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple
 
 
 def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
-    def median(of: Callable[[Sensitivity], Floats], unknown: float) -> Floats:
-        """Return the median over what is known, shape (sources,); ``unknown`` throughout where nothing is."""
-        found: Floats = np.median([of(each) for each in known], axis=0) if known else np.full(count, unknown)
-        return found
-
+    if not known:
+        nothing = np.zeros(count)
+        caused, expected, tolerated, bears = nothing, nothing, np.full(count, FULL), np.full(count, NEVER_FELT)
+    else:
+        every = np.array([(*each.rows, each.caused, each.bears) for each in known])
+        expected, _, _, tolerated, caused, bears = np.median(every, axis=0)
     return _sensitivity(
         "",
-        caused=median(lambda each: each.caused, 0.0),
-        expected=median(lambda each: each.expected, 0.0),
-        tolerated=median(lambda each: each.tolerated, FULL),
-        bears=median(lambda each: each.bears, NEVER_FELT),
+        caused=caused,
+        expected=expected,
+        tolerated=tolerated,
+        bears=bears,
         needed=float(np.median([each.quality for each in known])) if known else 0.0,
         classes=classes,
     )

@@ -56,6 +56,9 @@ class Performance:
         return _UNIT.cdf(apart / self.deviation)
 
 
+_NO_FACTOR = Performance(mean=0.0, deviation=0.0)
+
+
 def _logarithm(estimate: Estimate) -> Performance:
     """Return an estimate of performance on the logarithmic axis; one without usable limits has none."""
     low, high = max(min(estimate.low, estimate.value), 1e-300), max(estimate.high, estimate.value)
@@ -79,26 +82,43 @@ def expected(
 def _expected_alone(
     known: Classification, type_column: str, vcpus: float, asked_vcpus: float, nodes: int
 ) -> Performance | None:
-    on_type = known.by_type.get(type_column)
-    if on_type is None or on_type.value <= 0:
-        return None
-    scaling = ("scaling", vcpus, asked_vcpus, nodes)
-    factors = known.answer(scaling, lambda: _scaling(known, vcpus, asked_vcpus, nodes))
-    if factors is None:
-        return None
-    parts = [known.answer(("on type", type_column), lambda: _logarithm(on_type)), *factors]
-    mean = sum([part.mean for part in parts])
-    return Performance(mean=mean, deviation=math.sqrt(sum([part.deviation**2 for part in parts])))
+    mean, deviation = on_type(known, type_column)
+    by_step, doubt, by_nodes, more_doubt = factor(known, vcpus, asked_vcpus, nodes)
+    mean = mean + by_step + by_nodes
+    deviation = math.sqrt(deviation**2 + doubt**2 + more_doubt**2)
+    return None if math.isnan(mean) else Performance(mean=mean, deviation=deviation)
 
 
-def _scaling(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) -> list[Performance] | None:
-    """Return the factors by which it does more than one node as it was measured on types, whatever the type."""
-    factors = _ratio(_steps(known), vcpus, asked_vcpus) if vcpus != asked_vcpus else []
-    if nodes > 1:
-        if nodes not in known.by_nodes or 1 not in known.by_nodes:
-            return None
-        factors += _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
-    return factors
+def on_type(known: Classification, column: str) -> tuple[float, float]:
+    """Return what it does on one node of a type, as it was measured on types: the mean and the standard deviation of
+    the logarithm; NaN where nothing is known of that."""
+
+    def logarithm() -> tuple[float, float]:
+        """Of the estimate."""
+        estimate = known.by_type.get(column)
+        if estimate is None or estimate.value <= 0:
+            return (math.nan, 0.0)
+        told = _logarithm(estimate)
+        return (told.mean, told.deviation)
+
+    return known.answer(("on type", column), logarithm)
+
+
+def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) -> tuple[float, float, float, float]:
+    """Return by how much more it does with so many vCPUs, and then on so many nodes, whatever the type: of each the
+    mean and the standard deviation of the logarithm. NaN where nothing is known of so many nodes."""
+
+    def logarithms() -> tuple[float, float, float, float]:
+        """Of both factors."""
+        step = _ratio(_steps(known), vcpus, asked_vcpus) if vcpus != asked_vcpus else _NO_FACTOR
+        more = _NO_FACTOR
+        if nodes > 1:
+            if nodes not in known.by_nodes or 1 not in known.by_nodes:
+                return (math.nan, 0.0, math.nan, 0.0)
+            more = _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
+        return (step.mean, step.deviation, more.mean, more.deviation)
+
+    return known.answer(("factor", vcpus, asked_vcpus, nodes), logarithms)
 
 
 def _steps(known: Classification) -> Mapping[float, Estimate]:
@@ -141,17 +161,17 @@ def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus
     return last, last + slope * (vcpus - below[-1])
 
 
-def _ratio(answers: Mapping[float, Estimate], to: float, base: float) -> list[Performance]:
+def _ratio(answers: Mapping[float, Estimate], to: float, base: float) -> Performance:
     """Return the factor from ``base`` to ``to``, on the logarithmic axis.
 
     Between known amounts it is interpolated; below the least it shrinks in proportion, above the most it does not grow.
     Nothing known: more does not help, less costs in proportion.
     """
     if not answers:
-        return [Performance(mean=min(0.0, math.log(to / base)), deviation=0.0)]
+        return Performance(mean=min(0.0, math.log(to / base)), deviation=0.0)
     there, here = _along(answers, to), _along(answers, base)
     deviation = max(there.deviation, here.deviation) if there != here else 0.0
-    return [Performance(mean=there.mean - here.mean, deviation=deviation)]
+    return Performance(mean=there.mean - here.mean, deviation=deviation)
 
 
 def _along(answers: Mapping[float, Estimate], amount: float) -> Performance:

@@ -23,6 +23,7 @@ from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, sel
 from hcloud.planner.pressure import (
     FULL,
     Pressure,
+    Sensitivities,
     Sensitivity,
     open_pressure,
     quality_needed,
@@ -82,12 +83,17 @@ class Suitability:
             holdings, known, wanted = self.fleet.holdings, self.snapshot.applications, self.policy.placement
             asked = {"confidence": wanted.confidence, "tolerance": wanted.tolerance}
             classes, memo, made_of = self.policy.admission.classes, self.snapshot.memo, (known, self.policy)
+
+            def told() -> Sensitivities:
+                """From what earlier plans were told, as far as that is still believed."""
+                return sensitivities(known, classes=classes, before=memo.latest("sensitivities"), **asked)
+
             self.state = open_pressure(
                 known,
                 [[job.application for job, _ in held if job.id not in self.stopping] for held in holdings],
                 [any(job.id in self.stopping for job, _ in held) for held in holdings],
                 classes=classes,
-                told=memo.of("sensitivities", made_of, lambda: sensitivities(known, classes=classes, **asked)),
+                told=memo.of("sensitivities", made_of, told),
                 **asked,
             )
         return self.state
