@@ -115,7 +115,8 @@ class Counter:
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         had = self._had(group)
-        return had[self.price_usd_per_h[had].argsort(kind="stable")].tolist() if had.size > 1 else had.tolist()
+        cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
+        return cheapest
 
     def _had(self, group: Group) -> Places:
         """Return :meth:`obtainable` in the order of the offers."""
