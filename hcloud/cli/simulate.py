@@ -29,7 +29,7 @@ from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
-from hcloud.simulator.run import PROVIDER, Progress, Setting, simulated
+from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
@@ -80,6 +80,14 @@ FAST_FOLDER = Path("/dev/shm")
     "--node-vcpus", type=click.IntRange(min=1), default=16, show_default=True, help="A job log's widest node."
 )
 @click.option("--since", default="7d", show_default=True, help="How far back, for the workload `history`.")
+@click.option(
+    "--cycle",
+    "cycle_s",
+    type=click.FloatRange(0.1, 600.0),
+    default=STEP_S,
+    show_default=True,
+    help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @format_option
 def simulate(
@@ -94,6 +102,7 @@ def simulate(
     hours: float,
     node_vcpus: int,
     since: str,
+    cycle_s: float,
     out: Path | None,
     form: str,
 ) -> None:
@@ -111,15 +120,13 @@ def simulate(
     ours = [_policy(each) for each in policies if not str(each).startswith(PREFIX)]
     ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
     rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
-    settings = [
-        Setting(workload=made, policy=policy, seed=seed, cloud=_cloud(cloud, own, reserved, policy, made), truth=truth)
-        for policy in ours
-    ]
+    alike = Setting(workload=made, policy=ours[0], seed=seed, truth=truth, cycle_s=cycle_s)
+    settings = [replace(alike, policy=each, cloud=_cloud(cloud, own, reserved, each, made)) for each in ours]
     for peer in PEERS.values() if peers else rivals:
         limits = replace(ours[0], name=PREFIX + peer.name)
         buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
         offered = _cloud(cloud, own, reserved, buys, made)
-        settings.append(Setting(workload=made, policy=limits, seed=seed, cloud=offered, truth=truth, planner=peer.plan))
+        settings.append(replace(alike, policy=limits, cloud=offered, planner=peer.plan))
     if len(settings) > len(ours):
         compare_with_peers(settings, form, out)
     else:

@@ -48,6 +48,14 @@ def test_papers_experiment_brings_its_machines_and_any_work_may_have_neighbours(
     assert desk.run(*words)[0] != desk.run(*words, "--world", "interference")[0]
 
 
+def test_who_decides_more_seldom_makes_jobs_wait_longer(desk: Shell) -> None:
+    words = ("simulate", "static", "--share", "0.004", "--hours", "0.02", "-o", "json")
+    every_second, every_minute = (
+        json.loads(desk.run(*words, "--cycle", seconds)[0])["rows"][0]["wait_p50_s"] for seconds in ("1", "60")
+    )
+    assert every_minute > every_second + 20.0
+
+
 def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     out, _ = desk.run("simulate", "static", "--hours", "0.05", "--share", "0.01", "--policy", "mine.yaml")
     assert "target_met %" in out
@@ -59,6 +67,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     [
         (["statik"], "there is no scenario 'statik'; did you mean 'static'?"),
         (["none.csv"], "none.csv: no such file"),
+        (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
         (["cloud.yaml"], "cloud.yaml: a workload file is a job log (.swf) or a list of arrivals (.csv)"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
