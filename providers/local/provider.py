@@ -128,13 +128,14 @@ class LocalProvider:
         kill -9 at any point leaves nothing, or a directory that the same token completes.
         """
         directory = self._directory(request.owner, request.token)
-        with self._locked():
-            record = directory.record()
-            if record is None:
-                record = self._make(directory, request)
-            if not self._begun(directory, record):
-                self._start(directory, record)
-        return self._view(directory, record)
+        with _unavailable("cannot make a slice"):
+            with self._locked():
+                record = directory.record()
+                if record is None:
+                    record = self._make(directory, request)
+                if not self._begun(directory, record):
+                    self._start(directory, record)
+            return self._view(directory, record)
 
     def _directory(self, owner: str, token: str) -> SliceDirectory:
         digest = hashlib.sha256(f"{owner}\0{token}".encode()).hexdigest()[:20]
@@ -154,17 +155,16 @@ class LocalProvider:
         """Write the whole directory under another name, then give it its name: it is there in full or not at all."""
         record = self._new_record(directory.path.name, request)
         draft = SliceDirectory(self._instances_dir / f".new-{directory.path.name}")
-        with _unavailable("cannot make a slice"):
-            shutil.rmtree(draft.path, ignore_errors=True)
-            draft.machine.mkdir(parents=True)
-            # Units run as other users: they may pass through, not look.
-            draft.path.chmod(0o711)
-            draft.machine.chmod(0o711)
-            draft.write_record(record)
-            if request.bootstrap is not None:
-                write_json(draft.bootstrap_file, self._bootstrap(directory, record, request))
-            os.rename(draft.path, directory.path)
-            sync_directory(self._instances_dir)
+        shutil.rmtree(draft.path, ignore_errors=True)
+        draft.machine.mkdir(parents=True)
+        # Units run as other users: they may pass through, not look.
+        draft.path.chmod(0o711)
+        draft.machine.chmod(0o711)
+        draft.write_record(record)
+        if request.bootstrap is not None:
+            write_json(draft.bootstrap_file, self._bootstrap(directory, record, request))
+        os.rename(draft.path, directory.path)
+        sync_directory(self._instances_dir)
         return record
 
     def _new_record(self, provider_id: str, request: LaunchRequest) -> SliceRecord:
@@ -279,7 +279,8 @@ class LocalProvider:
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
         """List the slices of ``owner``; one whose supervisor died is powered off before it is called ended."""
-        found = [self._view(directory, record) for directory, record in self._all() if record.owner == owner]
+        with _unavailable("cannot list slices"):
+            found = [self._view(directory, record) for directory, record in self._all() if record.owner == owner]
         return Listing(instances=tuple(sorted(found, key=lambda each: each.provider_id)))
 
     def _all(self) -> list[tuple[SliceDirectory, SliceRecord]]:
@@ -360,7 +361,7 @@ class LocalProvider:
         wanted = [each for each in ours if each.path.name in provider_ids and each.ended() is None]
         now = self._clock.now()
         if wanted:
-            with ThreadPoolExecutor(len(wanted)) as pool:
+            with _unavailable("cannot end slices"), ThreadPoolExecutor(len(wanted)) as pool:
                 list(pool.map(lambda each: each.power_off(reason="terminated on request", at=now), wanted))
 
     def facts(self) -> Mapping[str, str]:

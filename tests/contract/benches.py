@@ -2,7 +2,8 @@
 
 A suite is a class of tests; an implementation subclasses it, names its ``abilities`` and gives a ``bench`` fixture. A
 test marked ``@needs(ability)`` that the implementation lacks says so in its id (``[cannot-lose_reply]``) and is
-reported as skipped with the reason, so that nobody reads it as shown.
+reported as skipped with the reason, so that nobody reads it as shown. What the same implementation shows under another
+suite, with other settings, is named in ``elsewhere`` and not asked here.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +33,14 @@ class ContractSuite:
     """Base of the suites: states missing abilities in test ids."""
 
     abilities: ClassVar[frozenset[StrEnum]] = frozenset()
+    elsewhere: ClassVar[frozenset[StrEnum]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        """Leave out the tests of what is shown elsewhere."""
+        super().__init_subclass__()
+        for name in dir(cls):
+            if getattr(getattr(cls, name), "needed_ability", None) in cls.elsewhere:
+                setattr(cls, name, None)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Give each test that needs an ability one parameter: what is missing, or nothing."""

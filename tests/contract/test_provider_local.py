@@ -10,11 +10,15 @@ from tests.providers.local_bench import LocalBench
 
 
 class TestLocalProvider(ProviderContract):
-    """Faults of a network (lost replies, throttling, partial lists) cannot happen here: the calls are local."""
+    """What only a network, an account or several zones can do cannot happen here: the calls are local."""
 
-    abilities = frozenset(
-        {ProviderAbility.DIE, ProviderAbility.PREEMPT, ProviderAbility.RESTART, ProviderAbility.SECOND_OWNER}
-    )
+    abilities = frozenset(ProviderAbility) - {
+        ProviderAbility.LOSE_TERMINATE_REPLY,
+        ProviderAbility.THROTTLE,
+        ProviderAbility.EXCEED_QUOTA,
+        ProviderAbility.LIST_PARTLY,
+        ProviderAbility.LIST_LATE,
+    }
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[LocalBench]:

@@ -54,10 +54,12 @@ class MockBench(VirtualTime, ProviderBench):
 
 
 OUTLIVING = frozenset({ProviderAbility.RESTART, ProviderAbility.SECOND_OWNER})
+"""What needs the file: nothing in memory outlives its process, or is shared by two."""
 
 
 class TestMockProviderInMemory(ProviderContract):
     abilities: ClassVar = frozenset(ProviderAbility) - OUTLIVING
+    elsewhere: ClassVar = OUTLIVING
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> ProviderBench:
@@ -73,7 +75,8 @@ class TestMockProviderInAFile(ProviderContract):
 
 
 class TestMockProviderWithoutDelays(ProviderContract):
-    abilities: ClassVar = frozenset(ProviderAbility) - OUTLIVING - {ProviderAbility.LIST_LATE}
+    elsewhere: ClassVar = OUTLIVING | {ProviderAbility.LIST_LATE}
+    abilities: ClassVar = frozenset(ProviderAbility) - elsewhere
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> ProviderBench:

@@ -75,7 +75,8 @@ class FakeBench(VirtualTime, RunnerBench):
 
 
 class TestFakeRunnerInMemory(RunnerContract, ProfilingContract, ResizeContract):
-    abilities: ClassVar = frozenset(RunnerAbility) - {RunnerAbility.RESTART}
+    elsewhere: ClassVar = frozenset({RunnerAbility.RESTART})
+    abilities: ClassVar = frozenset(RunnerAbility) - elsewhere
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> RunnerBench:

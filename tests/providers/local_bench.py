@@ -1,11 +1,14 @@
 """A local provider in a temporary directory that takes everything it started down with it, also after a failed test."""
 
 import os
+import resource
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from hcloud.clock import SystemClock
 from hcloud.model import Market, Offer
@@ -17,6 +20,58 @@ from tests.contract.provider_contract import ProviderAbility, ProviderBench
 from tests.waiting import wait_until
 
 STAND_IN = Path(__file__).with_name("stand_in_worker.py")
+
+
+class Struck:
+    """A provider that is really in trouble while its next call lasts: ``trouble`` is entered for that."""
+
+    def __init__(self, inner: LocalProvider) -> None:
+        self._inner = inner
+        self.trouble: AbstractContextManager[None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in ("launch", "instances", "offers", "terminate"):
+            return found
+
+        def called(*arguments: object) -> object:
+            trouble, self.trouble = self.trouble, None
+            with trouble or nullcontext():
+                return found(*arguments)
+
+        return called
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open nothing: no file, no directory, no pipe."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def started_by(script: str, folder: Path) -> Iterator[None]:
+    """Have supervisors started by a shell script, which finds Python and its arguments in ``$@``."""
+    python, path = sys.executable, folder / "python"
+    path.write_text(f'#!/bin/sh\nset -- {python} "$@"\n{script}\n')
+    path.chmod(0o755)
+    sys.executable = str(path)
+    try:
+        yield
+    finally:
+        sys.executable = python
+
+
+STARTS = {
+    ProviderAbility.LOSE_REPLY: '"$@"; exit 1',
+    ProviderAbility.LOSE_REQUEST: "exit 1",
+    ProviderAbility.ANSWER_LATE: '(sleep 0.5; "$@") > /dev/null 2>&1 & exit 1',
+}
+"""How the start of a supervisor goes: it runs and nobody hears of it, it never does, it does later."""
 
 
 class LocalBench(RealTime, ProviderBench):
@@ -34,7 +89,8 @@ class LocalBench(RealTime, ProviderBench):
         self.state_dir = state_dir
         self._made: list[LocalProvider] = []
         self.local = self.build({})
-        self.provider: Provider = self.local
+        self._struck = Struck(self.local)
+        self.provider: Provider = self._struck  # type: ignore[assignment]
 
     def build(self, settings: Mapping[str, object]) -> LocalProvider:
         """Build one over the same directory."""
@@ -45,13 +101,37 @@ class LocalBench(RealTime, ProviderBench):
         tiny = {"vcpus": 0.1, "memory_mib": 64, "disk_gib": 0.1}
         own: dict[str, object] = {
             "worker_command": [sys.executable, str(STAND_IN)],
-            "types": {"local.tiny": tiny, "local.double": {**tiny, "vcpus": 0.2}},
+            "types": {
+                "local.tiny": tiny,
+                "local.double": {**tiny, "vcpus": 0.2},
+                "local.all": {**tiny, "memory_mib": 4096},
+            },
             "memory_mib": 4096,
             "cgroup_parent": f"hcloud-test-{os.getpid()}",
         }
         made = LocalProvider("local", {**own, **settings}, self.clock, owner, str(self.state_dir))
         self._made.append(made)
         return made
+
+    def break_next(self, fault: ProviderAbility) -> None:
+        """Use up all files this process may open, or all memory there is to share, or start supervisors badly."""
+        if fault is ProviderAbility.BE_AWAY:
+            self._struck.trouble = no_more_files()
+        elif fault is ProviderAbility.RUN_OUT:
+            self._struck.trouble = self._full()
+        else:
+            self._struck.trouble = started_by(STARTS[fault], self.state_dir)
+
+    @contextmanager
+    def _full(self) -> Iterator[None]:
+        """Have another deployment hold the whole host."""
+        other = self.for_owner("somebody-greedy")
+        [offer, *_] = [each for each in other.offers() if each.instance_type.name == "local.all"]
+        held = other.launch(self.request(owner="somebody-greedy", token="all", offer=offer, bootstrap=None))
+        try:
+            yield
+        finally:
+            other.terminate([held.provider_id])
 
     def strike(self, provider_id: str, how: ProviderAbility) -> None:
         """Kill the supervisor, or ask for the slice back."""
