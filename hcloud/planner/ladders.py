@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class Ladders:
     such step (it is not ``there``). ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do less
     than another, may be taken for it; ``halved``: whether any may. ``itself``: each step's own place.
     ``most_surely``, shape ``(K,)``, is the most of ``surely``. Of a kind of which nothing is known the only step is
-    what was asked for, and it meets everything.
+    what was asked for, and it meets everything. ``asked``: the last target, and what became of it.
     """
 
     vcpus: Floats
@@ -51,9 +52,15 @@ class Ladders:
     halved: bool
     itself: Places
     most_surely: Floats
+    asked: list[object] = field(default_factory=list, repr=False)
 
     def towards(self, target: float) -> Steps:
-        """Return which steps meet ``target``."""
+        """Return which steps meet ``target``; the answer to the same question as before is kept."""
+        if not self.asked or self.asked[0] != target:
+            self.asked[:] = target, self._towards(target)
+        return cast(Steps, self.asked[1])
+
+    def _towards(self, target: float) -> Steps:
         above: Floats = np.where(self.there, (self.mean - math.log(target)) / self.doubt, -1e9)
         best: Places = (above >= above.max(axis=1, keepdims=True) - _DUST).argmax(axis=1)
         taken: Floats = np.take_along_axis(self.vcpus, self.worth(target), axis=1)

@@ -24,6 +24,7 @@ from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
+from hcloud.planner.suitability import Suitability
 from hcloud.planner.wording import amount, deadline_numbers, seconds
 
 
@@ -78,13 +79,22 @@ def _goes_down(draft: Draft, job: Job, group: Group) -> bool:
     if not draft.diverting and not _overdue(draft, job):
         return False
     if group.down_within_s is None:
-        among, lost = usable(draft, group, draft.fleet.placeable), _lost_to_types(draft, group)
-        # It goes down to where it would be put: on machines open to it, with what it would get there.
-        roomy = draft.fleet.fitting_now(group.asks, among & np.logical_or.reduce(_open_now(draft, group)))
-        large = among & draft.fleet.large_enough(group.demand)
-        group.down_within_s = draft.suit.down_within_s(group.application, roomy, large, lost, _fresh_s(draft, group))
+        group.down_within_s = _down_within_s(draft, draft.suit, group)
     # While units that were asked to end make room for it, it has something better to wait for, as long as it may.
     return draft.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
+
+
+def _down_within_s(draft: Draft, suit: Suitability, group: Group) -> float:
+    """Return how much slack may be left when members of ``group`` go down to where one would be put: on machines open
+    to it, with what it would get there."""
+    among = usable(draft, group, draft.fleet.placeable)
+    roomy = draft.fleet.fitting_now(group.demand, among)
+    roomy = roomy & ~closed(draft, group) if roomy.any() else roomy
+    if not roomy.any() and suit.who(group.application) is not None:
+        return 0.0  # whatever it would get there
+    roomy = draft.fleet.fitting_now(group.asks, roomy)
+    large, lost = among & draft.fleet.large_enough(group.demand), _lost_to_types(draft, group)
+    return suit.down_within_s(group.application, roomy, large, lost, _fresh_s(draft, group))
 
 
 def _lost_to_types(draft: Draft, group: Group) -> Amounts:
