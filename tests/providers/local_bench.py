@@ -101,11 +101,7 @@ class LocalBench(RealTime, ProviderBench):
         tiny = {"vcpus": 0.1, "memory_mib": 64, "disk_gib": 0.1}
         own: dict[str, object] = {
             "worker_command": [sys.executable, str(STAND_IN)],
-            "types": {
-                "local.tiny": tiny,
-                "local.double": {**tiny, "vcpus": 0.2},
-                "local.all": {**tiny, "memory_mib": 4096},
-            },
+            "types": {"local.tiny": tiny, "local.double": {**tiny, "vcpus": 0.2}},
             "memory_mib": 4096,
             "cgroup_parent": f"hcloud-test-{os.getpid()}",
         }
@@ -125,9 +121,9 @@ class LocalBench(RealTime, ProviderBench):
     @contextmanager
     def _full(self) -> Iterator[None]:
         """Have another deployment hold the whole host."""
-        other = self.for_owner("somebody-greedy")
-        [offer, *_] = [each for each in other.offers() if each.instance_type.name == "local.all"]
-        held = other.launch(self.request(owner="somebody-greedy", token="all", offer=offer, bootstrap=None))
+        whole = {"local.all": {"vcpus": 0.1, "memory_mib": 4096, "disk_gib": 0.1}}
+        other = self._build("somebody-greedy", {"types": whole})
+        held = other.launch(self.request(owner="somebody-greedy", offer=other.offers()[0], bootstrap=None))
         try:
             yield
         finally:
