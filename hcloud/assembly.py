@@ -128,23 +128,25 @@ def build_controller(
     holder: str = "",
     library: Library | None = None,
     planner: Planner = make_plan,
+    logs: LogArchive | None = None,
 ) -> Controller:
     """Put the cycle together on the given ports.
 
     Without ``rng`` a fresh one, without ``holder`` this host's name, without ``library`` the shipped and imported one,
-    without ``planner`` our own.
+    without ``planner`` our own, without ``logs`` an archive in the state directory.
 
     Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
     """
     if library is None:
         library = load_library([shipped.path("profiles"), config.state_dir / "profiles"])
+    logs = logs or LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
     return Controller(
         store=store,
         providers=providers,
         runner=runner,
         clock=clock,
         policy=policy,
-        observer=_observer(config, store, providers, runner, clock),
+        observer=_observer(config, store, providers, runner, clock, logs),
         applier=_applier(config, store, providers, runner, clock),
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
@@ -156,9 +158,8 @@ def build_controller(
 
 
 def _observer(
-    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock
+    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, logs: LogArchive
 ) -> Observer:
-    logs = LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
     logs.folder.mkdir(parents=True, exist_ok=True)
     return Observer(
         store=store,

@@ -79,6 +79,15 @@ class LogArchive:
         return len(old)
 
 
+@dataclass(slots=True)
+class UnkeptLogs(LogArchive):
+    """Where nobody will ever read what units wrote: nothing is kept of it."""
+
+    def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
+        """Return that all is here that is to be kept."""
+        return True
+
+
 def _unit(path: Path) -> str:
     """Return the unit whose output a file holds: ``job-7.1.0`` of ``job-7.1.0.stdout.part``."""
     return ".".join(path.name.split(".")[:3])

@@ -14,10 +14,10 @@ from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
+from hcloud.holders import Holders, Owner
 from hcloud.known import Classification, Findings
 from hcloud.logs import LogArchive
 from hcloud.model import (
-    JOB_ON_INSTANCE,
     Allocation,
     EventKind,
     FailureCause,
@@ -51,8 +51,6 @@ FEED_EVERY_S = 600.0
 """How long a window is in which a running service is compared with what was expected of it."""
 RATE_WEIGHT = 0.1
 """How much of the mean rate of requests a new sample replaces."""
-Owner = tuple[Job, Allocation]
-"""Whose unit it is."""
 DEFAULT_POLL_S = 2.0
 SLOW_POLL_S = 30.0
 """How often a provider is listed while none of its machines is silent or on its way up or down."""
@@ -86,61 +84,6 @@ class Host:
     worker: WorkerReport
     instance: Instance
     alone: bool
-
-
-@dataclass(slots=True)
-class Holders:
-    """Which units are on which machine; follows the live jobs, at the cost of those that changed.
-
-    ``owners``: unreleased allocations of jobs on machines, by machine and unit id. ``changes``: a number for each
-    machine that is another one whenever those have changed.
-    """
-
-    owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
-    changes: dict[str, int] = field(default_factory=dict)
-    _held: dict[str, int] = field(default_factory=dict)
-    _known: dict[str, Job] = field(default_factory=dict)
-    _jobs: Sequence[Job] = ()
-    _moments: int = 0
-
-    def follow(self, jobs: Sequence[Job]) -> None:
-        """Take in all live jobs as they are now."""
-        if jobs is self._jobs:
-            return
-        known, self._jobs = self._known, jobs
-        changed = [job for job in jobs if known.get(job.id) is not job]
-        for job in changed:
-            if job.id in known:
-                self._count(known[job.id], -1)
-            self._count(job, 1)
-            known[job.id] = job
-        if len(known) > len(jobs):
-            for job_id in known.keys() - {job.id for job in jobs}:
-                self._count(known.pop(job_id), -1)
-
-    def busy(self, instance_id: str) -> bool:
-        """Return whether anything of a machine is held."""
-        return instance_id in self._held
-
-    def _count(self, job: Job, by: int) -> None:
-        attempt = job.attempt
-        for held in attempt.allocations if attempt is not None else ():
-            if held.released:
-                continue
-            name = held.instance_id
-            self._moments += 1
-            self.changes[name] = self._moments
-            self._held[name] = self._held.get(name, 0) + by
-            if not self._held[name]:
-                del self._held[name]
-            if attempt is None or job.state not in JOB_ON_INSTANCE:
-                continue
-            if by > 0:
-                self.owners.setdefault(name, {})[attempt.unit_id(held.rank)] = (job, held)
-                continue
-            self.owners[name].pop(attempt.unit_id(held.rank), None)
-            if not self.owners[name]:
-                del self.owners[name]
 
 
 @dataclass(slots=True)
@@ -303,28 +246,40 @@ class Observer:
                 continue
             seen_at[name] = now
             facts, before = (worker, instance, holders.get(name, 0), policy), settled.get(name)
-            if before is not None and before[0] is worker and before[1] is instance and before[2:] == facts[2:]:
-                continue
-            news = list(self._worker_changes(worker, instance, now, policy, ended))
+            heard: Sequence[UnitReport] = ()
+            if before is not None and before[1] is instance and before[2] == facts[2] and before[3] is policy:
+                if before[0] is worker:
+                    continue
+                heard = before[0].units
+            news = list(self._worker_changes(worker, instance, now, policy, ended, heard))
             changes += news
-            here = self._holders.owners.get(instance.id, {})
+            here = self._holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
-            said = all(isinstance(change, SampleChange) for change in news)
+            said = all(type(change) is SampleChange for change in news)
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
-                self._settled[instance.id] = facts
+                settled[name] = facts
             else:
-                self._settled.pop(instance.id, None)
+                settled.pop(name, None)
         return changes
 
     def _worker_changes(
-        self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, ended: dict[str, str]
+        self,
+        worker: WorkerReport,
+        instance: Instance,
+        now: float,
+        policy: Policy,
+        ended: dict[str, str],
+        heard: Sequence[UnitReport],
     ) -> Iterator[Change]:
+        """``heard``: reports of units, the very same of which teach nothing new."""
         yield from _registered(instance, worker, now)
         here = self._holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker=worker, instance=instance, alone=alone)
+        known = {id(report) for report in heard}
         for report in worker.units:
-            yield from self._unit(report, host, here.get(report.id), policy, ended)
+            if id(report) not in known:
+                yield from self._unit(report, host, here.get(report.id), policy, ended)
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
             yield from self._missing(worker, here, now)
 
@@ -376,7 +331,8 @@ class Observer:
         """Remember what a unit has done so far; the ``rate`` of requests as a mean that forgets slowly."""
         before = self._reached.get(unit, _NOTHING_REACHED)
         if rate is not None and before.requests_per_s is not None:
-            rate = before.requests_per_s + RATE_WEIGHT * (rate - before.requests_per_s)
+            weight = RATE_WEIGHT if sample.looks == 1 else 1.0 - (1.0 - RATE_WEIGHT) ** sample.looks
+            rate = before.requests_per_s + weight * (rate - before.requests_per_s)
         self._reached[unit] = Reached(
             progress=sample.progress if sample.progress is not None else before.progress,
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
@@ -389,7 +345,7 @@ class Observer:
         if not job.application or not alone_on_it:
             return
         began_at, rates = self._windows.setdefault(unit, (sample.at, []))
-        rates.append(rate)
+        rates += [rate] * sample.looks
         if sample.at < began_at + FEED_EVERY_S:
             return
         self._windows[unit] = (sample.at, [])

@@ -254,7 +254,9 @@ class UnitState(StrEnum):
 class UnitSample:
     """What a unit used and achieved up to ``at``; counters are totals since its start. None: not measured here.
 
-    ``latency_ms`` maps percentiles as text ("50", "99") to milliseconds over the last interval.
+    ``latency_ms`` maps percentiles as text ("50", "99") to milliseconds over the last interval. ``looks``: of a worker
+    that keeps to itself what only goes on, how many of its looks one stands for: this one, and those since the sample
+    before, at which everything went on evenly.
     """
 
     at: float
@@ -265,6 +267,7 @@ class UnitSample:
     progress: float | None = None
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
+    looks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,19 +22,22 @@ DEPARTURE = 0.05
 """A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
 SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
 """Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
+SETTLED_LOOKS = 2
+"""So many looks before a unit has settled every one is recorded again: it began to work somewhat before it was seen."""
 Recorded = tuple[UnitSample, int]
 """A sample, and how many looks it stands for: its own, and those before it at which nothing was new."""
 
 
 @dataclass(slots=True)
 class _Course:
-    """What was recorded of a unit last, how fast its totals grew then, and since when it goes on so.
+    """What was recorded of a unit last, how fast its totals grew then, since when it goes on so, and when it began.
 
     ``looks`` since then found nothing new, the latest of them being ``held``.
     """
 
     told: UnitSample
     since: float
+    began_at: float
     cpus: float = 0.0
     progress_per_s: float = 0.0
     mib_per_s: float = 0.0
@@ -43,7 +46,7 @@ class _Course:
 
     def tell(self, sample: UnitSample) -> Recorded:
         """Record a sample, and go by it from now on."""
-        span_s, last, looks = sample.at - self.told.at, self.told, self.looks + 1
+        span_s, last, looks = sample.at - self.told.at, self.told, self.looks + sample.looks
         self.cpus = _grown(last.cpu_s, sample.cpu_s) / span_s
         self.progress_per_s = _grown(last.progress, sample.progress) / span_s
         self.mib_per_s = _grown(last.written_mib, sample.written_mib) / span_s
@@ -54,7 +57,7 @@ class _Course:
         """Record the last look at which nothing was new, if there was one since."""
         if self.held is None:
             return ()
-        self.looks -= 1  # it is among them
+        self.looks -= self.held.looks  # they are among them
         return (self.tell(self.held),)
 
     def goes_on(self, sample: UnitSample, promised_ms: float) -> bool:
@@ -90,21 +93,28 @@ class Sampling:
         """
         course = self._courses.get(unit)
         if course is None:
-            self._courses[unit] = _Course(told=sample, since=sample.at)
-            return ((sample, 1),)
+            self._courses[unit] = _Course(told=sample, since=sample.at, began_at=sample.at)
+            return ((sample, sample.looks),)
+        if course.told.at == course.began_at:  # from now on it is known how fast it is
+            return (course.tell(sample),)
         if not course.goes_on(sample, promised_ms):
             course.since = sample.at
             return (*course.tell_held(), course.tell(sample))
-        if sample.at >= course.told.at + _gap_s(sample.at - max(course.since, changed_at), policy):
+        if sample.at >= course.told.at + self._gap_s(course, changed_at, policy):
             return (course.tell(sample),)
-        course.held, course.looks = sample, course.looks + 1
+        course.held, course.looks = sample, course.looks + sample.looks
         return ()
+
+    @staticmethod
+    def _gap_s(course: _Course, changed_at: float, policy: Policy) -> float:
+        at = course.told.at
+        return gap_s(at - max(course.began_at, changed_at), at - max(course.since, changed_at), policy)
 
     def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
         """Return what is still to be recorded of a unit that has ended, and forget it; ``sample``: its last, if any."""
         course = self._courses.pop(unit, None)
         if course is None:
-            return () if sample is None else ((sample, 1),)
+            return () if sample is None else ((sample, sample.looks),)
         before = course.tell_held()
         return before if sample is None or sample.at <= course.told.at else (*before, course.tell(sample))
 
@@ -113,11 +123,21 @@ class Sampling:
         self._courses = {unit: course for unit, course in self._courses.items() if unit in units}
 
 
-def _gap_s(steady_s: float, policy: Policy) -> float:
-    """Return how far apart recorded samples lie of what has gone on so long: as close as looks until enough are there
-    to judge it by, see :class:`hcloud.policy.Correction`."""
+def gap_s(age_s: float, steady_s: float, policy: Policy) -> float:
+    """Return how long after a recorded sample the next one is recorded, of what began or was corrected ``age_s`` before
+    it and had gone on evenly for ``steady_s`` by then.
+
+    None is until it has settled, as nothing is concluded before; then each look is until enough are there to judge it
+    by (see :class:`hcloud.policy.Correction`), and then ever fewer.
+    """
     timing, judging = policy.timing, policy.correction
-    if steady_s <= judging.settle_s + (judging.readings + 1) * timing.sample_every_s:
+    if timing.steady_share <= 0.0:
+        return 0.0
+    settled_s = judging.settle_s - SETTLED_LOOKS * timing.sample_every_s
+    if age_s < settled_s:
+        return settled_s - max(0.0, age_s)
+    judged_s = judging.settle_s + judging.readings * timing.sample_every_s
+    if steady_s <= judged_s:
         return 0.0
     return min(timing.steady_every_s, timing.steady_share * steady_s)
 

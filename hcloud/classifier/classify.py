@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hcloud import quality
-from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted, Renewing
+from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted, Renewing, Widening
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, Measured, Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
@@ -111,7 +111,10 @@ class FittedClassifier:
             notes.append(
                 f"{question}: nobody was measured at {', '.join(new)} before; what it says of others is little"
             )
-            fitted = self.methods[question].fit(fitted.rows.with_columns(new))
+            if isinstance(fitted, Widening):
+                fitted = fitted.with_columns(new)
+            else:
+                fitted = self.methods[question].fit(fitted.rows.with_columns(new))
         if not fitted.rows.columns:
             notes.append(f"{question}: neither measured nor known of any application")
             return None

@@ -82,13 +82,21 @@ class Renewing(Estimator, Protocol):
         than when that was done ``before``."""
 
 
+@runtime_checkable
+class Widening(Fitted, Protocol):
+    """A fit that can take in columns nobody has measured yet without learning anew: they tell nothing of the others."""
+
+    def with_columns(self, new: Sequence[str]) -> Fitted:
+        """Return what :meth:`Estimator.fit` finds of the same rows with these columns as well, all cells unknown."""
+
+
 CALIBRATED_FOR = 1.5
 """What was chosen by leaving rows out holds for so many times as many rows."""
 
 
 def still_judged(rows: Rows, before: Rows, judged_by: int) -> bool:
     """Return whether what was chosen with ``judged_by`` rows, and held for those ``before``, holds for ``rows``."""
-    return rows.columns == before.columns and len(rows) <= CALIBRATED_FOR * judged_by
+    return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
 
 
 def cells_of(rows: Rows, observed: Mapping[str, float], context: Context | None = None) -> Cells:

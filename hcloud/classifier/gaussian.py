@@ -290,6 +290,16 @@ class FittedGaussian:
             self._known[key] = found
         return found
 
+    def with_columns(self, new: Sequence[str]) -> FittedGaussian:
+        """Return it with columns nobody has measured yet: wide and alone, as in :meth:`GaussianFoldIn.moments`."""
+        rows, old = self.rows.with_columns(new), self.moments
+        known, size = len(self.rows.columns), len(rows.columns)
+        cells = self.rows.values[~np.isnan(self.rows.values)]
+        typical = 0.0 if self.free_bias else cells.mean() if cells.size else 0.5
+        mean, covariance = np.full(size, typical), np.eye(size) * WIDE[rows.scale] ** 2
+        mean[:known], covariance[:known, :known] = old.mean, old.covariance
+        return replace(self, rows=rows, moments=replace(old, mean=mean, covariance=covariance), _known={})
+
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
         """Condition on the observed cells; without any, return the typical row, widened by the spread of scales."""
         cells = cells_of(self.rows, observed, context)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 import threading
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any, cast
 
 from hcloud.clock import Clock
 from hcloud.engine.fakeprofile import ProfileOf, profile_of_work, profiling_work
+from hcloud.engine.fakesampling import Gap, Tellings
 from hcloud.engine.fakeunit import FakeUnit, Life
 from hcloud.engine.fakework import Resident, Surroundings, Work, WorkOf, read_work, work_from
 from hcloud.errors import NotFound, WorkerUnreachable
@@ -71,7 +71,8 @@ class FakeRunner:
 
     ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
     units run beside each other (None: each as fast as its machine's quality). Samples are taken every
-    ``sample_every_s`` of the clock, at moments of its own for each worker. Units, fences and starts are written down
+    ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are told that do
+    not just say that a unit goes on (see :class:`Tellings`). Units, fences and starts are written down
     where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
     them.
     """
@@ -85,11 +86,12 @@ class FakeRunner:
         profile: ProfileOf = profile_of_work,
         surroundings: Surroundings | None = None,
         sample_every_s: float = 10.0,
+        gap: Gap | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._clock = clock
         self._work, self._profile, self._surroundings = work, profile, surroundings
-        self._sample_every_s = sample_every_s
+        self._tellings = Tellings(sample_every_s, gap)
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
         self._now = -math.inf
@@ -103,7 +105,7 @@ class FakeRunner:
         self._sampling: list[tuple[float, InstanceId]] = []
         self._changed: set[InstanceId] = set()
         self._reports: dict[InstanceId, WorkerReport] = {}
-        self._told: dict[UnitId, tuple[Life, float, UnitReport]] = {}
+        self._told_at: dict[InstanceId, float] = {}
         self._view = RunnerView(workers=())
         self._starts: list[Start] = []
         self._faults: list[StartFault] = []
@@ -183,7 +185,7 @@ class FakeRunner:
         """Say that nothing is real here."""
         return {
             "kind": "simulated engine; no real processes",
-            "sample_every_s": f"{self._sample_every_s:g}",
+            "sample_every_s": f"{self._tellings.every_s:g}",
             "state": "written down with its machines" if self._journal is not None else "in memory",
         }
 
@@ -357,8 +359,12 @@ class FakeRunner:
         if unit.forgotten:
             self._on[unit.instance_id].pop(unit.id, None)
             return
-        life = self._life(unit)
+        life, before = self._life(unit), self._on[unit.instance_id].get(unit.id)
         self._on[unit.instance_id][unit.id] = life
+        if before is not None:
+            began_at = (unit.since_at, unit.bounded_at)
+            same = began_at == (before.unit.since_at, before.unit.bounded_at)
+            self._tellings.changed(unit.id, self._now if same else max(at for at in began_at if at is not None))
         if math.isfinite(life.record.ended_at):
             heapq.heappush(self._ends, (life.record.ended_at, unit.id, unit.instance_id))
 
@@ -377,14 +383,14 @@ class FakeRunner:
     def _find_machines(self, *, news_of_units: bool) -> None:
         """Notice machines that came up or went; a machine that went takes its units with it."""
         views = [source.running(self._now) for source in self._sources]
-        same = len(views) == len(self._views) and all(map(_is, views, self._views))
-        if same and not news_of_units:
+        if _same(views, self._views) and not news_of_units:
             return
         machines = {key: machine for view in views for key, machine in view.items()}
         for key in self._on.keys() - machines.keys():
             self._turns_at.pop(key, None)
+            self._told_at.pop(key, None)
             for unit_id in self._on.pop(key):
-                self._told.pop(unit_id, None)
+                self._tellings.forget(unit_id)
                 self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
         for key in self._reports.keys() - machines.keys():
             del self._reports[key]
@@ -396,35 +402,43 @@ class FakeRunner:
     def _report_changed(self) -> bool:
         """Renew the reports of workers on which something happened; return whether there were any."""
         while self._sampling and self._sampling[0][0] <= self._now:
-            self._changed.add(heapq.heappop(self._sampling)[1])
+            at, instance_id = heapq.heappop(self._sampling)
+            if self._told_at.get(instance_id) == at:
+                del self._told_at[instance_id]
+                self._changed.add(instance_id)
         changed, self._changed = self._changed, set()
         for instance_id in sorted(changed & self._machines.keys()):
             self._reports[instance_id] = self._report(self._machines[instance_id])
         return bool(changed)
 
     def _report(self, machine: Machine) -> WorkerReport:
-        key, every_s = machine.instance_id, self._sample_every_s
-        phase_s = zlib.crc32(key.encode()) % 1000 / 1000 * every_s
-        sampled_at = math.floor((self._now - phase_s) / every_s) * every_s + phase_s
-        lives = list(self._on[key].values())
-        if any(not life.ended(self._now) for life in lives):
-            heapq.heappush(self._sampling, (sampled_at + every_s, key))
-        units = tuple(self._told_of(life, sampled_at) for life in lives)
-        return WorkerReport(instance_id=key, units=units, isolation=("simulated",), preempt_at=machine.preempt_at)
-
-    def _told_of(self, life: Life, sampled_at: float) -> UnitReport:
-        """Return what is told of a unit: the same object while that is the same."""
-        if life.ended(self._now):
-            self._told.pop(life.unit.id, None)
-            return life.report(self._now, None)
-        known = self._told.get(life.unit.id)
-        if known is None or known[0] is not life or known[1] != sampled_at:
-            known = self._told[life.unit.id] = (life, sampled_at, life.report(self._now, sampled_at))
-        return known[2]
+        key, now, next_at = machine.instance_id, self._now, math.inf
+        units: list[UnitReport] = []
+        for life in self._on[key].values():
+            if life.record.ended_at <= now:
+                self._tellings.forget(life.unit.id)
+                units.append(life.report(now, None))
+                continue
+            report, at = self._tellings.tell(life, key, now)
+            units.append(report)
+            next_at = min(next_at, at)
+        if next_at < math.inf and self._told_at.get(key) != next_at:
+            self._told_at[key] = next_at
+            heapq.heappush(self._sampling, (next_at, key))
+        before = self._reports.get(key)
+        if before is not None and before.preempt_at == machine.preempt_at and _same(before.units, units):
+            return before
+        return WorkerReport(
+            instance_id=key, units=tuple(units), isolation=("simulated",), preempt_at=machine.preempt_at
+        )
 
 
 def _is(one: object, other: object) -> bool:
     return one is other
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(_is, some, others))
 
 
 def _looks_new(machine: Machine, before: Machine | None) -> bool:

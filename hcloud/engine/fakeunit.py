@@ -100,14 +100,14 @@ class Life:
         """Whether it has ended."""
         return self.record.ended_at <= now
 
-    def report(self, now: float, sampled_at: float | None) -> UnitReport:
-        """Return what its worker tells of it, with a sample taken at ``sampled_at``."""
+    def report(self, now: float, sampled_at: float | None, looks: int = 1) -> UnitReport:
+        """Return what its worker tells of it, with a sample taken at ``sampled_at``, which stands for ``looks``."""
         if self.ended(now):
             return UnitReport(id=self.unit.id, state=UnitState.ENDED, started_at=self.unit.started_at, exit=self.record)
-        sample = None if sampled_at is None else self.sample(sampled_at)
+        sample = None if sampled_at is None else self.sample(sampled_at, looks)
         return UnitReport(id=self.unit.id, state=UnitState.RUNNING, started_at=self.unit.started_at, sample=sample)
 
-    def sample(self, at: float) -> UnitSample | None:
+    def sample(self, at: float, looks: int = 1) -> UnitSample | None:
         """Return what it has used and achieved up to a time; None before its start."""
         spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
         if spec is None or started_at is None or at < started_at:
@@ -122,6 +122,7 @@ class Life:
             progress=self._progress(until) if spec.progress is not None else None,
             requests_per_s=self._requests_per_s() if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
+            looks=looks,
         )
 
     def cpu_s(self, at: float) -> float:

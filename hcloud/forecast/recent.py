@@ -116,6 +116,7 @@ class RecentBook:
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _judged: tuple[dict[InstanceId, float], TypeQuality] | None = None
+    _summary: Recent | None = None
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in events in order, each once; those of no interest are passed over."""
@@ -123,13 +124,21 @@ class RecentBook:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
+                self._summary = None
 
     def recent(self, now: float) -> Recent:
-        """Return the summary as of ``now``."""
+        """Return the summary as of ``now``; the same object while nothing has changed."""
         while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
             self._queue.popleft()
+            self._summary = None
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
+            self._summary = None
+        if self._summary is None:
+            self._summary = self._summed_up()
+        return self._summary
+
+    def _summed_up(self) -> Recent:
         delivered, quality = self._judge()
         return Recent(
             queue=tuple(self._queue),

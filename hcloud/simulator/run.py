@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,10 +20,12 @@ from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
 from hcloud.garbage import rarely_collecting
+from hcloud.logs import UnkeptLogs
 from hcloud.model import Event, JobSpec, Market, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
+from hcloud.sampling import gap_s
 from hcloud.sentences import nearest
 from hcloud.simulator.losses import lost_by
 from hcloud.simulator.performance import Ideal, JobPerformance
@@ -114,11 +117,14 @@ class Simulation:
         self._clouds = cast(Sequence[VirtualCloud], tuple(providers.values()))
         self._world = self._make_world(providers)
         sources = [each for each in providers.values() if isinstance(each, MachineSource)]
+        gap = partial(gap_s, policy=self.setting.policy)
         if self._world is None:
-            self._runner = FakeRunner(sources, self.clock, work=self._work)
+            self._runner = FakeRunner(sources, self.clock, work=self._work, gap=gap)
         else:
             world = self._world
-            self._runner = FakeRunner(sources, self.clock, work=world.work, profile=world.profile, surroundings=world)
+            self._runner = FakeRunner(
+                sources, self.clock, work=world.work, profile=world.profile, surroundings=world, gap=gap
+            )
         self.controller = build_controller(
             config,
             self.store,
@@ -130,6 +136,7 @@ class Simulation:
             holder=OWNER,
             library=self._library(),
             planner=self._planner(),
+            logs=UnkeptLogs(self.folder),
         )
 
     def _planner(self) -> Planner:

@@ -150,7 +150,8 @@ class MockProvider:
         """Move the expiry of machines that are up."""
         with self._cloud.hold(self._clock.now()):
             took = self._up(expiries)
-            self._cloud.put(*(replace(row, expires_at=expiries[row.instance_id]) for row in took))
+            others = [row for row in took if row.expires_at != expiries[row.instance_id]]
+            self._cloud.put(*(replace(row, expires_at=expiries[row.instance_id]) for row in others))
             return frozenset(row.instance_id for row in took)
 
     def journal(self, name: str) -> Journal | None:

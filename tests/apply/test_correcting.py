@@ -194,7 +194,7 @@ def test_a_job_slowed_by_a_noisy_neighbour_gets_rid_of_it_and_keeps_its_deadline
 
 @pytest.mark.parametrize("dies_at", range(1, 5))
 def test_a_cycle_cut_short_anywhere_corrects_once(make: MakeDeployment, dies_at: int) -> None:
-    site = make(policy={"timing": {"sample_every_s": 5}})
+    site = make(policy={"timing": {"sample_every_s": 5, "steady_share": 0.0}})
     site.submit("sleep", "9000", target=BatchTarget(finish_within_s=1500.0), progress=ProgressHook(file="progress"))
     site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
     site.until(lambda: site.now - site.job().submitted_at > 110, cycles=200, step_s=5.0)

@@ -10,8 +10,9 @@ import pytest
 
 from hcloud import observe
 from hcloud.errors import StoreBusy
+from hcloud.holders import Holders
 from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
-from hcloud.observe import FORGET_EVERY_S, Holders, Observer
+from hcloud.observe import FORGET_EVERY_S, Observer
 from hcloud.provider import LaunchRequest
 from hcloud.sampling import Sampling
 from providers.mock import Fault, FaultKind

@@ -1,0 +1,66 @@
+"""Whose units are on which machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hcloud.model import JOB_ON_INSTANCE, Allocation, Job
+
+Owner = tuple[Job, Allocation]
+"""Whose unit it is."""
+
+
+@dataclass(slots=True)
+class Holders:
+    """Which units are on which machine; follows the live jobs, at the cost of those that changed.
+
+    ``owners``: unreleased allocations of jobs on machines, by machine and unit id. ``changes``: a number for each
+    machine that is another one whenever those have changed.
+    """
+
+    owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    _known: dict[str, Job] = field(default_factory=dict)
+    _jobs: Sequence[Job] = ()
+    _moments: int = 0
+
+    def follow(self, jobs: Sequence[Job]) -> None:
+        """Take in all live jobs as they are now."""
+        if jobs is self._jobs:
+            return
+        known, self._jobs = self._known, jobs
+        changed = [job for job in jobs if known.get(job.id) is not job]
+        for job in changed:
+            if job.id in known:
+                self._count(known[job.id], -1)
+            self._count(job, 1)
+            known[job.id] = job
+        if len(known) > len(jobs):
+            for job_id in known.keys() - {job.id for job in jobs}:
+                self._count(known.pop(job_id), -1)
+
+    def busy(self, instance_id: str) -> bool:
+        """Return whether anything of a machine is held."""
+        return instance_id in self._held
+
+    def _count(self, job: Job, by: int) -> None:
+        attempt = job.attempt
+        for held in attempt.allocations if attempt is not None else ():
+            if held.released:
+                continue
+            name = held.instance_id
+            self._moments += 1
+            self.changes[name] = self._moments
+            self._held[name] = self._held.get(name, 0) + by
+            if not self._held[name]:
+                del self._held[name]
+            if attempt is None or job.state not in JOB_ON_INSTANCE:
+                continue
+            if by > 0:
+                self.owners.setdefault(name, {})[attempt.unit_id(held.rank)] = (job, held)
+                continue
+            self.owners[name].pop(attempt.unit_id(held.rank), None)
+            if not self.owners[name]:
+                del self.owners[name]
