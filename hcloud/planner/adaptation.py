@@ -20,13 +20,12 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
-    submitted: list[Job] = []
-    for job in draft.jobs:
+    submitted, going_on = list[Job](), draft.snapshot.memo.roster.going_on
+    for job in [job for job in draft.jobs if job.id not in going_on]:  # nearly all of those that run
         if job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
-            if not _goes_on(job):  # nearly all of them do
-                _adapt_running(draft, job)
+            _adapt_running(draft, job)
         elif job.cancelled_by is not None:
             _cancel(draft, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
@@ -47,14 +46,6 @@ def _back(draft: Draft, job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in _LOST)
     text = f"queued again after losing its machine {lost} time(s)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
-
-
-def _goes_on(job: Job) -> bool:
-    """Whether a job of one node just runs on: nothing in its row calls for anything."""
-    attempt = job.attempt
-    if attempt is None or len(attempt.allocations) != 1 or job.cancelled_by is not None:
-        return False
-    return attempt.allocations[0].ended_at is None and job.spec.budget_usd is None
 
 
 def _adapt_running(draft: Draft, job: Job) -> None:

@@ -145,8 +145,9 @@ def _being_measured(draft: Draft, job: Job) -> bool:
 def guard(draft: Draft) -> None:
     """Go on with what was done for jobs that still run: no best effort comes back to where it was evicted for them,
     and those that were to get all their nodes still are."""
-    for job in draft.running:
-        if not job.corrections or job.attempt is None:
+    corrected = draft.snapshot.memo.roster.corrected
+    for job in [job for job in draft.running if job.id in corrected] if corrected else ():
+        if job.attempt is None:
             continue
         done = {c.step for c in job.corrections if c.attempt == job.attempt.id}
         if done & {NODES, NODES_LAUNCHED}:

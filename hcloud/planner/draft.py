@@ -10,7 +10,6 @@ import numpy as np
 
 from hcloud.constraints import Constraints
 from hcloud.model import (
-    JOB_ENDED,
     FailureCause,
     InstanceId,
     InstanceState,
@@ -296,7 +295,9 @@ class Draft:
         return self.now if job.queued_at is None or job.id in self.enqueued else job.queued_at
 
     def count_active(self, job: Job, by: int = 1) -> None:
-        """Count a job as holding machines (or, with -1, no longer)."""
+        """Count a job as holding machines (or, with -1, no longer), where any user may have so many only."""
+        if self.policy.caps.max_jobs_per_user is None:
+            return
         self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
 
     def group_of(self, job: Job) -> Group:
@@ -386,10 +387,11 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     jobs = _by_number(snapshot.jobs)
     snapshot.memo.forget_asks(but=len(jobs))
     snapshot.memo.forget_others(but=len(jobs))
-    holding = [job for job in jobs if job.attempt is not None and not job.attempt.over]
+    roster = snapshot.memo.roster
+    roster.follow(jobs)
+    holding = [job for job in jobs if job.id in roster.holding]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    paying = [job for job in jobs if job.attempt is not None or job.awaiting]
-    fleet = Fleet(live, holding)
+    fleet = Fleet(live, roster)
     draft = Draft(
         snapshot=snapshot,
         policy=policy,
@@ -397,12 +399,12 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
         jobs=jobs,
         running=holding,
         fleet=fleet,
-        ledger=open_ledger(snapshot, policy, live, paying),
+        ledger=open_ledger(snapshot, policy, live, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
-        whereabouts=Whereabouts(fleet, jobs),
-        stopping={job.id for job in holding if job.attempt and job.attempt.stop_requested_at is not None},
-        measuring={job.id for job in jobs if job.spec.profile is not None and job.state not in JOB_ENDED},
+        whereabouts=Whereabouts(fleet, [job for job in jobs if job.id in roster.demanding]),
+        stopping=set(roster.stopping),
+        measuring=frozenset(roster.measuring),
     )
-    for job in holding:
+    for job in holding if policy.caps.max_jobs_per_user is not None else ():
         draft.count_active(job)
     return draft

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Resources
+from hcloud.planner.roster import Residents, Roster
 from hcloud.planner.wording import number_of
 
 Amounts = npt.NDArray[np.float64]
@@ -22,6 +23,7 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 SLACK = 1e-9
 """The slack of ``Resources.fits``."""
+_NOBODY = Residents()
 _TIE = 1e-6
 """Loads closer than this are equal."""
 _PAIRS_AT_ONCE = 2**15
@@ -58,8 +60,8 @@ class Fleet:
     ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind.
     """
 
-    def __init__(self, instances: Sequence[Instance], jobs: Sequence[Job]) -> None:
-        """Index ``instances`` (any order) and what the unreleased allocations of ``jobs`` hold of them."""
+    def __init__(self, instances: Sequence[Instance], roster: Roster) -> None:
+        """Index ``instances`` (any order) and what the units of ``roster`` hold of them."""
         self.instances = sorted(instances, key=lambda i: number_of(i.id))
         self.index: dict[InstanceId, int] = {instance.id: at for at, instance in enumerate(self.instances)}
         count = len(self.instances)
@@ -72,8 +74,9 @@ class Fleet:
         self.placeable: Mask = np.zeros(count, dtype=np.bool_)
         self.coming: Mask = np.zeros(count, dtype=np.bool_)
         self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
-        self.holdings: list[list[tuple[Job, Allocation]]] = [[] for _ in self.instances]
-        self._hold(jobs)
+        residents = [roster.residents.get(instance.id, _NOBODY) for instance in self.instances]
+        self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in residents]
+        self._hold(residents)
         self.room[:] = self.free
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
         self.reserved: Mask = np.array([i.offer.market is Market.RESERVED for i in self.instances], dtype=np.bool_)
@@ -119,20 +122,11 @@ class Fleet:
                 if job.id in ending:
                     self.room[:, at] += vector(held.resources)
 
-    def _hold(self, jobs: Sequence[Job]) -> None:
-        vcpus, memory_mib, disk_gib = (row.tolist() for row in self.free)
-        for job in jobs:
-            if job.attempt is None:
-                continue
-            for held in job.attempt.allocations:
-                at = self.index.get(held.instance_id)
-                if at is not None and held.ended_at is None:
-                    self.holdings[at].append((job, held))
-                    amount = held.resources
-                    vcpus[at] -= amount.vcpus
-                    memory_mib[at] -= amount.memory_mib
-                    disk_gib[at] -= amount.disk_gib
-        self.free[:] = vcpus, memory_mib, disk_gib
+    def _hold(self, residents: Sequence[Residents]) -> None:
+        used = [at for at, each in enumerate(residents) if each.held]
+        if used:
+            left = [residents[at].of(self.instances[at].capacity) for at in used]
+            self.free[:, used] = np.array(left, dtype=np.float64).T
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand``."""

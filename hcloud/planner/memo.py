@@ -10,6 +10,8 @@ from collections.abc import Callable
 from operator import is_
 from typing import Any, TypeVar, cast
 
+from hcloud.planner.roster import Roster
+
 T = TypeVar("T")
 _KEPT_ASKS = 1000
 
@@ -18,15 +20,17 @@ class Memo:
     """One answer by name, with the objects it was worked out of. Answers are shared: nobody may change them.
 
     ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
+    ``roster``: who holds what.
     """
 
-    __slots__ = ("_about", "_known", "_numbers", "asks")
+    __slots__ = ("_about", "_known", "_numbers", "asks", "roster")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
         self._about: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
+        self.roster = Roster()
         self.asks: dict[int, tuple[object, int]] = {}
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hcloud.model import JOB_ON_INSTANCE, FailureCause, Job, JobState, Number, Reason
+from hcloud.model import Job, JobState, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
@@ -24,6 +24,7 @@ from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
+from hcloud.planner.roster import missing_ranks
 from hcloud.planner.suitability import Suitability
 from hcloud.planner.wording import amount, deadline_numbers, seconds
 
@@ -554,7 +555,9 @@ def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:
 def grow(draft: Draft, *, behind: bool = False) -> None:
     """Add missing ranks of running incremental jobs where room is left; ``behind``: of those only that miss their
     target, and keep for them what starts."""
-    growing = [job for job in draft.running if (not behind or job.id in draft.behind) and _may_grow(draft, job)]
+    incomplete = draft.snapshot.memo.roster.incomplete
+    growing = [job for job in draft.running if job.id in incomplete] if incomplete else []
+    growing = [job for job in growing if job.id not in draft.stopping and (not behind or job.id in draft.behind)]
     for job in sorted(growing, key=queue_key):
         group = draft.group_of(job)
         missing = missing_ranks(job)
@@ -566,21 +569,3 @@ def grow(draft: Draft, *, behind: bool = False) -> None:
             _add_place(draft, job, group, missing[: len(places)], places)
         if behind:
             draft.used.update(claim(draft, group, draft.fleet.coming, len(missing) - len(places)))
-
-
-def _may_grow(draft: Draft, job: Job) -> bool:
-    return (
-        job.state in JOB_ON_INSTANCE
-        and not job.spec.nodes.gang
-        and job.attempt is not None
-        and bool(missing_ranks(job))
-        and not job.attempt.over
-        and job.id not in draft.stopping
-    )
-
-
-def missing_ranks(job: Job) -> list[int]:
-    """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
-    held = job.attempt.allocations if job.attempt is not None else ()
-    taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
-    return [rank for rank in range(job.spec.nodes.count) if rank not in taken]

@@ -17,8 +17,9 @@ from hcloud.planner.draft import NODES, NODES_LAUNCHED, Draft, Group
 from hcloud.planner.fleet import SLACK, vector
 from hcloud.planner.ledger import launch_shares
 from hcloud.planner.option import Option, remaining_s, saved_s
-from hcloud.planner.placement import missing_ranks, usable
+from hcloud.planner.placement import usable
 from hcloud.planner.plan import RankPlacement, Resize
+from hcloud.planner.roster import missing_ranks
 from hcloud.planner.watching import Assessment, Look
 from hcloud.planner.wording import offer_words, seconds, size_share
 

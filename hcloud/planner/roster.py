@@ -1,0 +1,164 @@
+"""Who holds what of which machine, followed from plan to plan: only rows that are new or changed are looked at anew.
+
+A plan reads thousands of rows, of which a few changed since the last one. What follows from one row alone is kept with
+that row for as long as it is the same object (rows are frozen), and what is summed over rows of one machine is summed
+anew, in the same order, where one of them changed: so all is the same as with an empty roster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hcloud.model import (
+    JOB_ENDED,
+    JOB_ON_INSTANCE,
+    Allocation,
+    FailureCause,
+    InstanceId,
+    Job,
+    JobId,
+    Resources,
+)
+from hcloud.planner.wording import number_of
+
+Held = tuple[Job, Allocation]
+Left = tuple[float, float, float]
+
+
+@dataclass(slots=True, eq=False)
+class Residents:
+    """The units on one machine, by number of their jobs, and what they leave of a ``capacity`` (None: to be summed)."""
+
+    numbers: list[int] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    capacity: Resources | None = None
+    left: Left = (0.0, 0.0, 0.0)
+
+    def of(self, capacity: Resources) -> Left:
+        """Return what is left of the machine: vCPUs, memory in MiB, disk in GiB."""
+        if self.capacity is not capacity:
+            vcpus, memory_mib, disk_gib = float(capacity.vcpus), float(capacity.memory_mib), float(capacity.disk_gib)
+            for _, held in self.held:
+                amount = held.resources
+                vcpus -= amount.vcpus
+                memory_mib -= amount.memory_mib
+                disk_gib -= amount.disk_gib
+            self.capacity, self.left = capacity, (vcpus, memory_mib, disk_gib)
+        return self.left
+
+
+@dataclass(slots=True, eq=False)
+class Roster:
+    """All jobs that have not ended, and what follows from each one's row; sets are of their ids.
+
+    ``holding``: their attempt is not over; ``stopping``: and was asked to end; ``going_on``: nothing in the row calls
+    for anything, they just run; ``measuring``: profiling runs; ``corrected``: something was done for them that held;
+    ``incomplete``: they run with fewer ranks than they may have; ``demanding``: they say where they may be placed.
+    ``residents``: by machine.
+    """
+
+    rows: dict[JobId, Job] = field(default_factory=dict)
+    holding: set[JobId] = field(default_factory=set)
+    stopping: set[JobId] = field(default_factory=set)
+    going_on: set[JobId] = field(default_factory=set)
+    measuring: set[JobId] = field(default_factory=set)
+    corrected: set[JobId] = field(default_factory=set)
+    incomplete: set[JobId] = field(default_factory=set)
+    demanding: set[JobId] = field(default_factory=set)
+    residents: dict[InstanceId, Residents] = field(default_factory=dict)
+
+    def follow(self, jobs: Sequence[Job]) -> None:
+        """Take in what changed since: ``jobs`` are all there are now."""
+        rows = self.rows
+        changed = [job for job in jobs if rows.get(job.id) is not job]
+        if len(rows) + sum([job.id not in rows for job in changed]) > len(jobs):
+            for gone in rows.keys() - {job.id for job in jobs}:
+                self._forget(rows.pop(gone))
+        for job in changed:
+            before = rows.get(job.id)
+            if before is not None:
+                self._forget(before)
+            rows[job.id] = job
+            self._note(job)
+
+    def _note(self, job: Job) -> None:
+        for ids, wanted in self._kinds():
+            if wanted(job):
+                ids.add(job.id)
+        number = number_of(job.id)
+        for held in _held(job):
+            there = self.residents.setdefault(held.instance_id, Residents())
+            at = bisect_right(there.numbers, number)
+            there.numbers.insert(at, number)
+            there.held.insert(at, (job, held))
+            there.capacity = None
+
+    def _forget(self, job: Job) -> None:
+        for ids, _ in self._kinds():
+            ids.discard(job.id)
+        number = number_of(job.id)
+        for held in _held(job):
+            there = self.residents[held.instance_id]
+            at = there.numbers.index(number)
+            del there.numbers[at], there.held[at]
+            there.capacity = None
+            if not there.held:
+                del self.residents[held.instance_id]
+
+    def _kinds(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
+        return (
+            (self.holding, _holds),
+            (self.stopping, _stops),
+            (self.going_on, goes_on),
+            (self.measuring, _measures),
+            (self.corrected, _was_corrected),
+            (self.incomplete, _lacks_ranks),
+            (self.demanding, _demands),
+        )
+
+
+def missing_ranks(job: Job) -> list[int]:
+    """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
+    return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
+
+
+def goes_on(job: Job) -> bool:
+    """Return whether a job of one node just runs on: nothing in its row calls for anything."""
+    attempt = job.attempt
+    if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
+        return False
+    return job.cancelled_by is None and attempt.allocations[0].ended_at is None and job.spec.budget_usd is None
+
+
+def _held(job: Job) -> list[Allocation]:
+    """Return what units hold that have not ended, of an attempt that is not over."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return [each for each in held if each.ended_at is None]
+
+
+def _holds(job: Job) -> bool:
+    return job.attempt is not None and not job.attempt.over
+
+
+def _stops(job: Job) -> bool:
+    return job.attempt is not None and job.attempt.stop_requested_at is not None and _holds(job)
+
+
+def _measures(job: Job) -> bool:
+    return job.spec.profile is not None and job.state not in JOB_ENDED
+
+
+def _was_corrected(job: Job) -> bool:
+    return bool(job.corrections) and _holds(job)
+
+
+def _lacks_ranks(job: Job) -> bool:
+    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _holds(job) and bool(missing_ranks(job))
+
+
+def _demands(job: Job) -> bool:
+    return job.spec.placement is not None
