@@ -1,4 +1,4 @@
-"""Paragon's greedy server selection (§3.2): nobody disturbed, then the best type, then the tightest fit.
+"""Paragon's greedy server selection (§3.2): nobody disturbed, then the best type, then the tightest fit that is sure.
 
 Servers are filtered by one constraint after the other, the hardest to satisfy first: what the new job causes must stay
 within what residents still tolerate (``D1``), what residents cause within what the job tolerates (``D2``). Where a
@@ -57,17 +57,23 @@ class Pools(Enum):
 
 
 def select(
-    pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats | None, *, pools: Pools = Pools.NO
+    pressure: Pressure,
+    who: Sensitivity,
+    among: Mask,
+    preference: Floats | None,
+    *,
+    pools: Pools = Pools.NO,
+    wanted_margin: float = 0.0,
 ) -> Selection | None:
     """Return the machine of ``among`` that suits ``who`` best, or None where none suits it.
 
-    ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike. Ties: the
-    tightest fit, then the lowest number.
+    ``preference``: by machine (shape ``(N,)``), the smaller the better its type; None: all types are alike. Ties: where
+    D1 and D2 are at least ``wanted_margin`` or come nearest to it, then the tightest fit, then the lowest number.
     """
     candidates = pressure.suited_among(who, among).nonzero()[0]
     if not candidates.size:
         return None
-    at = _best(pressure, candidates, preference, pools)
+    at = _best(pressure, candidates, preference, pools, _shortage(pressure, who, wanted_margin))
     pool = int(pressure.level[at])
     return Selection(at=at, pool=pool, among=int(candidates.size), margin=margin(pressure, who, at))
 
@@ -142,13 +148,25 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
     return sorted(who.hardest, key=lambda constraint: constraint >= count)
 
 
-def _best(pressure: Pressure, candidates: Places, preference: Floats | None, pools: Pools) -> int:
+def _shortage(pressure: Pressure, who: Sensitivity, wanted_margin: float) -> Floats | None:
+    """Return by machine what D1 and D2 are short of a wanted margin; None where none is wanted."""
+    if wanted_margin <= 0.0 or not pressure.sources:
+        return None
+    shortage: Floats = np.maximum(0.0, wanted_margin - np.minimum.reduce(pressure.state - who.bounds[:, None], axis=0))
+    return shortage
+
+
+def _best(
+    pressure: Pressure, candidates: Places, preference: Floats | None, pools: Pools, shortage: Floats | None = None
+) -> int:
     if pools is Pools.FIRST:
         candidates = _least(candidates, pressure.level)
     if preference is not None:
         candidates = _least(candidates, preference)
     if pools is Pools.OF_BEST_TYPE:
         candidates = _least(candidates, pressure.level)
+    if shortage is not None:
+        candidates = _least(candidates, shortage)
     # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus what is the same for all.
     return int(candidates[pressure.spare[candidates].argmin()])
 

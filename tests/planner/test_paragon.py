@@ -52,6 +52,19 @@ def choose(pressure: Pressure, name: str, preference: Sequence[float] | None = N
     return select(pressure, pressure.known[name], everywhere(pressure), ranks)
 
 
+def test_the_tightest_fit_is_taken_of_those_that_are_sure() -> None:
+    pressure = fleet(["loud"], ["some"], [], confidence=0.5)
+    who = pressure.known["some"]
+
+    def taken(wanted_margin: float) -> int | None:
+        found = select(pressure, who, everywhere(pressure), None, wanted_margin=wanted_margin)
+        return None if found is None else found.at
+
+    # Beside its like 40 points are left before anybody is disturbed, alone 50.
+    assert taken(0.0) == taken(39.9) == 1
+    assert taken(40.1) == taken(1000.0) == 2
+
+
 def test_machine_is_taken_where_nobody_is_disturbed() -> None:
     found = choose(fleet(["loud"], ["calm"], ["fragile"]), "fragile")
     assert found is not None
