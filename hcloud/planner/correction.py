@@ -68,10 +68,14 @@ def _uneasy(draft: Draft) -> Iterator[Look]:
     """Yield the looks at running jobs that miss their target or do other than expected; the others rest."""
     for job in _restless(draft):
         look = look_at(draft, job)
-        if look is not None and (_misses(draft, look) or _may_be_sampled(draft, look)):
+        if look is None:
+            _rest(draft, job, look)
+            continue
+        helpless_until = _helpless_until(draft, look)
+        if helpless_until == -math.inf or _may_be_sampled(draft, look):
             yield look
         else:
-            _rest(draft, job, look)
+            _rest(draft, job, look, helpless_until)
 
 
 def _restless(draft: Draft) -> Iterator[Job]:
@@ -89,23 +93,24 @@ def _restless(draft: Draft) -> Iterator[Job]:
             yield job
 
 
-def _rest(draft: Draft, job: Job, look: Look | None) -> None:
+def _rest(draft: Draft, job: Job, look: Look | None, helpless_until: float | None = None) -> None:
     """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
     held, index = job.attempt.allocations if job.attempt is not None else (), draft.fleet.index
     if not [each for each in held if each.instance_id not in index and not each.released]:
         belief = draft.snapshot.applications.get(job.application)
-        calm = Calm(_calm_until(draft, look), job, belief, draft.policy)
+        calm = Calm(_calm_until(draft, look, helpless_until), job, belief, draft.policy)
         draft.snapshot.watched[job.id].calm[:] = [calm]
 
 
-def _calm_until(draft: Draft, look: Look | None) -> float:
+def _calm_until(draft: Draft, look: Look | None, helpless_until: float | None) -> float:
     """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes.
 
     What nothing helps now is tried again as often as jobs are looked at: room may have come free meanwhile.
     """
     if look is None:
         return math.inf
-    until = min(_helpless_until(draft, look), _unsampled_until(draft, look))
+    helpless = _helpless_until(draft, look) if helpless_until is None else helpless_until
+    until = min(helpless, _unsampled_until(draft, look))
     if until <= draft.now + DUST_S and not _being_measured(draft, look.job):
         until = draft.now + draft.policy.timing.sample_every_s
     return until - DUST_S

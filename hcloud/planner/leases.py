@@ -32,8 +32,9 @@ def tend_machines(draft: Draft) -> None:
     for job in draft.waiting:
         for at in (draft.fleet.index[i] for i in job.awaiting if i in draft.fleet.index):
             draft.kept.setdefault(at, []).append(job)
-    for at in sorted(draft.fleet.staying, key=lambda at: draft.fleet.instances[at].expires_at):
-        instance = draft.fleet.instances[at]
+    instances = draft.fleet.instances
+    for at in sorted(_not_just_serving(draft), key=lambda at: instances[at].expires_at):
+        instance = instances[at]
         order = order_about(draft.snapshot.orders, instance)
         if order is not None and order.destroy:
             _destroy(draft, at, instance, order)
@@ -50,6 +51,24 @@ def tend_machines(draft: Draft) -> None:
             _tend_noticed(draft, at, instance, instance.preempt_at)
         else:
             _tend_serving(draft, at, instance, order)
+
+
+def _not_just_serving(draft: Draft) -> list[int]:
+    """Return the machines that something may be to be done about; the others serve on (nearly all do)."""
+    if draft.snapshot.orders:
+        return draft.fleet.staying
+    instances, reachable, serving, others = draft.fleet.instances, draft.snapshot.reachable, list[int](), list[int]()
+    for at in draft.fleet.staying:
+        each = instances[at]
+        ready = each.state is InstanceState.READY and each.preempt_at is None and each.id in reachable
+        (serving if ready and _far_from_its_end(draft, each) else others).append(at)
+    draft.fleet.placeable[serving] = draft.fleet.hopeful[serving] = True
+    return others
+
+
+def _far_from_its_end(draft: Draft, instance: Instance) -> bool:
+    left_s = instance.expires_at - draft.now
+    return left_s > draft.policy.lease.renew_before_s and draft.now < instance.expires_at - END_MARGIN_S
 
 
 def order_about(orders: Sequence[Order], instance: Instance) -> Order | None:

@@ -9,7 +9,7 @@ machine that is awaited is counted, whole, with those who await or hold it; so i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -138,10 +138,14 @@ class Ledger:
         self._charge(wanted, changes)
         return True
 
-    def count_live(self, instance: Instance) -> None:
-        """Count a machine that lives already, with what it may still cost."""
-        self._count(instance.offer, 1)
-        if self.watches_total:
+    def count_live(self, instances: Collection[Instance]) -> None:
+        """Count machines that live already, with what they may still cost."""
+        offers = [instance.offer for instance in instances]
+        self.usd_per_h = sum([offer.price_usd_per_h for offer in offers], self.usd_per_h)
+        self.instances += len(offers)
+        self.vcpus = sum([offer.instance_type.capacity.vcpus for offer in offers], self.vcpus)
+        self.per_type.update([offer.instance_type.name for offer in offers])
+        for instance in instances if self.watches_total else ():
             self.total = _plus(self.total, self.promised(instance))
 
     def release(self, instance: Instance) -> None:
@@ -249,8 +253,7 @@ def open_ledger(snapshot: Snapshot, policy: Policy, instances: Iterable[Instance
         total=(spend.day_usd, spend.month_usd, 0.0, 0.0),
     )
     by_id = {instance.id: instance for instance in instances}
-    for instance in by_id.values():
-        ledger.count_live(instance)
+    ledger.count_live(by_id.values())
     if ledger.watches_users:
         day, month = spend.by_user_day_usd, spend.by_user_month_usd
         for user in sorted(day.keys() | month.keys()):

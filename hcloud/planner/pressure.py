@@ -47,7 +47,8 @@ class Sensitivity:
     that are expected to cost it 5 %. ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class.
     ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
     ``bounds``: what each asks of a machine's :attr:`Pressure.state`; ``rows``, shape ``(4, K)``: ``expected``,
-    ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up.
+    ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up; ``usual``, of the same shape, has all of
+    which medians are taken for applications nothing is known of.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Sensitivity:
     bears: Floats
     bounds: Floats
     rows: Floats
+    usual: Floats
     quality: float
     level: int
     hardest: tuple[int, ...]
@@ -130,6 +132,7 @@ def _sensitivity(
         bears=bears,
         bounds=np.concatenate((caused, -tolerated)) - _SLACK,
         rows=np.array((expected, doubt, doubt * doubt, tolerated)),
+        usual=np.array((expected, tolerated, caused, bears)),
         quality=needed,
         level=quality.quality_class(needed, classes),
         hardest=tuple(int(each) for each in np.argsort(-difficulty, kind="stable")),
@@ -399,8 +402,8 @@ def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivit
         nothing = np.zeros(count)
         caused, expected, tolerated, bears = nothing, nothing, np.full(count, FULL), np.full(count, NEVER_FELT)
     else:
-        every = np.array([(*each.rows, each.caused, each.bears) for each in known])
-        expected, _, _, tolerated, caused, bears = np.median(every, axis=0)
+        every = np.array([each.usual for each in known])
+        expected, tolerated, caused, bears = np.median(every, axis=0)
     return _sensitivity(
         "",
         caused=caused,

@@ -28,7 +28,10 @@ def is_idle(draft: Draft, at: int) -> bool:
 def let_misbehaving_go(draft: Draft) -> None:
     """Drain or end machines that delivered too little; reserved ones stay, they are paid for in any case."""
     limit = draft.policy.retention.release_below_quality
-    for at in [at for at in draft.fleet.staying if draft.fleet.placeable[at] and misbehaves(draft, at)]:
+    index, below = draft.fleet.index, [name for name, part in draft.snapshot.recent.delivered.items() if part < limit]
+    for at in sorted([index[name] for name in below if name in index]):
+        if not draft.fleet.placeable[at] or not misbehaves(draft, at):
+            continue
         instance, delivered = draft.fleet.instances[at], draft.snapshot.recent.delivered[draft.fleet.instances[at].id]
         text = f"{instance.id} delivered {delivered:.0%} of what its type usually does; at least {limit:.0%} is wanted"
         reason = Reason(
@@ -51,7 +54,8 @@ def misbehaves(draft: Draft, at: int) -> bool:
 
 def release_idle(draft: Draft) -> None:
     """End machines idle beyond their retention, longest idle first."""
-    idle = [at for at in draft.fleet.staying if is_idle(draft, at)]
+    unused = draft.fleet.placeable & (draft.fleet.load <= 0.0)
+    idle = [at for at in unused.nonzero()[0].tolist() if is_idle(draft, at)]
     for at in sorted(idle, key=lambda at: -idle_for_s(draft, draft.fleet.instances[at])):
         instance = draft.fleet.instances[at]
         if not idle_too_long(draft, instance):

@@ -319,14 +319,14 @@ def _by_price(
     known: Classification, platforms: Sequence[Platform], aim: Aim
 ) -> tuple[list[str], list[Performance], Floats, Floats]:
     """Return the platform and the performance of all sizes, the least resources first; also as arrays."""
-    steps, nodes = aim.steps(known), [aim.nodes]
-    found = sizes(known, platforms, aim.target, asked_vcpus=aim.asked_vcpus, steps=steps, nodes=nodes)
-    pairs = []
-    for each in sorted(found, key=_price_key):
-        column = each.platform.column
-        would = expected(known, column, vcpus=each.vcpus, asked_vcpus=aim.asked_vcpus, nodes=each.nodes)
-        if would is not None:
-            pairs.append((column, would))
+    found = []
+    for platform in [each for each in platforms if aim.nodes <= each.machines]:
+        for vcpus in [step for step in aim.steps(known) if step <= platform.vcpus]:
+            would = expected(known, platform.column, vcpus=vcpus, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)
+            if would is not None:
+                usd_per_h = platform.price_usd_per_h * vcpus / platform.vcpus * aim.nodes
+                found.append(((round(usd_per_h, 9), aim.nodes, vcpus, platform.column), would))
+    pairs = [(key[-1], would) for key, would in sorted(found, key=lambda each: each[0])]
     columns, performances = [column for column, _ in pairs], [would for _, would in pairs]
     mean, deviation = np.array([(would.mean, would.deviation) for would in performances]).reshape(-1, 2).T
     return columns, performances, mean, deviation

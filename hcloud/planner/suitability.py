@@ -84,7 +84,7 @@ class Suitability:
     def pressure(self) -> Pressure | None:
         """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
-            holdings, known, wanted = self.fleet.holdings, self.snapshot.applications, self.policy.placement
+            known, wanted = self.snapshot.applications, self.policy.placement
             asked = {"confidence": wanted.confidence, "tolerance": wanted.tolerance}
             classes, memo, made_of = self.policy.admission.classes, self.snapshot.memo, (known, self.policy)
 
@@ -94,13 +94,25 @@ class Suitability:
 
             self.state = open_pressure(
                 known,
-                [[job.application for job, _ in held if job.id not in self.stopping] for held in holdings],
-                [any(job.id in self.stopping for job, _ in held) for held in holdings],
+                self._staying(),
+                self._ending(),
                 classes=classes,
                 told=memo.of("sensitivities", made_of, told),
                 **asked,
             )
         return self.state
+
+    def _staying(self) -> list[list[str]]:
+        """Return by machine the applications of its units that were not asked to end."""
+        holdings, stopping = self.fleet.holdings, self.stopping
+        if not stopping:
+            return [[job.application for job, _ in held] for held in holdings]
+        return [[job.application for job, _ in held if job.id not in stopping] for held in holdings]
+
+    def _ending(self) -> list[bool]:
+        """Return by machine whether units of it were asked to end."""
+        holdings, stopping = self.fleet.holdings, self.stopping
+        return [any(job.id in stopping for job, _ in held) if stopping else False for held in holdings]
 
     @property
     def ages_s(self) -> Amounts:

@@ -93,14 +93,9 @@ class Thrift:
     def _needed_s(self) -> Amounts:
         """Return how long each machine is expected to be in use by those that are on it, shape ``(N,)``."""
         if self._needed is None:
-            index, stopping = self.draft.fleet.index, self.draft.stopping
-            longest_s = [0.0] * len(index)
-            for job in self.draft.running:
-                remains_s = self._remains_s(job) if job.id not in stopping else 0.0
-                for held in job.attempt.allocations if job.attempt is not None else ():
-                    at = index.get(held.instance_id)
-                    if at is not None and held.ended_at is None and remains_s > longest_s[at]:
-                        longest_s[at] = remains_s
+            residents, stopping = self.draft.fleet.holdings, self.draft.stopping
+            remains_s = {job.id: 0.0 if job.id in stopping else self._remains_s(job) for job in self.draft.running}
+            longest_s = [max([remains_s[job.id] for job, _ in held]) if held else 0.0 for held in residents]
             self._needed = np.array(longest_s, dtype=np.float64)
         return self._needed
 
