@@ -173,10 +173,12 @@ class Controller:
         view = self.store.live()
         book = self._follow(view.instances)
         self.last_spend = book.spend(now)
+        # The moment a worker was seen matters only of those that are silent.
+        reachable = self.last_seen.reachable
         return Snapshot(
             now=now,
             jobs=_with_spend(view.jobs, book, now),
-            instances=tuple(self._with_seen(i) for i in view.instances),
+            instances=tuple([i if i.id in reachable else self._with_seen(i) for i in view.instances]),
             offers=self.offers.all,
             spend=self.last_spend,
             recent=self._recent.recent(now),
@@ -328,26 +330,25 @@ class Controller:
     def _with_seen(self, instance: Instance) -> Instance:
         """Add when its worker last answered; silence is counted from this daemon's start at the earliest."""
         known = self.observer.seen_at.get(instance.id, instance.seen_at)
-        if known is None or instance.id in self.last_seen.reachable:
-            return instance  # the moment matters only for those that are silent
+        if known is None:
+            return instance
         return replace(instance, seen_at=max(known, self.started_at))
 
     def _renew_leases(self) -> None:
         """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
         now = self.clock.now()
         usable = [i for i in self.store.live().instances if i.state in (InstanceState.READY, InstanceState.DRAINING)]
-        due = {i.id: i.expires_at for i in usable if self._renewal_due(i, now)}
+        reachable, told, due_at = self.last_seen.reachable, self._renewed, now - RENEW_EVERY_S
+        due = {
+            i.id: i.expires_at
+            for i in usable
+            if i.id in reachable and ((last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at)
+        }
         if not due:
             return
         taken = self.runner.renew(due)
-        told = {instance_id: (due[instance_id], now) for instance_id in taken}
-        self._renewed = {i.id: self._renewed[i.id] for i in usable if i.id in self._renewed} | told
-
-    def _renewal_due(self, instance: Instance, now: float) -> bool:
-        if instance.id not in self.last_seen.reachable:
-            return False
-        expires_at, told_at = self._renewed.get(instance.id, (0.0, 0.0))
-        return expires_at != instance.expires_at or now >= told_at + RENEW_EVERY_S
+        news = {instance_id: (due[instance_id], now) for instance_id in taken}
+        self._renewed = {i.id: told[i.id] for i in usable if i.id in told} | news
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:

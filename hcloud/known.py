@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from math import ceil
-from typing import Literal, TypeVar, cast, get_args
+from typing import Generic, Literal, TypeVar, cast, get_args
 
 SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
@@ -16,6 +16,7 @@ SourceName = Literal[
 """The sources of interference that the profiler makes: the fifteen of iBench and its variant of the sixth."""
 SOURCES: tuple[str, ...] = get_args(SourceName)
 T = TypeVar("T")
+Row = TypeVar("Row")
 _KEPT_ANSWERS = 1000
 
 
@@ -160,3 +161,56 @@ class Application:
     runs: tuple[str, ...] = ()
     missed: tuple[bool, ...] = ()
     revision: int = 0
+
+
+# ------------------------------------------------------------------------------------------------------ all of them
+ON_TOP = 64
+"""So many changed rows lie over the others before all are copied."""
+
+
+class Layers(Mapping[str, Row], Generic[Row]):
+    """Rows by name, as of one moment: a mapping that never changes.
+
+    :meth:`over` makes the next one at the cost of what changed, not of what there is.
+    Names are in order of their first appearance but for those of the last few changes, which come last.
+    """
+
+    __slots__ = ("_base", "_length", "_top")
+
+    def __init__(self, base: Mapping[str, Row] | None = None, top: Mapping[str, Row] | None = None) -> None:
+        """Lay ``top`` over ``base``; neither may be changed from now on."""
+        self._base: Mapping[str, Row] = {} if base is None else base
+        self._top: Mapping[str, Row] = {} if top is None else top
+        self._length = len(self._base) + sum(name not in self._base for name in self._top)
+
+    def over(self, changed: Mapping[str, Row]) -> Layers[Row]:
+        """Return these rows with those that have ``changed`` in place of theirs."""
+        top = {**self._top, **changed}
+        return Layers(self._base, top) if len(top) <= ON_TOP else Layers({**self._base, **top})
+
+    def since(self, before: Mapping[str, Row]) -> Iterator[tuple[str, Row]]:
+        """Yield the rows that are not the same as ``before``, cheaply where that is an earlier state of these."""
+        related = isinstance(before, Layers) and before._base is self._base
+        for name, row in (self._top if related else self).items():
+            if before.get(name) is not row:
+                yield name, row
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of that name."""
+        found = self._top.get(name)
+        return self._base[name] if found is None else found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        yield from self._base
+        for name in self._top:
+            if name not in self._base:
+                yield name
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return self._length
+
+    def __repr__(self) -> str:
+        """Show all of them."""
+        return repr(dict(self))

@@ -350,13 +350,18 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
     Raises:
         InvalidTransition: the table forbids the move; the message tells the job's story.
     """
+    check_job_move(job, to)
+    return replace(job, state=to, **changes)  # type: ignore[arg-type]
+
+
+def check_job_move(job: Job, to: JobState) -> None:
+    """Raise InvalidTransition where the table forbids the move; the message tells the job's story."""
     if to is not job.state and to not in JOB_TRANSITIONS[job.state]:
         raise InvalidTransition(
             f"{job.id} cannot go from {job.state} to {to}: submitted {job.submitted_at:.0f}, "
             f"attempts {job.attempts_made}, failures {[str(f) for f in job.failures]}, last attempt {job.attempt}; "
             f"allowed: {sorted(JOB_TRANSITIONS[job.state])}"
         )
-    return replace(job, state=to, **changes)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------ machines
@@ -481,13 +486,18 @@ def move_instance(instance: Instance, to: InstanceState, **changes: object) -> I
     Raises:
         InvalidTransition: the table forbids the move.
     """
+    check_instance_move(instance, to)
+    return replace(instance, state=to, **changes)  # type: ignore[arg-type]
+
+
+def check_instance_move(instance: Instance, to: InstanceState) -> None:
+    """Raise InvalidTransition where the table forbids the move."""
     if to is not instance.state and to not in INSTANCE_TRANSITIONS[instance.state]:
         raise InvalidTransition(
             f"{instance.id} ({instance.provider_id}) cannot go from {instance.state} to {to}: requested "
             f"{instance.requested_at:.0f}, launched {instance.launched_at}, ready {instance.ready_at}; "
             f"allowed: {sorted(INSTANCE_TRANSITIONS[instance.state])}"
         )
-    return replace(instance, state=to, **changes)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------- intents

@@ -68,14 +68,20 @@ class SpendBook:
         """Return what was spent up to ``now`` in its UTC day and month."""
         day_starts_at, month_starts_at, month_ends_at = _period(now)
         users = {user: dict(days) for user, days in self._days.items()}
-        machines = self._meters
+        machines, lately = self._meters, dict[str, float]()  # dollars today, times the seconds of an hour
         for machine in machines.values():
             if machine.launched_at is not None:
-                _add_lately(users, EVERYBODY, machine.since, now, machine.price_usd_per_h, day_starts_at)
+                _add_lately(users, lately, EVERYBODY, machine.since, now, machine.price_usd_per_h, day_starts_at)
         for unit in self._units.values():
-            host = machines.get(unit.instance_id)
+            user, since, host = unit.user, unit.since, machines.get(unit.instance_id)
             rate = host.price_usd_per_h * unit.share if host is not None else 0.0
-            _add_lately(users, unit.user, unit.since, now, rate, day_starts_at)
+            if day_starts_at <= since < now:
+                lately[user] = lately.get(user, 0.0) + (now - since) * rate
+            else:
+                _add_lately(users, lately, user, since, now, rate, day_starts_at)
+        for user, usd in lately.items():
+            days = users.setdefault(user, {})
+            days[day_starts_at] = days.get(day_starts_at, 0.0) + usd / 3600.0
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
         month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
         return Spend(
@@ -215,16 +221,19 @@ def _add(days: dict[float, float], since: float, until: float, usd_per_h: float)
 
 
 def _add_lately(
-    users: dict[str, dict[float, float]], user: str, since: float, now: float, usd_per_h: float, day_starts_at: float
+    users: dict[str, dict[float, float]],
+    lately: dict[str, float],
+    user: str,
+    since: float,
+    now: float,
+    usd_per_h: float,
+    day_starts_at: float,
 ) -> None:
     """Add the cost of a stretch up to ``now``, which nearly always began on its day, to what ``user`` has cost."""
-    days = users.get(user)
-    if days is None:
-        days = users[user] = {}
     if day_starts_at <= since < now:
-        days[day_starts_at] = days.get(day_starts_at, 0.0) + (now - since) * usd_per_h / 3600.0
+        lately[user] = lately.get(user, 0.0) + (now - since) * usd_per_h
     else:
-        _add(days, since, now, usd_per_h)
+        _add(users.setdefault(user, {}), since, now, usd_per_h)
 
 
 def _unit(event: Event) -> str:

@@ -17,7 +17,7 @@ from hcloud.classifier.library import Library, Question
 from hcloud.classifier.pressing import SourcePrior, source_prior
 from hcloud.classifier.rows import Scale
 from hcloud.classifier.telling import TypePrior, type_prior
-from hcloud.known import Application, Classification, Estimate
+from hcloud.known import Application, Classification, Estimate, Layers
 
 REFIT_SHARE = 0.2
 """Fit again when this part of the fitted rows is new or has changed since."""
@@ -74,7 +74,7 @@ class Book:
         """Take in all rows as they are now; costs nothing where none has changed."""
         if rows is self._rows:
             return
-        for name, row in rows.items():
+        for name, row in rows.since(self._rows) if isinstance(rows, Layers) else rows.items():
             before = self._rows.get(name)
             if before is None or before.revision != row.revision:
                 self._programs.setdefault(row.program, {})[name] = row

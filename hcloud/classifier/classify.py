@@ -13,13 +13,14 @@ from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcloud import quality
 from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted, Renewing, Widening
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, Measured, Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.rows import Rows, Scale
+from hcloud.classifier.rows import Matrix, Rows, Scale
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.errors import BadInput
 from hcloud.known import Classification, Estimate, Neighbour
@@ -72,6 +73,9 @@ class FittedClassifier:
     library: Library
     methods: Mapping[Question, Estimator]
     fitted: Mapping[Question, Fitted]
+    _names: list[tuple[list[str], Mapping[Question, NDArray[np.int_]]]] = field(
+        default_factory=list, compare=False, repr=False
+    )
 
     def classify(self, observations: Measured) -> Classification:
         """Answer all questions from what was observed, be it nothing.
@@ -123,13 +127,30 @@ class FittedClassifier:
         return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None)
 
     def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
-        distances: dict[str, list[float]] = {}
+        names, places = self._all_names()
+        total, count = np.zeros(len(names)), np.zeros(len(names), dtype=np.int_)
         for question, completion in completions.items():
             if any(completion.observed):
-                for name, distance in _distances(self.fitted[question].rows, completion).items():
-                    distances.setdefault(name, []).append(distance)
-        ranked = sorted((sum(each) / len(each), name) for name, each in distances.items() if name != own_name)
-        return tuple(Neighbour(name=name, similarity=math.exp(-distance)) for distance, name in ranked[:NEAREST])
+                distance, known = _distances(self.fitted[question].rows, completion)
+                at = places[question][known]
+                total[at] += distance[known]
+                count[at] += 1
+        mean = np.where(count > 0, total / np.maximum(count, 1), np.inf)
+        nearest = [at for at in np.argsort(mean, kind="stable")[: NEAREST + 1].tolist() if count[at]]
+        found = [Neighbour(name=names[at], similarity=math.exp(-mean[at])) for at in nearest if names[at] != own_name]
+        return tuple(found[:NEAREST])
+
+    def _all_names(self) -> tuple[list[str], Mapping[Question, NDArray[np.int_]]]:
+        """Return the names of all known rows, sorted, and where among them each question's rows are; found once."""
+        if not self._names:
+            names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
+            place = {name: at for at, name in enumerate(names)}
+            places = {
+                question: np.array([place[name] for name in fitted.rows.names], dtype=np.int_)
+                for question, fitted in self.fitted.items()
+            }
+            self._names.append((names, places))
+        return self._names[0]
 
 
 def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
@@ -196,8 +217,9 @@ def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
     )
 
 
-def _distances(rows: Rows, completion: Completion) -> dict[str, float]:
-    """Return how far each known row is, in widths of an unknown cell: root mean square over the cells it knows.
+def _distances(rows: Rows, completion: Completion) -> tuple[Matrix, NDArray[np.bool_]]:
+    """Return how far each row is, in widths of an unknown cell (root mean square over the cells it knows), and of which
+    rows that is known.
 
     For RATIO rows the difference in scale is taken out: what counts is the shape.
     """
@@ -211,4 +233,4 @@ def _distances(rows: Rows, completion: Completion) -> dict[str, float]:
         cells = np.where(there, cells - level[:, None], 0.0)
         count = np.where(count > 1, count, 0)
     distance = np.sqrt((cells**2).sum(axis=1) / np.maximum(count, 1)) / WIDE[rows.scale]
-    return {name: float(distance[at]) for at, name in enumerate(rows.names) if count[at] > 0}
+    return distance, count > 0

@@ -128,7 +128,8 @@ class GaussianFoldIn:
         """Learn the moments; how far they are off may be known from ``before``."""
         rows = rows.in_order()
         chosen = self._densest(rows)
-        moments = self.moments(chosen)
+        near = before.moments if isinstance(before, FittedGaussian) and before.rows.columns == rows.columns else None
+        moments = self.moments(chosen, near)
         if not self.calibrate:
             return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=1.0)
         if isinstance(before, FittedGaussian) and still_judged(rows, before.rows, before.judged_by):
@@ -151,8 +152,9 @@ class GaussianFoldIn:
             chosen.append(int(i))
         return rows.take(sorted(chosen))
 
-    def moments(self, rows: Rows) -> Moments:
-        """Return mean and covariance of all columns; a column nobody measured is wide and alone."""
+    def moments(self, rows: Rows, near: Moments | None = None) -> Moments:
+        """Return mean and covariance of all columns; a column nobody measured is wide and alone. ``near``: what they
+        will not be far from, so that they are found sooner."""
         columns = len(rows.columns)
         wide = WIDE[rows.scale] ** 2
         row, effect = row_effects(rows.values)
@@ -162,7 +164,10 @@ class GaussianFoldIn:
         mean, covariance = effect, np.eye(columns) * wide
         seen = np.flatnonzero((~np.isnan(rows.values)).any(0))
         if len(rows) and len(seen):
-            part_mean, part = self._maximise(rows.values[:, seen], effect[seen], free_bias=rows.scale is Scale.RATIO)
+            free_bias, begin = rows.scale is Scale.RATIO, None
+            if near is not None:
+                begin = near.mean[seen], near.covariance[np.ix_(seen, seen)]
+            part_mean, part = self._maximise(rows.values[:, seen], effect[seen], begin, free_bias=free_bias)
             part = self._shrink(part, len(rows), wide, NOISE[rows.scale] ** 2 / 4)
             mean[seen], covariance[np.ix_(seen, seen)] = part_mean, part
         spread = float(row.var()) if len(rows) > 1 else 0.0
@@ -177,12 +182,16 @@ class GaussianFoldIn:
         mixed = (count * covariance + (self.prior_rows + few) * prior) / (count + self.prior_rows + few)
         return np.asarray(mixed + floor * np.eye(columns))
 
-    def _maximise(self, values: Matrix, mean: Matrix, *, free_bias: bool) -> tuple[Matrix, Matrix]:
+    def _maximise(
+        self, values: Matrix, mean: Matrix, begin: tuple[Matrix, Matrix] | None, *, free_bias: bool
+    ) -> tuple[Matrix, Matrix]:
         """Expectation-maximisation; with a free bias the covariance is kept centred (its level is not identified)."""
         count, columns = values.shape
         centring = np.eye(columns) - (1.0 / columns if free_bias else 0.0)
         start = float(np.nanvar(values - np.nanmean(values, 1, keepdims=True) - mean if free_bias else values - mean))
         covariance = np.eye(columns) * max(start, 1e-6)
+        if begin is not None:
+            mean, covariance = begin
         patterns = _patterns(values)
         for _ in range(self.sweeps_max):
             expected, weights, within = self._expect(values, patterns, mean, covariance, free_bias=free_bias)

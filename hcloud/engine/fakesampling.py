@@ -13,8 +13,9 @@ from hcloud.provider import UnitReport
 
 Gap = Callable[[float, float], float]
 """How long a worker keeps to itself what began so long ago and has gone on evenly for so long, all in seconds."""
-UNEVEN = 0.02
-"""A unit that has become faster or slower by more than this part of its speed does not go on evenly."""
+UNEVEN = 0.03
+"""A unit that has become faster or slower by more than this part of its speed does not go on evenly; a service never
+does then: its latency may have changed by more."""
 SEEN_CLOSELY = 2
 """After that so many looks in a row are told: from one to the next it is seen how fast it is now."""
 
@@ -69,13 +70,18 @@ class Tellings:
         return known.report, known.next_at
 
     def _go_on(self, known: _Telling, life: Life, instance_id: InstanceId, changed_at: float) -> None:
-        """Tell of the last look before a change; the next look is told as well."""
+        """Tell of the last look before a change; the next look is told as well. Whoever goes on evenly just does."""
+        changed = abs(life.unit.speed - known.speed) > (0.0 if life.work.load else UNEVEN * known.speed)
+        before, known.life = known.life, life
+        if not changed and life.unit.spec is before.unit.spec:
+            return
         at = self._look_at(instance_id, changed_at)
         if at > known.at and known.report.sample is not None:
+            known.life = before
             self._tell(known, at)
-        known.life, known.next_at = life, known.at + self.every_s
-        if abs(life.unit.speed - known.speed) > UNEVEN * known.speed:
-            known.speed, known.since, known.closely = life.unit.speed, changed_at, SEEN_CLOSELY
+            known.life = life
+        known.next_at = known.at + self.every_s
+        known.speed, known.since, known.closely = life.unit.speed, changed_at, SEEN_CLOSELY
 
     def _tell(self, known: _Telling, at: float) -> None:
         looks = max(1, round((at - known.at) / self.every_s)) if known.report.sample is not None else 1

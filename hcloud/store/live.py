@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
-from hcloud.known import Application
+from hcloud.known import Application, Layers
 from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
 from hcloud.planner.snapshot import OfferBackoff, Order
 from hcloud.store.database import Database
@@ -63,7 +62,7 @@ class LiveView:
     instances: tuple[Instance, ...] = ()
     intents: tuple[Intent, ...] = ()
     backoffs: tuple[OfferBackoff, ...] = ()
-    applications: Mapping[str, Application] = field(default_factory=lambda: MappingProxyType({}))
+    applications: Mapping[str, Application] = field(default_factory=Layers[Application])
     orders: tuple[Order, ...] = ()
 
 
@@ -76,6 +75,7 @@ class LiveCache:
         self._jobs: dict[int, Job] = {}
         self._instances: dict[int, Instance] = {}
         self._intents: dict[str, Intent] = {}
+        self._applications: Layers[Application] = Layers()
         # The revisions below are those of the last refresh that went through to its end.
         self._seen = -1
         self._seen_intents = -1
@@ -107,12 +107,14 @@ class LiveCache:
         _take_over(self._jobs, jobs)
         _take_over(self._instances, machines)
         self._intents = intents
+        if learnt:
+            self._applications = self._applications.over(learnt)
         self._view = LiveView(
             jobs=tuple(self._jobs.values()) if jobs else self._view.jobs,
             instances=tuple(self._instances.values()) if machines else self._view.instances,
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
-            applications=MappingProxyType({**self._view.applications, **learnt}) if learnt else self._view.applications,
+            applications=self._applications,
             orders=orders,
         )
         self._seen = now.revision

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
 from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
-from hcloud.known import Application
+from hcloud.known import Application, Layers
 from hcloud.model import (
     JOB_ENDED,
     Event,
@@ -32,8 +31,8 @@ from hcloud.model import (
     Job,
     JobId,
     JobState,
-    move_instance,
-    move_job,
+    check_instance_move,
+    check_job_move,
 )
 from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
@@ -87,7 +86,7 @@ class MemoryTransaction(Transaction):
         stored = _found(self._jobs, number, job.id)
         check_revision(job.id, job.revision, stored.revision)
         if stored.state is not job.state:
-            move_job(stored, job.state)
+            check_job_move(stored, job.state)
         if job.spec is not stored.spec and job.spec != stored.spec:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
         written = self._jobs[number] = replace(job, spec=stored.spec, revision=self.revision)
@@ -135,7 +134,7 @@ class MemoryTransaction(Transaction):
         stored = _found(self._instances, number, instance.id)
         check_revision(instance.id, instance.revision, stored.revision)
         if stored.state is not instance.state:
-            move_instance(stored, instance.state)
+            check_instance_move(stored, instance.state)
         if stored.token != instance.token:
             raise InvalidTransition(
                 f"{instance.id} was launched with token {stored.token}; it cannot become {instance.token}"
@@ -189,8 +188,11 @@ class MemoryTransaction(Transaction):
             self._write_intent(token, None)
 
     def _write_intent(self, token: str, intent: Intent | None) -> None:
-        left = {key: value for key, value in self._intents.items() if key != token}
-        self._intents = left if intent is None else {**left, token: intent}
+        left = {**self._intents}
+        left.pop(token, None)
+        if intent is not None:
+            left[token] = intent
+        self._intents = left
         self.head["revision"] = self.head["intents_revision"] = self.revision
 
     def put_backoff(self, backoff: OfferBackoff) -> None:
@@ -275,6 +277,7 @@ class MemoryStore(Store):
         self.metas: Mapping[str, str] = {}
         self._living: tuple[dict[int, Job], dict[int, Instance]] = ({}, {})
         self._view = LiveView()
+        self._known: Layers[Application] = Layers()
         self._highest_revision = 0
         self._lock = threading.RLock()
         self._writing_now = False
@@ -342,12 +345,14 @@ class MemoryStore(Store):
         if self.head["revision"] == self._seen:
             return
         self._seen = self.head["revision"]
+        if applications:
+            self._known = self._known.over(applications)
         self._view = LiveView(
             jobs=tuple(living_jobs.values()) if jobs else view.jobs,
             instances=tuple(living_instances.values()) if instances else view.instances,
             intents=tuple(self.intents[token] for token in sorted(self.intents)),
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)),
-            applications=MappingProxyType({**view.applications, **applications}) if applications else view.applications,
+            applications=self._known,
             orders=tuple(self.orders[key] for key in sorted(self.orders)),
         )
 

@@ -21,8 +21,8 @@ from hcloud.model import (
     JobSpec,
     JobState,
     ServiceTarget,
-    move_instance,
-    move_job,
+    check_instance_move,
+    check_job_move,
 )
 from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
 from hcloud.store import schema
@@ -137,7 +137,7 @@ class Transaction:
         row = self._row(job.id, _JOB, number)
         check_revision(job.id, job.revision, row.revision)
         if row.state != job.state.value:
-            move_job(load_job(number, row.revision, row.document, job.spec), job.state)
+            check_job_move(load_job(number, row.revision, row.document, job.spec), job.state)
         self._check_spec(number, job)
         self._connection.execute(_UPDATE_JOB, {"n": number} | self._job_columns(job))
         self.head["revision"] = self.revision
@@ -255,7 +255,7 @@ class Transaction:
         stored = self.instance(instance.id)
         check_revision(instance.id, instance.revision, stored.revision)
         if stored.state is not instance.state:
-            move_instance(stored, instance.state)
+            check_instance_move(stored, instance.state)
         if stored.token != instance.token:
             raise InvalidTransition(
                 f"{instance.id} was launched with token {stored.token}; it cannot become {instance.token}"
