@@ -7,6 +7,9 @@ import pytest
 
 from hcloud.engine.fake import FakeRunner, work_from
 from providers.mock import MockProvider
+from tests.contract import test_provider_mock as mock_suites
+from tests.contract import test_runner_fake as fake_suites
+from tests.contract.benches import ContractSuite
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.provider_contract import ProviderContract
 from tests.contract.resize_contract import ResizeContract
@@ -71,3 +74,17 @@ def test_runner_contract_catches(tmp_path: Path, kind: type[FakeRunner], test: s
 
     with pytest.raises(CAUGHT):
         getattr(WholeContract(), test)(BrokenBench(tmp_path, {}))
+
+
+@pytest.mark.parametrize(
+    ("suite", "other"),
+    [
+        (mock_suites.TestMockProviderInMemory, mock_suites.TestMockProviderInAFile),
+        (mock_suites.TestMockProviderWithoutDelays, mock_suites.TestMockProviderInAFile),
+        (fake_suites.TestFakeRunnerInMemory, fake_suites.TestFakeRunnerWrittenDown),
+    ],
+)
+def test_what_a_suite_leaves_to_another_is_asked_there(suite: type[ContractSuite], other: type[ContractSuite]) -> None:
+    left_out = [name for name in dir(suite) if name.startswith("test_") and getattr(suite, name) is None]
+    assert left_out and suite.elsewhere <= other.abilities
+    assert {getattr(other, name).needed_ability for name in left_out} == suite.elsewhere
