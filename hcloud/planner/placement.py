@@ -369,17 +369,19 @@ def _search(
         roomy = draft.suit.suited(group.application, roomy)
     if not roomy.any():
         return places
-    own = np.zeros(len(fleet.instances), dtype=np.bool_)
-    own[list(held)] = True
-    allowed = roomy & (own | ~closed(draft, group)) if held else roomy & ~closed(draft, group)
-    allowed = usable(draft, group, allowed) if allowed.any() else allowed
+    own, allowed = [], roomy & ~closed(draft, group)
+    if held:
+        own = [np.zeros(len(fleet.instances), dtype=np.bool_)]
+        own[0][list(held)] = True
+        allowed |= roomy & own[0]
+    allowed = usable(draft, group, allowed)
     if group.exclusive:
         allowed = allowed & fleet.unshared(fleet.free)
-    if choosy and allowed.any():
+    if choosy:
         allowed = allowed & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
     if allowed.any():
-        for mask in ([allowed & own] if held else []) + _paid_first(draft, allowed):
-            _fill(draft, group, mask, wanted, places, present)
+        for mask in [allowed & mask for mask in own] + _paid_first(draft, allowed):
+            _fill(draft, group, mask, wanted, places, present, roomy=group.portions is None)
     return places
 
 
@@ -398,19 +400,22 @@ def _fill(
     places: list[int],
     present: Sequence[int],
     neighbours_too: bool | None = None,
+    *,
+    roomy: bool = False,
 ) -> None:
-    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``."""
+    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all have room for one."""
     while len(places) < wanted:
         left = beyond(draft, group, allowed, [*present, *places]) if group.spreads else allowed
-        at = _preferred(draft, group, left, neighbours_too)
+        at = _preferred(draft, group, left, neighbours_too, roomy=roomy and not places)
         if at < 0:
             break
         _use(draft, group, at)
         places.append(at)
 
 
-def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None) -> int:
-    """Return the machine of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
+def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None, *, roomy: bool = False) -> int:
+    """Return the machine of ``allowed`` (``roomy``: all have room) for a rank of ``group`` that the policy's order
+    prefers, or -1."""
     fleet, order = draft.fleet, draft.policy.placement.order
     if draft.suit is not None and group.application:
         if group.unsized:
@@ -420,7 +425,7 @@ def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool |
                 allowed = draft.suit.suited(group.application, allowed)
             if not allowed.any():
                 return -1
-        fits = fleet.fitting_now(group.asks, allowed)
+        fits = allowed if roomy else fleet.fitting_now(group.asks, allowed)
         return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
     if order in ("first_fit", "random"):
         places = np.flatnonzero(fleet.fitting_now(group.asks, allowed))

@@ -138,7 +138,8 @@ class Suitability:
 
     def who(self, application: str) -> Sensitivity | None:
         """Return what an application causes and tolerates, where that is known and the policy wants it used."""
-        return self.pressure.known.get(application) if self.pressure is not None else None
+        pressure = self.pressure if self.state is None else self.state
+        return pressure.known.get(application) if pressure is not None else None
 
     # -------------------------------------------------------------------------------------------------------- residents
     def arrive(self, at: int, application: str) -> None:
