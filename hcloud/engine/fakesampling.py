@@ -59,7 +59,7 @@ class Tellings:
     def tell(self, life: Life, instance_id: InstanceId, now: float) -> tuple[UnitReport, float]:
         """Return what is told of a unit that runs, the same object while that is the same, and when it may be other."""
         unit, known = life.unit.id, self._of.get(life.unit.id)
-        if known is None:
+        if known is None or known.life.unit.started_at != life.unit.started_at:
             at = self._look_at(instance_id, now)
             known = _Telling(life, at, life.report(now, at), life.unit.speed, at, at + self.every_s)
             self._of[unit] = known
