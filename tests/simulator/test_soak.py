@@ -86,7 +86,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "leak": (bugs.believes_any_listing_and_ends_no_orphans, 13),
     "started twice": (bugs.engine_without_fences, 0),
     "runs twice": (bugs.takes_silence_for_the_end, 13),
-    "runs on": (bugs.takes_units_asked_to_stop_for_ended, 4),
+    "runs on": (bugs.takes_units_asked_to_stop_for_ended, 15),
     "undeserved": (bugs.takes_every_end_for_a_good_one, 6),
     "stuck": (bugs.never_queues_again, 2),
     "books": (bugs.books_no_billing_minimum, 1),
