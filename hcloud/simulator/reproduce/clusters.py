@@ -50,8 +50,8 @@ LARGE = ("paragon-large-low", "paragon-large-high", "paragon-large-oversubscribe
 def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
     """Return a policy for a cluster that is there all the time: nothing is rented, nothing let go.
 
-    Estimates are compared as they are, as the papers do; only the tightest fit wants a margin for doubt. ``types``: on so
-    many each job is profiled; Paragon's two, and the high-end one on which interference is measured (§2.4).
+    Estimates are compared as they are, as the papers do; only the tightest fit wants a margin for doubt. ``types``:
+    on so many each job is profiled; Paragon's two, and the high-end one on which interference is measured (§2.4).
     """
     plain, profiled = Policy(name=order), "never" if order == "least_loaded" else "always"
     return replace(
