@@ -162,10 +162,13 @@ class Look:
         if target.kind == "best_effort":
             return None
         progress = self.pace("progress") if self.job.spec.progress is not None else None
-        deadline_at, done = self.post.deadline_at, self.done()
+        deadline_at, (done, told_at) = self.post.deadline_at, self.done()
         left_s = (1.0 - done) / progress.mean if progress is not None and progress.mean > 0 else None
+        # Of what goes on as before little is recorded: what was still to be done when it was told last is compared with
+        # the time there was then, and its pace is what it went on at since.
+        left_s = left_s and max(0.0, left_s - (self.draft.now - told_at))
         if progress is not None and deadline_at is not None and deadline_at > self.draft.now and done < 1.0:
-            wanted = (1.0 - done) / (deadline_at - self.draft.now)
+            wanted = (1.0 - done) / (deadline_at - told_at)
             return Assessment(by="deadline", pace=progress, wanted=wanted, done=done, remaining_s=left_s)
         found = self.departure()
         if found is None:
@@ -176,21 +179,18 @@ class Look:
     def kept_until(self, deviations: float, margin: float) -> float:
         """Return until when its target is surely not missed (:meth:`Assessment.missed`) by these samples.
 
-        Only a deadline comes nearer as time passes; latency and expectation are judged by samples alone.
+        Samples alone decide; only once a deadline has passed a job is judged by something else.
         """
         found, deadline_at = self.assess(), self.post.deadline_at
         if found is None:
             return math.inf
         if found.missed(deviations, margin):
             return -math.inf
-        if found.by != "deadline" or deadline_at is None:
-            return math.inf
-        surely = found.pace.at_most(deviations)
-        return deadline_at - found.enough(margin) * (1.0 - found.done) / surely if surely > 0 else -math.inf
+        return math.inf if found.by != "deadline" or deadline_at is None else deadline_at
 
-    def done(self) -> float:
-        """Return the least that any rank says of the job's progress (0..1)."""
-        return min((_progress(rank) for rank in self.watched.ranks.values()), default=0.0)
+    def done(self) -> tuple[float, float]:
+        """Return the least that any rank said last of the job's progress (0..1), and when it did."""
+        return min((_progress(rank) for rank in self.watched.ranks.values()), default=(0.0, self.draft.now))
 
     def around(self, found: Assessment, at: tuple[float, float]) -> tuple[float, float] | None:
         """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
@@ -241,9 +241,10 @@ class Look:
         return cpu is not None and cpu.mean >= self.draft.policy.correction.busy_share * self.held.resources.vcpus
 
 
-def _progress(samples: Sequence[Sampled]) -> float:
-    """Return what the last sample that tells of it says of progress; not every one can be measured."""
-    return next((each.values["progress"] for each in reversed(samples) if "progress" in each.values), 0.0)
+def _progress(samples: Sequence[Sampled]) -> tuple[float, float]:
+    """Return what the last sample that tells of it says of progress, and when; not every one can be measured."""
+    told = ((each.values["progress"], each.at) for each in reversed(samples) if "progress" in each.values)
+    return next(told, (0.0, samples[0].at))
 
 
 def column_of(instance: Instance) -> str:

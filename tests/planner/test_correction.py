@@ -67,6 +67,14 @@ def test_a_job_that_uses_all_it_has_is_given_more_of_its_machine_first() -> None
     assert not of(plan, StopAttempt)
 
 
+@pytest.mark.parametrize(("pace", "helped"), [(1 / 1950, False), (1 / 3000, True)])
+def test_a_job_of_which_nothing_new_was_told_for_long_is_not_late_for_that(pace: float, helped: bool) -> None:
+    host = busy(1)
+    job = started(running(1, host, asks=hooked()), 900.0)
+    told = samples([pace] * 75, until=NOW - 150.0, vcpus_used=1.0)
+    assert bool(steps(decide(with_samples(scene(job, host), {"job-1": [told]})))) is helped
+
+
 def test_more_vcpus_are_not_given_to_a_job_that_does_not_use_its_own() -> None:
     here = busy(1, 4.0)
     assert steps(decide(slow(late(here), here, vcpus_used=0.4))) == []
