@@ -167,7 +167,9 @@ class Look:
         # Of what goes on as before little is recorded: what was still to be done when it was told last is compared with
         # the time there was then, and its pace is what it went on at since.
         left_s = left_s and max(0.0, left_s - (self.draft.now - told_at))
-        if progress is not None and deadline_at is not None and deadline_at > self.draft.now and done < 1.0:
+        # A clock that was set back may lie before what was told.
+        latest = max(self.draft.now, told_at)
+        if progress is not None and deadline_at is not None and deadline_at > latest and done < 1.0:
             wanted = (1.0 - done) / (deadline_at - told_at)
             return Assessment(by="deadline", pace=progress, wanted=wanted, done=done, remaining_s=left_s)
         found = self.departure()

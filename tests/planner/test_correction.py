@@ -75,6 +75,14 @@ def test_a_job_of_which_nothing_new_was_told_for_long_is_not_late_for_that(pace:
     assert bool(steps(decide(with_samples(scene(job, host), {"job-1": [told]})))) is helped
 
 
+def test_a_record_from_after_a_clock_was_set_back_to_before_the_deadline_is_no_ground_for_anything() -> None:
+    host = busy(1)
+    job = started(running(1, host, asks=hooked(within_s=1000.0)), 900.0)
+    assert job.deadline_at is not None and job.deadline_at > NOW
+    told = samples(SLOW, until=job.deadline_at, vcpus_used=1.0)
+    assert steps(decide(with_samples(scene(job, host), {"job-1": [told]}))) == []
+
+
 def test_more_vcpus_are_not_given_to_a_job_that_does_not_use_its_own() -> None:
     here = busy(1, 4.0)
     assert steps(decide(slow(late(here), here, vcpus_used=0.4))) == []
