@@ -148,7 +148,12 @@ Tries = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def parts() -> list[type]:
+    """Return the classes that job files are made of."""
+    return list[type](_Part.__subclasses__())
 
 
 class BatchPart(_Part):

@@ -21,7 +21,7 @@ from hcloud.model import Market, Offer
 from hcloud.quantity import Count, Flag, NonEmptyText, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
 from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
-_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid")
 TargetKind = Literal["batch", "service", "best_effort"]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Strategy = Literal["best_value", "sr", "odf", "odm", "hf", "hm"]

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from hcloud.docstrings import DescribedJsonSchema
 from hcloud.errors import ConfigError
 from hcloud.quantity import shown
 
@@ -108,8 +109,8 @@ def _adapter(model: type[Any]) -> TypeAdapter[Any]:
 
 
 def json_schema(model: type[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of what the class ``model`` accepts."""
-    return _adapter(model).json_schema()
+    """Return the JSON Schema of what the class ``model`` accepts, with what stands below its attributes."""
+    return _adapter(model).json_schema(schema_generator=DescribedJsonSchema)
 
 
 def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:

@@ -7,12 +7,13 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from hcloud import __version__
+from hcloud import __version__, jobfile
 from hcloud.api import failures, fleet, jobs, orders, uploads
 from hcloud.api.desk import Desk
 from hcloud.api.gate import Gate
 from hcloud.api.tokens import TokenFile
 from hcloud.api.views import ErrorBody
+from hcloud.docstrings import describe
 
 DESCRIPTION = """\
 Submit jobs with performance targets, watch them, and ask what they cost and why.
@@ -65,7 +66,7 @@ def _operation_id(route: APIRoute) -> str:
 
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """Return FastAPI's document without its own form of validation errors, which this API never sends."""
+        """Return FastAPI's document with job files described, without its own validation errors, never sent here."""
         if self.openapi_schema is None:
             document = super().openapi()
             for path in document["paths"].values():
@@ -73,4 +74,5 @@ class _App(FastAPI):
                     operation["responses"].pop("422", None)
             for name in ("HTTPValidationError", "ValidationError"):
                 document["components"]["schemas"].pop(name, None)
+            describe(document["components"]["schemas"], jobfile.parts())
         return super().openapi()

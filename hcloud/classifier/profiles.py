@@ -21,7 +21,7 @@ from hcloud.known import SOURCES, Measure, Reading
 from hcloud.quantity import NonEmptyText, Number, PositiveCount, Text, shown
 from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
 
-_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid")
 USE_UNITS = ("vCPUs busy", "MiB of memory", "MiB/s read", "MiB/s written")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
 

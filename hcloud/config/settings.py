@@ -18,7 +18,7 @@ from hcloud.config.secrets import check_secret
 from hcloud.quantity import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.sentences import AtKey, nearest
 
-_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid")
 SOCKET_NAME: Final = "hcloud.sock"
 _SOCKET_PATH_BYTES_MAX = 107
 _PRICED_TYPES: Final = ("ec2", "gce")

@@ -27,7 +27,7 @@ from hcloud.profiler.scratch import scratch
 from hcloud.quantity import NonEmptyText, Number, PositiveMib, Text, shown
 from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
-_STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid")
 _LOOP = re.compile(r"(repeat)|(feed|call|exchange) ([A-Za-z0-9._-]+)")
 PREPARE_S = 60.0
 SEED = 20

@@ -1,0 +1,42 @@
+"""What stands below attributes is what schemas say of their keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hcloud.config import Config
+from hcloud.docstrings import attribute_docstrings, describe
+from hcloud.jobfile import BatchPart, JobFile, parts
+from hcloud.policy import Policy
+from hcloud.sentences import json_schema
+
+
+@pytest.mark.parametrize("model", [Policy, JobFile, Config])
+def test_every_key_is_described_in_the_schema(model: type[Any]) -> None:
+    schema = json_schema(model)
+    bare = [
+        f"{name}.{key}"
+        for name, kind in {**schema["$defs"], model.__name__: schema}.items()
+        for key, value in kind.get("properties", {}).items()
+        if not value.get("description")
+    ]
+    assert bare == []
+
+
+def test_texts_are_those_below_the_attribute_and_are_inherited() -> None:
+    class Own(BatchPart):
+        pass
+
+    assert attribute_docstrings(Own)["by"].startswith("Finish by this moment, with its time zone")
+    assert attribute_docstrings(int) == {}
+
+
+def test_a_description_that_is_there_is_kept_and_other_schemas_are_left_alone() -> None:
+    within, by, other = {"description": "mine"}, dict[str, str](), dict[str, str]()
+    schemas = {"BatchPart": {"properties": {"within": within, "by": by}}, "Other": {"properties": {"by": other}}}
+    describe(schemas, parts())
+    assert within == {"description": "mine"}
+    assert by["description"].startswith("Finish by this moment")
+    assert other == {}
