@@ -39,6 +39,7 @@ OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
+_SUBMITTED, _USABLE = JobState.SUBMITTED, (InstanceState.READY, InstanceState.DRAINING)
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
 _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
@@ -174,7 +175,7 @@ class Controller:
         book = self._follow(view.instances)
         self.last_spend = book.spend(now)
         # The moment a worker was seen matters only of those that are silent.
-        reachable = self.last_seen.reachable
+        reachable, submitted = self.last_seen.reachable, _to_be_known(view.jobs)
         return Snapshot(
             now=now,
             jobs=_with_spend(view.jobs, book, now),
@@ -185,11 +186,11 @@ class Controller:
             watched=self._watch.watched(),
             backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.orders, self.offers.all)),
             orders=view.orders,
-            reachable=self.last_seen.reachable,
-            applications=self._believed(view),
-            programs=self._programs_of(view.jobs) if view.applications else {},
-            source_prior=self._source_prior(view.jobs),
-            type_prior=self._type_prior(view.jobs),
+            reachable=reachable,
+            applications=self._believed(view, submitted),
+            programs=self._programs_of(submitted) if view.applications else {},
+            source_prior=self._source_prior(submitted),
+            type_prior=self._type_prior(submitted),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -206,14 +207,15 @@ class Controller:
             for n, spec in enumerate(specs)
         )
         with self._knowing:
-            programs = {**snapshot.programs, **self._programs_of(jobs)}
-            believed = {**snapshot.applications, **self.book.believe(self._taken_for(jobs))}
+            submitted = _to_be_known(jobs)
+            programs = {**snapshot.programs, **self._programs_of(submitted)}
+            believed = {**snapshot.applications, **self.book.believe(self._taken_for(submitted))}
         known = replace(
             snapshot,
             programs=programs,
             applications=believed,
-            source_prior=self._source_prior(jobs),
-            type_prior=self._type_prior(jobs),
+            source_prior=self._source_prior(submitted),
+            type_prior=self._type_prior(submitted),
             memo=Memo(),  # this may be another thread than the cycle's
         )
         return look_ahead(known, jobs, self.policy)
@@ -275,48 +277,42 @@ class Controller:
         return book, recent, watch
 
     # ------------------------------------------------------------------------------------------------- what is believed
-    def _believed(self, view: LiveView) -> Mapping[str, Classification]:
+    def _believed(self, view: LiveView, submitted: Sequence[Job]) -> Mapping[str, Classification]:
         """Return what is believed of the applications of live jobs, and of those submitted jobs may be taken for."""
         with self._knowing:
             self.book.follow(view.applications)
             if not view.applications:
                 return {}
-            wanted = {job.application: None for job in view.jobs if job.application}
-            return self.book.believe(wanted | self._taken_for(view.jobs))
+            wanted = dict.fromkeys([job.application for job in view.jobs])
+            wanted.pop("", None)
+            return self.book.believe(wanted | self._taken_for(submitted))
 
-    def _taken_for(self, jobs: Iterable[Job]) -> dict[str, None]:
+    def _taken_for(self, submitted: Iterable[Job]) -> dict[str, None]:
         """Return what submitted jobs may be taken for, in their order."""
         wanted = dict[str, None]()
-        for job in jobs:
-            if job.state is JobState.SUBMITTED and job.spec.profile is None:
-                identity = identify(job.spec)
-                known = known_as(identity, self.book.programs([identity.program]).get(identity.program, ()))
-                wanted[key_of(known, identity) if known is not None else identity.name] = None
+        for job in submitted:
+            identity = identify(job.spec)
+            known = known_as(identity, self.book.programs([identity.program]).get(identity.program, ()))
+            wanted[key_of(known, identity) if known is not None else identity.name] = None
         return wanted
 
-    def _programs_of(self, jobs: Iterable[Job]) -> Mapping[str, tuple[Application, ...]]:
+    def _programs_of(self, submitted: Iterable[Job]) -> Mapping[str, tuple[Application, ...]]:
         """Return what is known of the programs of submitted jobs."""
-        submitted = (job for job in jobs if job.state is JobState.SUBMITTED and job.spec.profile is None)
         return self.book.programs({identify(job.spec).program: None for job in submitted})
 
-    def _source_prior(self, jobs: Iterable[Job]) -> SourcePrior | None:
+    def _source_prior(self, submitted: Sequence[Job]) -> SourcePrior | None:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
-        if self.policy.profiling.sources is not None or not self._may_profile(jobs):
+        if self.policy.profiling.sources is not None or not submitted or not self.policy.profiles_jobs:
             return None
         with self._knowing:
             return self.book.source_prior()
 
-    def _type_prior(self, jobs: Iterable[Job]) -> TypePrior | None:
+    def _type_prior(self, submitted: Sequence[Job]) -> TypePrior | None:
         """Return what types to profile on are chosen by, where a job may have to be profiled."""
-        if not self._may_profile(jobs):
+        if not submitted or not self.policy.profiles_jobs:
             return None
         with self._knowing:
             return self.book.type_prior()
-
-    def _may_profile(self, jobs: Iterable[Job]) -> bool:
-        return self.policy.profiles_jobs and any(
-            job.state is JobState.SUBMITTED and job.spec.profile is None for job in jobs
-        )
 
     def _tell_surprises(self) -> None:
         """Write down how cells that profiling measured had been estimated before."""
@@ -337,18 +333,17 @@ class Controller:
     def _renew_leases(self) -> None:
         """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
         now = self.clock.now()
-        usable = [i for i in self.store.live().instances if i.state in (InstanceState.READY, InstanceState.DRAINING)]
-        reachable, told, due_at = self.last_seen.reachable, self._renewed, now - RENEW_EVERY_S
-        due = {
-            i.id: i.expires_at
-            for i in usable
-            if i.id in reachable and ((last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at)
-        }
+        live, reachable, told = self.store.live().instances, self.last_seen.reachable, self._renewed
+        due_at = now - RENEW_EVERY_S
+        to_tell = [
+            i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at
+        ]
+        due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
         if not due:
             return
         taken = self.runner.renew(due)
         news = {instance_id: (due[instance_id], now) for instance_id in taken}
-        self._renewed = {i.id: told[i.id] for i in usable if i.id in told} | news
+        self._renewed = {i.id: told[i.id] for i in live if i.state in _USABLE and i.id in told} | news
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
@@ -368,6 +363,11 @@ def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
         "measured": surprise.measured,
         "alone": True,
     }
+
+
+def _to_be_known(jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs about which it is to be found out what they are."""
+    return [job for job in jobs if job.state is _SUBMITTED and job.spec.profile is None]
 
 
 def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:

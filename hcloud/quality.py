@@ -157,12 +157,16 @@ def _safe_place(count: int) -> int:
     return place
 
 
+Observed = tuple[str, str, float]
+"""What one instance of some type delivered: its market, its region, the quality (0..1)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeQuality:
     """What instance types have delivered, by type, then market, then region: the narrower, the fewer observations."""
 
     by_key: Mapping[tuple[str, ...], tuple[float, ...]]
-    _reached: dict[tuple[object, ...], float] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _reached: dict[tuple[object, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, observations: Iterable[Delivered]) -> TypeQuality:
@@ -171,17 +175,29 @@ class TypeQuality:
         for each in observations:
             if not 0.0 <= each.quality <= 1.0:
                 raise BadInput(f"{each.instance_type} delivered quality {each.quality}; it must be from 0 to 1")
-            for key in _keys(each.provider, each.instance_type, each.market, each.region):
+            for key in _keys(each.provider, each.instance_type, each.market.value, each.region):
                 found.setdefault(key, []).append(each.quality)
         return cls(by_key={key: tuple(values[-RECENT:]) for key, values in found.items()})
+
+    def renewed(self, observed: Mapping[tuple[str, str], Sequence[Observed]]) -> TypeQuality:
+        """Return it with these observations, oldest first, of these types (provider, name) in place of those before."""
+        found: dict[tuple[str, ...], list[float]] = {}
+        for (provider, name), instances in observed.items():
+            for market, region, delivered in instances:
+                for key in _keys(provider, name, market, region):
+                    found.setdefault(key, []).append(delivered)
+        others = {key: values for key, values in self.by_key.items() if key[:2] not in observed}
+        same = {asked: known for asked, known in self._reached.items() if asked[:2] not in observed}
+        lately = {key: tuple(values[-RECENT:]) for key, values in found.items()}
+        return TypeQuality(by_key=others | lately, _reached=same)
 
     def q90(self, offer: Offer, *, unknown: float = 0.0) -> float:
         """Return the quality nine in ten instances of ``offer`` reach; of a type never seen, ``unknown``.
 
         Where few were seen in this market and region, what is known of the type elsewhere fills in for the doubt.
         """
-        keys = _keys(offer.provider, offer.instance_type.name, offer.market, offer.region)
-        asked = (keys[-1], unknown)
+        keys = _keys(offer.provider, offer.instance_type.name, offer.market.value, offer.region)
+        asked = (*keys[-1], unknown)
         if asked not in self._reached:
             believed = unknown
             for key in keys:
@@ -191,12 +207,12 @@ class TypeQuality:
 
     def seen(self, offer: Offer) -> int:
         """Return how many observations of exactly this type, market and region there are."""
-        keys = _keys(offer.provider, offer.instance_type.name, offer.market, offer.region)
+        keys = _keys(offer.provider, offer.instance_type.name, offer.market.value, offer.region)
         return len(self.by_key.get(keys[-1], ()))
 
 
-def _keys(provider: str, name: str, market: Market, region: str) -> tuple[tuple[str, ...], ...]:
-    return (provider, name), (provider, name, market.value), (provider, name, market.value, region)
+def _keys(provider: str, name: str, market: str, region: str) -> tuple[tuple[str, ...], ...]:
+    return (provider, name), (provider, name, market), (provider, name, market, region)
 
 
 def _pressure(value: float) -> float:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hcloud.model import Event, EventKind, FailureCause, InstanceId, JobId, Market
-from hcloud.quality import Delivered, TypeQuality
+from hcloud.quality import Observed, TypeQuality
 
 _NOTHING_MEASURED = TypeQuality(by_key={})
 KEPT_S = 3600.0
@@ -83,6 +83,10 @@ class Recent:
 NOTHING_RECENT = Recent()
 
 
+Kind = tuple[str, str]
+"""Provider and type of machines."""
+
+
 @dataclass(slots=True)
 class _Machine:
     """A live machine as the log tells of it; ``readings``: measured over predicted performance of its units."""
@@ -97,6 +101,16 @@ class _Machine:
     ratio: float | None = None
     """The median reading; None while there are too few."""
 
+    @property
+    def kind(self) -> Kind:
+        """What others are judged by it: those of its type."""
+        return self.provider, self.type
+
+    @property
+    def observed(self) -> Observed:
+        """What it tells of its type."""
+        return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
+
     def read(self, reading: float) -> None:
         """Take in another reading."""
         self.readings.append(reading)
@@ -105,17 +119,24 @@ class _Machine:
 
 @dataclass(slots=True)
 class RecentBook:
-    """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines."""
+    """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
+
+    Machines are judged by type, and only those types again of which something new was told.
+    """
 
     _machines: dict[InstanceId, _Machine] = field(default_factory=dict)
-    _gone: deque[tuple[_Machine, float]] = field(default_factory=lambda: deque(maxlen=_MACHINES))
+    _gone: deque[_Machine] = field(default_factory=deque)
+    _of_kind: dict[Kind, tuple[deque[_Machine], dict[InstanceId, _Machine]]] = field(default_factory=dict)
+    """Those that are gone, oldest first, and those that live."""
+    _unjudged: set[Kind] = field(default_factory=set)
+    _delivered: dict[InstanceId, float] = field(default_factory=dict)
+    _quality: TypeQuality = _NOTHING_MEASURED
     _vcpus: dict[str, float] = field(default_factory=dict)
     _waiting: set[JobId] = field(default_factory=set)
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
-    _judged: tuple[dict[InstanceId, float], TypeQuality] | None = None
     _summary: Recent | None = None
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -139,56 +160,63 @@ class RecentBook:
         return self._summary
 
     def _summed_up(self) -> Recent:
-        delivered, quality = self._judge()
+        if self._unjudged:
+            self._judge()
         return Recent(
             queue=tuple(self._queue),
             releases=tuple(self._releases),
-            delivered=delivered,
-            quality=quality,
+            delivered=self._delivered,
+            quality=self._quality,
             busy_s=tuple(self._busy_s),
             boots_s={provider: tuple(each) for provider, each in self._boots_s.items()},
         )
 
-    def _judge(self) -> tuple[dict[InstanceId, float], TypeQuality]:
-        if self._judged is None:
-            measured = {i: ratio for i, each in self._machines.items() if (ratio := each.ratio) is not None}
-            self._judged = self._delivered(measured), TypeQuality.of(self._observations(measured))
-        return self._judged
+    def _judge(self) -> None:
+        """Judge the types anew that are to be; what was handed out before stays as it is."""
+        live = self._machines
+        self._delivered = {name: part for name, part in self._delivered.items() if name in live}
+        observed: dict[Kind, list[Observed]] = {}
+        for kind in self._unjudged:
+            gone, there = self._of_kind[kind]
+            measured = {name: ratio for name, each in there.items() if (ratio := each.ratio) is not None}
+            told = [*gone, *(there[name] for name in measured)]
+            self._judge_each(there, measured, [ratio for each in told if (ratio := each.ratio) is not None])
+            observed[kind] = [each.observed for each in told]
+            if not gone and not there:
+                del self._of_kind[kind]
+        self._quality = self._quality.renewed(observed)
+        self._unjudged.clear()
 
-    def _delivered(self, measured: Mapping[InstanceId, float]) -> dict[InstanceId, float]:
+    def _judge_each(
+        self, there: Mapping[InstanceId, _Machine], measured: Mapping[InstanceId, float], usual: Sequence[float]
+    ) -> None:
         """Judge machines against others of their type, so that a prediction that is wrong for all condemns nobody."""
-        usual: dict[tuple[str, str], list[float]] = {}
-        for machine, ratio in [*self._gone, *((self._machines[i], ratio) for i, ratio in measured.items())]:
-            usual.setdefault((machine.provider, machine.type), []).append(ratio)
-        found: dict[InstanceId, float] = {}
-        for name, machine in self._machines.items():
+        middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
+        for name, machine in there.items():
+            self._delivered.pop(name, None)
             if len(machine.refused) >= REFUSALS_MINIMUM and not machine.started:
-                found[name] = 0.0
+                self._delivered[name] = 0.0
             elif name in measured:
-                ratios = usual[machine.provider, machine.type]
-                middle = statistics.median(ratios) if len(ratios) >= READINGS_MINIMUM else 1.0
-                found[name] = measured[name] / max(min(middle, 1.0), 1e-9)
-        return found
-
-    def _observations(self, measured: Mapping[InstanceId, float]) -> Iterable[Delivered]:
-        for machine, ratio in [*self._gone, *((self._machines[i], ratio) for i, ratio in measured.items())]:
-            yield Delivered(
-                provider=machine.provider,
-                region=machine.region,
-                instance_type=machine.type,
-                market=Market(machine.market),
-                quality=min(1.0, max(0.0, ratio)),
-            )
+                self._delivered[name] = measured[name] / max(min(middle, 1.0), 1e-9)
 
     # ------------------------------------------------------------------------------------------------- event handlers
     def _requested(self, event: Event) -> None:
-        fields = event.fields
-        self._machines[event.instance_id or ""] = _Machine(
+        fields, name = event.fields, event.instance_id or ""
+        self._forget(name)
+        machine = self._machines[name] = _Machine(
             provider=str(fields.get("provider", "")),
             region=str(fields.get("region", "")),
             type=str(fields.get("type", "")),
             market=str(fields.get("market", "on_demand")),
         )
+        self._of_kind.setdefault(machine.kind, (deque(), {}))[1][name] = machine
+
+    def _forget(self, name: InstanceId) -> _Machine | None:
+        machine = self._machines.pop(name, None)
+        if machine is not None:
+            del self._of_kind[machine.kind][1][name]
+            self._unjudged.add(machine.kind)
+        return machine
 
     def _ready(self, event: Event) -> None:
         machine = self._machines.get(event.instance_id or "")
@@ -197,16 +225,23 @@ class RecentBook:
             seen_s.append(_number(event, "boot_s"))
 
     def _terminated(self, event: Event) -> None:
-        machine = self._machines.pop(event.instance_id or "", None)
-        self._judged = None
-        if machine is not None and machine.ratio is not None:
-            self._gone.append((machine, machine.ratio))
+        machine = self._forget(event.instance_id or "")
+        if machine is None or machine.ratio is None:
+            return
+        self._gone.append(machine)
+        self._of_kind[machine.kind][0].append(machine)
+        if len(self._gone) > _MACHINES:
+            oldest = self._gone.popleft().kind
+            self._of_kind[oldest][0].popleft()
+            self._unjudged.add(oldest)
 
     def _unit_started(self, event: Event) -> None:
         self._vcpus[_unit(event)] = _number(event, "vcpus")
         machine = self._machines.get(event.instance_id or "")
-        if machine is not None:
-            machine.started, self._judged = True, None
+        if machine is not None and not machine.started:
+            machine.started = True
+            if machine.refused:
+                self._unjudged.add(machine.kind)
 
     def _unit_ended(self, event: Event) -> None:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
@@ -217,7 +252,7 @@ class RecentBook:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:
             machine.refused.add(event.job_id or "")
-            self._judged = None
+            self._unjudged.add(machine.kind)
         elif machine.market == Market.RESERVED.value and vcpus > 0:
             self._releases.append(Release(at=event.at, vcpus=vcpus))
 
@@ -243,7 +278,7 @@ class RecentBook:
         predicted, measured = _number(event, "predicted"), _number(event, "measured")
         if machine is not None and predicted > 0 and measured >= 0:
             machine.read(measured / predicted)
-            self._judged = None
+            self._unjudged.add(machine.kind)
 
 
 _HANDLERS = {
