@@ -335,9 +335,7 @@ class Controller:
         now = self.clock.now()
         live, reachable, told = self.store.live().instances, self.last_seen.reachable, self._renewed
         due_at = now - RENEW_EVERY_S
-        to_tell = [
-            i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at
-        ]
+        to_tell = [i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at]
         due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
         if not due:
             return

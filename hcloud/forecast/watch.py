@@ -7,6 +7,7 @@ is rebuilt from the last quarter of an hour of samples.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,14 +105,13 @@ class Watched:
         return (*self.earlier.get(rank, ()), *self.ranks.get(rank, ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Performance over a while: the mean, its standard error, from how many readings; ``history``: all readings there
-    are, also of before."""
+class Pace(NamedTuple):
+    """Performance over a while: the mean, its standard error, from how many readings (``counted``); ``history``: all
+    there are, also of before; ``readings``: how many are needed."""
 
     mean: float
     error: float
-    count: int
+    counted: int
     history: Sequence[float]
     readings: int
 
@@ -198,11 +198,12 @@ class _Moves:
 
     def pace(self, since: float, readings: int) -> Pace | None:
         """Return the pace of what began after ``since``."""
-        rates, fresh = self.rates, sum([at >= since for at in self.starts])
+        rates = self.rates
+        before = bisect_left(self.starts, since)  # they come in order
         stalled_s = self.last_at - max(self.at, since)
-        if len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
-            return Pace(mean=0.0, error=0.0, count=fresh, history=rates, readings=readings)
-        return _pace(rates[len(rates) - fresh :], rates, readings)
+        if stalled_s > 0.0 and len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
+            return Pace(mean=0.0, error=0.0, counted=len(rates) - before, history=rates, readings=readings)
+        return _pace(rates[before:], rates, readings)
 
 
 def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
@@ -224,8 +225,8 @@ def _pace(own: Sequence[float], history: Sequence[float], readings: int) -> Pace
     lately = own[-WINDOW * readings :]
     count = len(lately)
     mean = math.fsum(lately) / count
-    error = math.sqrt(math.fsum((each - mean) ** 2 for each in lately) / (count - 1) / count)
-    return Pace(mean=mean, error=error, count=count, history=history, readings=readings)
+    error = math.sqrt(math.fsum([(each - mean) ** 2 for each in lately]) / (count - 1) / count)
+    return Pace(mean=mean, error=error, counted=count, history=history, readings=readings)
 
 
 def totals_around(

@@ -78,28 +78,31 @@ def _uneasy(draft: Draft) -> Iterator[Look]:
             _rest(draft, job, look, helpless_until)
 
 
-def _restless(draft: Draft) -> Iterator[Job]:
-    """Yield the running jobs about which something may be to be done, by what earlier plans found of these facts."""
-    watched, beliefs, policy, now = draft.snapshot.watched, draft.snapshot.applications, draft.policy, draft.now
+def _restless(draft: Draft) -> list[Job]:
+    """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
+    policy, now, found = draft.policy, draft.now, list[Job]()
+    watched, beliefs = draft.snapshot.watched.get, draft.snapshot.applications.get
     for job in draft.running:
-        samples = watched.get(job.id)
+        samples = watched(job.id)
         if samples is None:
             continue
-        if samples.calm:
-            until, calm, belief, by = samples.calm[0]
-            if now < until and calm is job and by is policy and belief is beliefs.get(job.application):
+        if calm := samples.calm:
+            until, about, belief, by = calm[0]
+            if now < until and about is job and by is policy and belief is beliefs(job.application):
                 continue
-        if _watchable(draft, job):
-            yield job
+        found.append(job)
+    return [job for job in found if _watchable(draft, job)]
 
 
 def _rest(draft: Draft, job: Job, look: Look | None, helpless_until: float | None = None) -> None:
     """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
-    held, index = job.attempt.allocations if job.attempt is not None else (), draft.fleet.index
-    if not [each for each in held if each.instance_id not in index and not each.released]:
-        belief = draft.snapshot.applications.get(job.application)
-        calm = Calm(_calm_until(draft, look, helpless_until), job, belief, draft.policy)
-        draft.snapshot.watched[job.id].calm[:] = [calm]
+    index = draft.fleet.index
+    for each in job.attempt.allocations if job.attempt is not None else ():
+        if each.instance_id not in index and not each.released:
+            return
+    belief = draft.snapshot.applications.get(job.application)
+    calm = Calm(_calm_until(draft, look, helpless_until), job, belief, draft.policy)
+    draft.snapshot.watched[job.id].calm[:] = [calm]
 
 
 def _calm_until(draft: Draft, look: Look | None, helpless_until: float | None) -> float:
@@ -201,12 +204,12 @@ def _misses(draft: Draft, look: Look) -> bool:
 
 def repays(draft: Draft, found: Assessment, option: Option) -> bool:
     """Return whether a step is expected to help visibly, and to save enough for what it costs; to learn always is."""
+    return option.step in LEARNING or _worth_it(draft, found, option.factor, option.cost_s)
+
+
+def _worth_it(draft: Draft, found: Assessment, factor: float, cost_s: float) -> bool:
     policy = draft.policy.correction
-    if option.step in LEARNING:
-        return True
-    return (
-        option.factor >= 1.0 + policy.margin / 2 and saved_s(draft, found, option.factor) >= policy.gain * option.cost_s
-    )
+    return factor >= 1.0 + policy.margin / 2 and saved_s(draft, found, factor) >= policy.gain * cost_s
 
 
 def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
@@ -214,11 +217,11 @@ def _take(draft: Draft, look: Look, found: Assessment, option: Option) -> None:
         "by": found.by,
         "measured": float(f"{found.pace.mean:.6g}"),
         "error": float(f"{found.pace.error:.3g}"),
-        "readings": found.pace.count,
+        "readings": found.pace.counted,
         "wanted": float(f"{found.wanted:.6g}"),
         **option.numbers,
     }
-    text = f"reached {found.pace.mean / found.wanted:.0%} {MISSED_WORDS[found.by]} ({found.pace.count} readings): "
+    text = f"reached {found.pace.mean / found.wanted:.0%} {MISSED_WORDS[found.by]} ({found.pace.counted} readings): "
     text += option.text
     if option.step not in LEARNING:
         gain_s = saved_s(draft, found, option.factor)
@@ -425,22 +428,35 @@ def _alone(look: Look, found: Assessment) -> float:
 
 
 def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
-    """Move the job, or where it is stateful a stateless neighbour, to a machine with room now."""
+    """Move the job, or where it is stateful a stateless neighbour, to a machine with room now.
+
+    A machine is looked for only where to leave repays at all: most of those that are helpless miss too little.
+    """
     if not look.job.spec.stateful:
-        to = destination(draft, look.job) if movable(draft, look.job) else -1
+        without = _faster_alone(draft, look, found) if movable(draft, look.job) else 0.0
+        best = without * _best_of_types(draft, look)
+        to = destination(draft, look.job) if _worth_it(draft, found, best, _move_s(draft, look.job, best)) else -1
         if to >= 0:
-            yield _moved(draft, look, found, look.job, to, _faster_on(draft, look, found, to))
+            factor = without * _by_type(look, column_of(draft.fleet.instances[to]))
+            yield _moved(draft, look, look.job, to, factor, _move_s(draft, look.job, factor))
         return
     at = draft.fleet.index[look.held.instance_id]
     others = {job.id: job for job, _ in draft.fleet.holdings[at] if job.id != look.job.id}
     for other in sorted(others.values(), key=lambda job: (_lost_s(draft, job), queue_key(job))):
-        to = destination(draft, other) if movable(draft, other) and not other.spec.stateful else -1
+        if other.spec.stateful or not movable(draft, other):
+            continue
+        factor, cost_s = _faster_without(draft, look, found, other), _move_s(draft, other)
+        to = destination(draft, other) if _worth_it(draft, found, factor, cost_s) else -1
         if to >= 0:
-            yield _moved(draft, look, found, other, to, _faster_without(draft, look, found, other))
+            yield _moved(draft, look, other, to, factor, cost_s)
 
 
-def _moved(draft: Draft, look: Look, found: Assessment, mover: Job, to: int, factor: float) -> Option:
-    again_s = _lost_s(draft, mover) / (factor if mover is look.job else 1.0)
+def _move_s(draft: Draft, mover: Job, factor: float = 1.0) -> float:
+    """Return what a move costs: the gap, and what is to be done again, then ``factor`` times as fast."""
+    return draft.policy.disruption.move_gap_s + _lost_s(draft, mover) / max(factor, SLACK)
+
+
+def _moved(draft: Draft, look: Look, mover: Job, to: int, factor: float, cost_s: float) -> Option:
     here, there = look.instance.id, draft.fleet.instances[to].id
 
     def act(reason: Reason) -> None:
@@ -454,7 +470,6 @@ def _moved(draft: Draft, look: Look, found: Assessment, mover: Job, to: int, fac
             mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers)
         )
 
-    cost_s = draft.policy.disruption.move_gap_s + again_s
     text = f"{mover.id} leaves {here}, {there} has room for it"
     own = mover is look.job
     return Option(
@@ -501,15 +516,28 @@ def destination(draft: Draft, job: Job) -> int:
     return fleet.least_loaded(group.asks, among & empty & as_large)
 
 
-def _faster_on(draft: Draft, look: Look, found: Assessment, to: int) -> float:
-    """Return how much faster the job is on another machine: without neighbours, and by its type."""
-    here, vcpus = look.would(), look.job.spec.resources.vcpus
-    there = look.would(column=column_of(draft.fleet.instances[to]), vcpus=vcpus)
-    by_type = there.value / here.value if there is not None and here is not None else 1.0
+def _faster_alone(draft: Draft, look: Look, found: Assessment) -> float:
+    """Return how much faster the job is without neighbours."""
     here_too = {job.id: job for job, _ in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]}
     here_too.pop(look.job.id, None)
     without = [_faster_without(draft, look, found, each, assume=False) for each in here_too.values()]
-    return by_type * (1.0 + math.fsum(factor - 1.0 for factor in without))
+    return 1.0 + math.fsum(factor - 1.0 for factor in without)
+
+
+def _by_type(look: Look, column: str) -> float:
+    """Return how much faster the job is on a machine of another type; where that is not known: as fast."""
+    here, there = look.would(), look.would(column=column, vcpus=look.job.spec.resources.vcpus)
+    return there.value / here.value if there is not None and here is not None else 1.0
+
+
+def _best_of_types(draft: Draft, look: Look) -> float:
+    """Return :func:`_by_type` of the machines' best type."""
+    known, job, held, columns = look.known(), look.job, look.held, tuple(draft.fleet.type_columns)
+    if known is None:
+        return 1.0
+    nodes = len(job.attempt.allocations) if job.attempt is not None else 1
+    question = ("best of types", column_of(look.instance), columns, held.resources, job.spec.resources, nodes)
+    return known.answer(question, lambda: max([_by_type(look, column) for column in columns], default=1.0))
 
 
 _OPTIONS: dict[str, Callable[[Draft, Look, Assessment], Iterator[Option]]] = {
@@ -538,7 +566,7 @@ def _sample(draft: Draft, look: Look) -> bool:
         return False  # for all that is known, less was asked of it
     measured, would = departure.measured.mean, departure.would.value
     text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {_words(learnt)}"
-    numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.count}
+    numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.counted}
     reason = Reason(code="phase_changed", text=text, numbers=numbers)
     draft.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))
     return True

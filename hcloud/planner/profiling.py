@@ -51,15 +51,21 @@ STOP_MARGIN_S = 30.0
 
 @dataclass(slots=True)
 class _Desk:
-    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``idle``: machines by
-    provider and type that stand idle, less those that runs wait for; ``offers``: what was found to profile on, by what
-    a job asks for."""
+    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
+    found to profile on, by what a job asks for."""
 
     draft: Draft
-    idle: Counter[tuple[str, str]] = field(default_factory=Counter)
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
     programs: set[str] = field(default_factory=set)
     offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
+    _idle: Counter[tuple[str, str]] | None = None
+
+    @property
+    def idle(self) -> Counter[tuple[str, str]]:
+        """Machines by provider and type that stand idle, less those that runs wait for."""
+        if self._idle is None:
+            self._idle = _idle(self.draft)
+        return self._idle
 
     @property
     def policy(self) -> Profiling:
@@ -90,8 +96,8 @@ def _urgency(job: Job) -> tuple[int, float, int]:
 
 
 def _open_desk(draft: Draft, submitted: Sequence[Job]) -> _Desk:
-    desk = _Desk(draft, idle=_idle(draft))
-    for job in draft.jobs:
+    desk, rows = _Desk(draft), draft.snapshot.memo.roster.rows
+    for job in [rows[run] for run in sorted(draft.measuring)]:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
             desk.runs.setdefault(job.spec.profile.job_id, []).append(job)
     desk.programs = {identify(job.spec).program for job in submitted if job.id in desk.runs}
@@ -292,10 +298,11 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
     Nothing is launched for it, and it is a base run: its application is known by what that finds from then on.
     """
     desk, identity = _open_desk(draft, []), identify(job.spec)
-    rows, offers = draft.snapshot.programs.get(identity.program, ()), _offers_for(desk, job)
-    if not offers or desk.idle[_type_of(offers[0])] <= 0:
+    rows = draft.snapshot.programs.get(identity.program, ())
+    if job.id in desk.runs or _not_to_be_profiled(desk, job, identity, rows) is not None or not desk.idle:
         return None
-    if _not_to_be_profiled(desk, job, identity, rows) is not None or job.id in desk.runs:
+    offers = _offers_for(desk, job)
+    if not offers or desk.idle[_type_of(offers[0])] <= 0:
         return None
     pressing = _pressing(desk, job, identity, offers[0])
     steps = _steps(job, offers[0].instance_type.capacity.vcpus)
@@ -337,12 +344,16 @@ def _type_of(offer: Offer) -> tuple[str, str]:
 def _idle(draft: Draft) -> Counter[tuple[str, str]]:
     """Count the machines that stand idle by provider and type, less those that profiling runs wait for; spot ones may
     go in the middle of a run, and are left out."""
+    instances, rows = draft.fleet.instances, draft.snapshot.memo.roster.rows
+    empty = [instances[at] for at, held in enumerate(draft.fleet.holdings) if not held]
     idle = Counter(
         _type_of(each.offer)
-        for at, each in enumerate(draft.fleet.instances)
-        if each.state is InstanceState.READY and not draft.fleet.holdings[at] and each.offer.market is not Market.SPOT
+        for each in empty
+        if each.state is InstanceState.READY and each.offer.market is not Market.SPOT
     )
-    runs = (job.spec for job in draft.jobs if job.spec.profile is not None and job.state in _YET_TO_START)
+    if not idle:
+        return idle
+    runs = [rows[run].spec for run in draft.measuring if rows[run].state in _YET_TO_START]
     awaited = Counter(name for run in runs for name in run.instance_types[:1])
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
 

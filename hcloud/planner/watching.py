@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
-from typing import cast
+from typing import Any, NamedTuple
 
 from hcloud.forecast.watch import Pace, Sampled, Watched, latency_kept, pace_of_rate, rates_around, totals_around
 from hcloud.known import Classification, Measure
@@ -25,8 +25,7 @@ LEARNING = ("reprofile", "reclassify", "sampled")
 """Corrections that change only what is believed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
+class Assessment(NamedTuple):
     """A running job since it started or was last corrected.
 
     ``pace``: what it does, in the unit of ``wanted``: what it must do (``by`` deadline, latency or expectation).
@@ -52,8 +51,7 @@ class Assessment:
         return 1.0 - margin * (1.0 - self.done if self.by == "deadline" else 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Departure(NamedTuple):
     """Performance as its classification counts it, beside what that expects where it runs (nobody beside it)."""
 
     measured: Pace
@@ -113,7 +111,11 @@ class Post:
         return self._expected[1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_UNKNOWN: Any = object()
+"""What was not worked out yet; None is an answer."""
+
+
+@dataclass(slots=True, eq=False)
 class Look:
     """The samples of the rank that speaks for a job, and from when they count."""
 
@@ -121,7 +123,8 @@ class Look:
     watched: Watched
     post: Post
     instance: Instance
-    _found: dict[str, Assessment | Departure | None] = field(default_factory=dict, repr=False)
+    _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
+    _departed: Departure | None = field(default=_UNKNOWN, repr=False)
 
     @property
     def job(self) -> Job:
@@ -149,9 +152,9 @@ class Look:
 
     def assess(self) -> Assessment | None:
         """Return how the job does beside its target; None: it has none that can be measured, or too little was."""
-        if "assessment" not in self._found:
-            self._found["assessment"] = self._assess()
-        return cast(Assessment | None, self._found["assessment"])
+        if self._assessment is _UNKNOWN:
+            self._assessment = self._assess()
+        return self._assessment
 
     def _assess(self) -> Assessment | None:
         target = self.post.job.spec.target
@@ -192,7 +195,10 @@ class Look:
 
     def done(self) -> tuple[float, float]:
         """Return the least that any rank said last of the job's progress (0..1), and when it did."""
-        return min((_progress(rank) for rank in self.watched.ranks.values()), default=(0.0, self.draft.now))
+        ranks = self.watched.ranks
+        if len(ranks) == 1:
+            return _progress(*ranks.values())
+        return min((_progress(rank) for rank in ranks.values()), default=(0.0, self.draft.now))
 
     def around(self, found: Assessment, at: tuple[float, float]) -> tuple[float, float] | None:
         """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
@@ -221,9 +227,9 @@ class Look:
 
     def departure(self) -> Departure | None:
         """Return what was measured beside what was expected; None: one of them is not known."""
-        if "departure" not in self._found:
-            self._found["departure"] = self._departure()
-        return cast(Departure | None, self._found["departure"])
+        if self._departed is _UNKNOWN:
+            self._departed = self._departure()
+        return self._departed
 
     def _departure(self) -> Departure | None:
         known, would = self.post.known, self.post.would(self.instance)
@@ -245,8 +251,10 @@ class Look:
 
 def _progress(samples: Sequence[Sampled]) -> tuple[float, float]:
     """Return what the last sample that tells of it says of progress, and when; not every one can be measured."""
-    told = ((each.values["progress"], each.at) for each in reversed(samples) if "progress" in each.values)
-    return next(told, (0.0, samples[0].at))
+    for each in reversed(samples):
+        if (part := each.values.get("progress")) is not None:
+            return part, each.at
+    return 0.0, samples[0].at
 
 
 def column_of(instance: Instance) -> str:

@@ -137,7 +137,7 @@ def test_a_total_that_cannot_be_read_once_is_no_new_beginning() -> None:
     book.follow(event_of(each, 1) for each in samples)
     assert len(book.watched()["job-1"].ranks[0]) == 20
     pace = book.watched()["job-1"].pace(0, "progress", 60.0, READINGS)
-    assert pace is not None and pace.count == 12 and pace.mean == pytest.approx(WANTED, rel=0.01)
+    assert pace is not None and pace.counted == 12 and pace.mean == pytest.approx(WANTED, rel=0.01)
 
 
 def test_requests_that_come_too_late_count_for_less() -> None:
