@@ -18,15 +18,13 @@ from typing import Any
 
 from bench.rows import Row
 from hcloud.clock import ManualClock, SystemClock
-from hcloud.controller import OfferBook
+from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.engine.tls import make_ca
-from hcloud.logs import LogArchive
 from hcloud.model import Instance, InstanceState, Market
-from hcloud.observe import Observer
-from hcloud.policy import Policy, Timing
 from hcloud.provider import LaunchRequest, Provider, WorkerBootstrap
 from hcloud.store import Store
+from tests.assembled import assembled
 from tests.providers.ec2.ec2_bench import ENVIRONMENT, settings_for
 from tests.providers.ec2.fake_ec2 import FakeEc2
 from tests.providers.gce.bench import PRICES
@@ -37,7 +35,7 @@ OWNER = "hcloud-bench"
 FEW, MANY = (10, 100, 1_000), 10_000
 CYCLES = 300
 POLL_S = 10.0
-POLICY = Policy(name="bench", timing=Timing(sample_every_s=5.0))
+POLICY: dict[str, object] = {"name": "bench", "timing": {"sample_every_s": 5.0}}
 GCE_ZONES = ("us-central1-a", "us-central1-b", "europe-west1-d")
 
 
@@ -56,51 +54,51 @@ def _measured(name: str, fake: Fake, provider: Provider, home: Path, machines: i
     """Launch one machine through the provider, let the fake make thousands of its like, then observe."""
     make_ca(home / "tls")
     clock = ManualClock(SystemClock().now())
-    orders = WorkerBootstrap(scheduler_address="10.0.0.1:8786", tls_dir=str(home / "tls"))
-    offer = next(each for each in provider.offers() if each.market is Market.ON_DEMAND)
-    request = LaunchRequest(
-        token="token-0",
-        instance_id="inst-0",
-        owner=OWNER,
-        offer=offer,
-        expires_at=clock.now() + 86400,
-        bootstrap=orders,
-    )
+    request = _first(provider, clock.now(), home)
     provider.launch(request)
     fake.ask(machines - 1)
     store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
     with store.transaction(clock.now()) as txn:
         for number in range(machines):
             txn.new_instance(lambda key, n=number: _row(key, request, n, clock.now()))  # type: ignore[misc]
-    observer = Observer(
-        store=store,
-        providers={name: provider},
-        runner=FakeRunner([], clock),
-        clock=clock,
-        owner=OWNER,
-        logs=LogArchive(folder=home),
-        poll_s={name: POLL_S},
+    runner = FakeRunner([], clock)
+    controller = assembled(
+        home, store, provider, runner, clock, POLICY, owner=OWNER, poll_s=POLL_S, tls_dir=home / "tls"
     )
-    first = _timed(fake, lambda: observer.observe(POLICY))
+    first = _timed(fake, lambda: controller.observer.observe(controller.policy))
     adopted = sum(each.provider_id is not None for each in store.live().instances)
     assert adopted == machines, f"{adopted} machines were reconciled"
-    rows = []
     if machines == MANY:
         clock.advance(POLL_S)
-        again = _timed(fake, lambda: observer.observe(POLICY))
-        for what, (wall_s, cpu_s, fake_cpu_s) in (("all new", first), ("all known", again)):
-            label, note = (
-                f"{name}: {MANY:,} machines, {what}, listed and reconciled",
-                f"{cpu_s:.1f} s of our own CPU time, {fake_cpu_s:.1f} s of the fake's",
-            )
-            rows.append(Row(name=label, value=wall_s, unit="s", target=10.0, note=note))
+        again = _timed(fake, lambda: controller.observer.observe(controller.policy))
+        rows = [_reconciled(name, "all new", first), _reconciled(name, "all known", again)]
     else:
-        calls = _calls_per_cycle(fake, provider, observer, clock)
-        rows.append(
-            Row(name=f"{name}: API calls per cycle, {machines:,} machines", value=calls, unit="calls", target=2.0)
-        )
+        label = f"{name}: API calls per cycle, {machines:,} machines"
+        rows = [Row(name=label, value=_calls_per_cycle(fake, controller, clock), unit="calls", target=2.0)]
     store.close()
     return rows
+
+
+def _first(provider: Provider, now: float, home: Path) -> LaunchRequest:
+    return LaunchRequest(
+        token="token-0",
+        instance_id="inst-0",
+        owner=OWNER,
+        offer=next(each for each in provider.offers() if each.market is Market.ON_DEMAND),
+        expires_at=now + 86400,
+        bootstrap=WorkerBootstrap(scheduler_address="10.0.0.1:8786", tls_dir=str(home / "tls")),
+    )
+
+
+def _reconciled(name: str, what: str, took: tuple[float, float, float]) -> Row:
+    wall_s, cpu_s, fake_cpu_s = took
+    return Row(
+        name=f"{name}: {MANY:,} machines, {what}, listed and reconciled",
+        value=wall_s,
+        unit="s",
+        target=10.0,
+        note=f"{cpu_s:.1f} s of our own CPU time, {fake_cpu_s:.1f} s of the fake's",
+    )
 
 
 def _timed(fake: Fake, act: Callable[[], object]) -> tuple[float, float, float]:
@@ -110,13 +108,12 @@ def _timed(fake: Fake, act: Callable[[], object]) -> tuple[float, float, float]:
     return time.monotonic() - wall, time.process_time() - cpu, fake.cpu_s() - theirs
 
 
-def _calls_per_cycle(fake: Fake, provider: Provider, observer: Observer, clock: ManualClock) -> float:
+def _calls_per_cycle(fake: Fake, controller: Controller, clock: ManualClock) -> float:
     """Five minutes of cycles a second apart while machines boot, so that they are listed as often as ever."""
-    book = OfferBook(providers={provider.name: provider}, clock=clock)
     before = fake.ask("calls")
     for _ in range(CYCLES):
-        assert not book.refresh()
-        observer.observe(POLICY)
+        assert not controller.offers.refresh()
+        controller.observer.observe(controller.policy)
         clock.advance(1.0)
     return (fake.ask("calls") - before) / CYCLES
 

@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stage import DEMO, Stage
 
+from hcloud.clock import holds_within
+
 TIME_LIMIT_S = 220
 POLL_S = 1.0
 DEAD_S = 4.0
@@ -78,19 +80,19 @@ class Demo:
 
     def watch(self, until: Callable[[dict[str, Any]], bool]) -> None:
         """Print how it goes until the condition holds."""
-        last = ""
-        while True:
+        lines = [""]
+
+        def over() -> bool:
+            """Look, and print what is new."""
             self.look_at_units()
             status = self.status()
-            line = describe(status)
-            if line != last:
+            if (line := describe(status)) != lines[-1]:
                 print(f"  {self.elapsed_s():4.0f} s  {line}", flush=True)
-                last = line
-            if until(status):
-                return
-            if self.elapsed_s() > TIME_LIMIT_S:
-                raise TimeoutError(f"not done after {TIME_LIMIT_S} s: {line}")
-            time.sleep(POLL_S)
+                lines.append(line)
+            return until(status)
+
+        if not holds_within(over, TIME_LIMIT_S - self.elapsed_s(), POLL_S):
+            raise TimeoutError(f"not done after {TIME_LIMIT_S} s: {lines[-1]}")
 
     def kill_daemon(self) -> None:
         """Kill the daemon without warning; show that nothing else notices; start it again."""

@@ -9,9 +9,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from hcloud.clock import holds_within
 from providers.local.slices import SliceDirectory
 
 DEMO = Path(__file__).resolve().parent
@@ -92,11 +92,10 @@ class Stage:
 
     def until_daemon_answers(self, timeout_s: float) -> None:
         """Wait for the daemon to serve its socket. Raises RuntimeError with its log."""
-        give_up_s = time.monotonic() + timeout_s
-        while self.exit_code("status") != 0:
-            if self._processes["daemon"].poll() is not None or time.monotonic() > give_up_s:
-                raise RuntimeError(f"the daemon does not answer:\n{(self.home / 'daemon.log').read_text()[-2000:]}")
-            time.sleep(0.2)
+        daemon = self._processes["daemon"]
+        over = holds_within(lambda: self.exit_code("status") == 0 or daemon.poll() is not None, timeout_s, every_s=0.2)
+        if not over or daemon.poll() is not None:
+            raise RuntimeError(f"the daemon does not answer:\n{(self.home / 'daemon.log').read_text()[-2000:]}")
 
     def kill(self, name: str) -> None:
         """Send KILL, and wait for the end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -66,3 +67,16 @@ class ManualClock:
             return True
         self.advance(timeout_s)
         return False
+
+
+def holds_within(condition: Callable[[], object], timeout_s: float, every_s: float) -> bool:
+    """Look again and again, in real time, until ``condition`` holds; return whether it did within ``timeout_s``.
+
+    For what tells nobody when it happens: a process of somebody else ends, a server begins to listen.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(every_s)
+    return True

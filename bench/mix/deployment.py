@@ -8,13 +8,14 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hcloud.clock import holds_within
+from hcloud.config import load_policy
 from providers.local.slices import SliceDirectory
 
 SERVERS = 2
@@ -84,8 +85,12 @@ class Deployment:
         draft = self.home / "policies" / ".mix.yaml"
         draft.write_text(text)
         self.hcloud("policy", "check", str(draft))
-        draft.replace(draft.with_name("mix.yaml"))
-        time.sleep(3.0)  # the daemon looks at its files between cycles
+        wanted = load_policy(draft.replace(draft.with_name("mix.yaml"))).digest
+        self._until(lambda: not self._processes or self._digest() == wanted, 60)
+
+    def _digest(self) -> str:
+        """Return which policy is in force."""
+        return str(json.loads(self.hcloud("status", "-o", "json"))["daemon"]["policy"]["digest"])
 
     def submit(self, file: Path) -> str:
         """Submit one job; return its id."""
@@ -112,11 +117,8 @@ class Deployment:
         return float(told[-1])
 
     def _until(self, holds: Any, timeout_s: float) -> None:
-        give_up_at = time.monotonic() + timeout_s
-        while not holds():
-            if time.monotonic() > give_up_at:
-                raise RuntimeError(f"nothing came of it in {timeout_s:.0f} s: {self.hcloud('status')}")
-            time.sleep(0.5)
+        if not holds_within(holds, timeout_s, every_s=0.5):
+            raise RuntimeError(f"nothing came of it in {timeout_s:.0f} s: {self.hcloud('status')}")
 
     def end(self) -> None:
         """End every process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import time
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from hcloud.clock import Clock, SystemClock
 from hcloud.errors import BadInput, ConfigError, HCloudError, NotFound, Refused, Unreachable
 
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
@@ -87,9 +88,10 @@ def _configured_socket() -> Path:
 class Client:
     """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
 
-    def __init__(self, door: Door | None = None) -> None:
+    def __init__(self, door: Door | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing is sent yet."""
         self.door = door or find_door()
+        self.clock = clock or SystemClock()
         self.patience_s = PATIENCE_S
         """How long a daemon that does not answer is asked again; raise it where a restart must not matter."""
         transport = httpx.HTTPTransport(uds=str(self.door.socket)) if self.door.socket is not None else None
@@ -102,6 +104,10 @@ class Client:
             trust_env=False,  # a proxy from the environment has no business on a socket
             verify=_trust(self.door.ca_file),
         )
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass; Ctrl-C ends it."""
+        self.clock.wait(threading.Event(), seconds)
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON of a GET. Parameters that are None are left out."""
@@ -130,9 +136,9 @@ class Client:
             Unreachable: no daemon answers, or it stayed busy.
         """
         given = {name: value for name, value in (parameters or {}).items() if value is not None}
-        began, pause_s = time.monotonic(), FIRST_PAUSE_S
+        began_at, pause_s = self.clock.now(), FIRST_PAUSE_S
         while True:
-            waited_s = time.monotonic() - began
+            waited_s = self.clock.now() - began_at
             try:
                 response = self._http.request(method, path, params=given, json=body)
                 if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S:
@@ -140,7 +146,7 @@ class Client:
             except httpx.TransportError as error:
                 if waited_s >= self.patience_s or _forbidden(error):
                     raise _unreachable(self.door, error) from error
-            time.sleep(pause_s)
+            self.pause(pause_s)
             pause_s = min(1.0, pause_s * 2)
 
 

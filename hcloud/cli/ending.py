@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from hcloud.cli.client import Client
 from hcloud.cli.follow import PATIENCE_S
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.clock import holds_within
 from hcloud.errors import BadInput, HCloudError, Unreachable
 from hcloud.quantity import parse_duration_s
 
@@ -201,10 +201,14 @@ def ask(machines: int, yes: bool) -> None:
 
 def wait_until_gone(wanted: set[str], wait_s: float, live: Callable[[], set[str]]) -> None:
     """Look again and again until none of ``wanted`` lives. Raises StillThere after ``wait_s`` seconds."""
-    until = time.monotonic() + wait_s
-    while left := wanted & live():
-        if time.monotonic() >= until:
-            names = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
-            raise StillThere(f"{len(left)} of {len(wanted)} machines had not ended after {wait_s:g} s: {names}")
+    left = set(wanted)
+
+    def gone() -> bool:
+        """Ask again, as long as somebody reads what we say."""
         stop_when_unread()
-        time.sleep(LOOK_AGAIN_S)
+        left.intersection_update(live())
+        return not left
+
+    if not holds_within(gone, wait_s, LOOK_AGAIN_S):
+        names = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
+        raise StillThere(f"{len(left)} of {len(wanted)} machines had not ended after {wait_s:g} s: {names}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -125,10 +124,10 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
             while True:
                 screen.print(shown())
                 screen.file.flush()
-                time.sleep(interval_s)
+                client.pause(interval_s)
         with Live(shown(), console=screen, auto_refresh=False, screen=True) as live:
             while True:
-                time.sleep(interval_s)
+                client.pause(interval_s)
                 live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         return

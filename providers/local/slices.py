@@ -15,12 +15,12 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hcloud.clock import holds_within
 from hcloud.errors import ProviderUnavailable
 from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
 
@@ -280,16 +280,17 @@ class SliceDirectory:
         return True
 
     def _kill_all(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> bool:
-        give_up_at = time.monotonic() + _KILL_TIMEOUT_S
-        while victims := self._victims(record, supervisor):
-            kill_cgroup(record.cgroup_paths)
+        def none_left() -> bool:
+            """Kill what there is, and say whether there was nothing: what was just killed may have started more."""
+            victims = self._victims(record, supervisor)
+            if victims:
+                kill_cgroup(record.cgroup_paths)
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > give_up_at:
-                return False
-            time.sleep(0.01)
-        return True
+            return not victims
+
+        return holds_within(none_left, _KILL_TIMEOUT_S, every_s=0.01)
 
     def _victims(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> set[int]:
         """Everything of the slice that runs: found by group, by descent and by mark, as each alone can miss some."""

@@ -8,26 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from hcloud.api import ApiServer, DaemonStatus, Desk, Peer, build_app, serve
-from hcloud.apply import Applier
 from hcloud.clock import ManualClock
 from hcloud.config import ApiSettings, Config
-from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import Refused
-from hcloud.logs import LogArchive
 from hcloud.model import JobSpec
-from hcloud.observe import Observer
-from hcloud.policy import parse_policy
 from hcloud.preview import describe_preview
-from hcloud.provider import WorkerBootstrap
 from hcloud.store import Store
 from providers.mock import MockProvider
+from tests.assembled import assembled
 
 OWNER = "hcloud-tests"
 START_AT = 1_900_000_000.0
@@ -56,11 +50,10 @@ class Deployment:
         self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=0.2)
         self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
         self.engine = FakeRunner((self.cloud,), self.clock)
-        self.policy = parse_policy(POLICY)
         self.policy_file = home / "policy.yaml"
         self.policy_file.write_text(json.dumps(POLICY))
-        self.logs = LogArchive(folder=home / "logs")
-        self.controller = self._controller()
+        self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, POLICY, owner=OWNER)
+        self.policy, self.logs = self.controller.policy, self.controller.observer.logs
         self.refusal = ""
         self.wakes = 0
         self._wake = threading.Event()
@@ -80,38 +73,6 @@ class Deployment:
             logs_dir=home / "logs",
             readers=frozenset({_name(READER)}),
             max_upload_bytes=max_upload_bytes,
-        )
-
-    def _controller(self) -> Controller:
-        providers = {"mock": self.cloud}
-        observer = Observer(
-            store=self.store,
-            providers=providers,
-            runner=self.engine,
-            clock=self.clock,
-            owner=OWNER,
-            logs=self.logs,
-            poll_s={"mock": 1.0},
-        )
-        bootstrap = WorkerBootstrap(scheduler_address="127.0.0.1:1", tls_dir=str(self.home))
-        return Controller(
-            store=self.store,
-            providers=providers,
-            runner=self.engine,
-            clock=self.clock,
-            policy=self.policy,
-            observer=observer,
-            applier=Applier(
-                self.store,
-                providers,
-                self.engine,
-                self.clock,
-                owner=OWNER,
-                bootstrap=bootstrap,
-                uploads_dir=self.home / "uploads",
-            ),
-            rng=np.random.default_rng(1),
-            holder="tests",
         )
 
     def _woken(self) -> None:

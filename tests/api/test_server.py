@@ -22,6 +22,7 @@ from hcloud.config import ApiSettings
 from hcloud.errors import ConfigError
 from tests.api.certificates import write_certificate
 from tests.api.deployment import Deployment, job
+from tests.machine import needs_root
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -57,7 +58,7 @@ def test_the_kernel_says_who_is_at_the_other_end(deployment: Deployment) -> None
     assert os.geteuid() != 0 or shown["you"] == "root"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@needs_root
 def test_another_user_of_the_group_comes_in_under_their_own_name(deployment: Deployment) -> None:
     with deployment.served(socket_group="nogroup") as server:
         shown = _ask_as(NOBODY, NOBODY, server, "GET", "/v1/status")
@@ -71,7 +72,7 @@ def test_another_user_of_the_group_comes_in_under_their_own_name(deployment: Dep
     assert refused["error"]["code"] == "forbidden"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@needs_root
 def test_a_user_outside_the_group_is_kept_out_by_the_kernel(deployment: Deployment) -> None:
     with deployment.served() as server, pytest.raises(AssertionError, match="PermissionError"):
         _ask_as(NOBODY, NOBODY, server, "GET", "/v1/status")

@@ -16,20 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
-from hcloud.apply import Applier
 from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import StoreBusy
-from hcloud.logs import LogArchive
 from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
-from hcloud.observe import Observer
-from hcloud.policy import parse_policy
-from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.provider import Provider, Runner
 from hcloud.simulator.peril import Watched
 from hcloud.store import Store, Submission
 from providers.mock import MockProvider
+from tests.assembled import assembled
 
 OWNER = "hcloud-chaos"
 START_AT = 1_900_000_000.0
@@ -145,11 +140,15 @@ class Scene:
 
     home: Path
     clock: FileClock
-    store: Store
     cloud: MockProvider
     engine: FakeRunner
     controller: Controller
     cast: Cast = EVERYDAY
+
+    @property
+    def store(self) -> Store:
+        """The database."""
+        return self.controller.store
 
     def close(self) -> None:
         """Let go of the database."""
@@ -163,49 +162,38 @@ def build(
     cloud_settings: Mapping[str, object] | None = None,
     policy: Mapping[str, object] | None = None,
     provider_of: Callable[[MockProvider], object] = lambda cloud: cloud,
-    applier_of: Callable[..., Applier] = Applier,
-    observer_of: Callable[..., Observer] = Observer,
+    bug: Callable[[Controller], None] = lambda _: None,
     cast_of: Cast = EVERYDAY,
 ) -> Scene:
     """Open the deployment in ``home``, whatever an earlier process left there; the options seed faults and bugs."""
     clock = FileClock(home / "clock")
-    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
-    store.crash_point = crash.hit
     cloud = MockProvider("mock", {**CLOUD, **(cloud_settings or {})}, clock, OWNER, str(home))
     engine = FakeRunner([cloud], clock)
-    calls = ("offers", "launch", "instances", "terminate")
-    provider = cast(Provider, crash.around(provider_of(cloud), calls, "provider"))
-    verbs = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
-    runner = cast(Runner, crash.around(engine, verbs, "runner"))
-    logs = LogArchive(folder=home / "logs")
-    logs.folder.mkdir(exist_ok=True)
-    providers = {"mock": provider}
-    observer = observer_of(
-        store=store,
-        providers=providers,
-        runner=runner,
-        clock=clock,
-        owner=OWNER,
-        logs=logs,
-        poll_s={"mock": 1.0},
+    runner = cast(
+        Runner, crash.around(engine, ("observe", "start", "stop", "resize", "renew", "logs", "forget"), "runner")
     )
-    bootstrap = WorkerBootstrap(scheduler_address="127.0.0.1:1", tls_dir=str(home))
-    applier = applier_of(
-        store, providers, runner, clock, owner=OWNER, bootstrap=bootstrap, uploads_dir=home / "uploads"
-    )
-    controller = Controller(
-        store=store,
-        providers=providers,
-        runner=runner,
-        clock=clock,
-        policy=parse_policy({**POLICY, **cast_of.policy, **(policy or {})}),
-        observer=observer,
-        applier=applier,
-        rng=np.random.default_rng(1),
-        holder="chaos",
-    )
-    parts = {"clock": clock, "store": store, "cloud": cloud, "engine": engine, "controller": controller}
-    return Scene(home=home, cast=cast_of, **parts)  # type: ignore[arg-type]
+    plain = {**POLICY, **cast_of.policy, **(policy or {})}
+    controller = opened(home, crash, clock, provider_of(cloud), runner, plain)
+    bug(controller)
+    return Scene(home=home, clock=clock, cloud=cloud, engine=engine, controller=controller, cast=cast_of)
+
+
+def opened(
+    home: Path,
+    crash: CrashPoints,
+    clock: FileClock,
+    cloud: object,
+    runner: Runner,
+    policy: Mapping[str, object],
+    *,
+    poll_s: float = 1.0,
+    tls_dir: Path | None = None,
+) -> Controller:
+    """Open the store in ``home``, put the cycle together; each call to the cloud and each commit passes ``crash``."""
+    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
+    store.crash_point = crash.hit
+    provider = cast(Provider, crash.around(cloud, ("offers", "launch", "instances", "terminate"), "provider"))
+    return assembled(home, store, provider, runner, clock, policy, owner=OWNER, poll_s=poll_s, tls_dir=tls_dir)
 
 
 def submissions(cast_of: Cast = EVERYDAY) -> list[Submission]:

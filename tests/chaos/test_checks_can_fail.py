@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hcloud.apply import Applier, Refusal
 from hcloud.apply.records import change_instance
 from hcloud.apply.units import UnitActions
+from hcloud.controller import Controller
 from hcloud.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
 from hcloud.planner.plan import Action, Launch, Plan, Profile
 from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
 from hcloud.store import Lease, Submission
 from providers.mock import MockProvider
+from tests.assembled import applies_as, of_kind
 from tests.chaos.lives import Build, broken_after_kills, crash_and_recover, fresh_home, live
 from tests.chaos.scene import PROFILED, CrashPoints, Scene, build
 
@@ -78,15 +79,6 @@ class RenamesUnits(UnitActions):
         return replace(spec, id=f"{job.id}.{os.getpid()}.{allocation.rank}")
 
 
-class NamesUnitsAnew(Applier):
-    """Starts units through :class:`RenamesUnits`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        honest = self.units
-        self.units = RenamesUnits(honest.store, honest.runner, honest.clock, honest.uploads_dir)
-
-
 class BelievesBeforeItLaunches(Applier):
     """Writes that a machine was launched, and never asks for it."""
 
@@ -113,6 +105,11 @@ class ForgetsWhoseRunsTheyAre(Applier):
                 self.store.submit([Submission(spec=spec, actor="hcloud") for spec in action.runs], self.clock.now())
         honest = tuple(action for action in plan.actions if not isinstance(action, Profile))
         return super()._rows(replace(plan, actions=honest), refused, lease)
+
+
+def renames_units(controller: Controller) -> None:
+    """Let a daemon start units through :class:`RenamesUnits`."""
+    controller.applier.units = of_kind(controller.applier.units, RenamesUnits)
 
 
 def build_that_drops_a_job(home: Path, crash: CrashPoints) -> Scene:
@@ -147,12 +144,16 @@ BUGS: dict[str, tuple[Build, str | None, str]] = {
         "provider.launch:after",
         "has no record",
     ),
-    "a record without a machine": (partial(build, applier_of=BelievesBeforeItLaunches), None, "was never a machine"),
-    "a unit run twice": (partial(build, applier_of=NamesUnitsAnew), "runner.start:after", "was started 2 times"),
-    "a start forgotten": (partial(build, applier_of=ForgetsIntents), "runner.start:before", "is placed, not"),
+    "a record without a machine": (
+        partial(build, bug=applies_as(BelievesBeforeItLaunches)),
+        None,
+        "was never a machine",
+    ),
+    "a unit run twice": (partial(build, bug=renames_units), "runner.start:after", "was started 2 times"),
+    "a start forgotten": (partial(build, bug=applies_as(ForgetsIntents)), "runner.start:before", "is placed, not"),
     "a job dropped": (build_that_drops_a_job, None, "job quick was lost"),
     "profiling runs of nobody": (
-        partial(build, cast_of=PROFILED, applier_of=ForgetsWhoseRunsTheyAre),
+        partial(build, cast_of=PROFILED, bug=applies_as(ForgetsWhoseRunsTheyAre)),
         None,
         "is a profiling run of nobody",
     ),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hcloud.controller import Controller
 from hcloud.engine.fake import StartFault
 from hcloud.errors import StoreError
 from hcloud.invariants import check_invariants
@@ -29,6 +30,7 @@ from hcloud.observe import Observer
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Listing
 from hcloud.store import Submission
+from tests.assembled import observes_as
 from tests.chaos.lives import fresh_home
 from tests.chaos.scene import CrashPoints, Scene, build, settled
 
@@ -106,11 +108,11 @@ def _calm(scene: Scene, moment: CrashPoints) -> None:
         scene.engine.unsilence(worker)
 
 
-def _live(home: Path, seed: int, observer_of: Callable[..., Observer] = Observer) -> Scene:
+def _live(home: Path, seed: int, bug: Callable[[Controller], None] = lambda _: None) -> Scene:
     """Play one random life with restarts; return its last scene."""
     rng = np.random.default_rng(seed)
     moment = CrashPoints()
-    reopen = partial(build, home, moment, policy=POLICY, observer_of=observer_of)
+    reopen = partial(build, home, moment, policy=POLICY, bug=bug)
     scene = reopen(cloud_settings=_cloud(seed))
     _submit(scene, rng)
     began_at = scene.clock.now()
@@ -166,10 +168,10 @@ def _reruns_beside_the_living(scene: Scene) -> list[str]:
     return found
 
 
-def _broken(seed: int, observer_of: Callable[..., Observer] = Observer) -> list[str]:
+def _broken(seed: int, bug: Callable[[Controller], None] = lambda _: None) -> list[str]:
     """Return the promises broken in one random life."""
     with fresh_home() as home:
-        scene = _live(home, seed, observer_of)
+        scene = _live(home, seed, bug)
         try:
             return _violations(scene)
         finally:
@@ -189,4 +191,4 @@ class Gullible(Observer):
 
 
 def test_a_daemon_that_believes_partial_listings_is_found_out() -> None:
-    assert any("while" in violation for seed in SEEDS for violation in _broken(seed, Gullible))
+    assert any("while" in violation for seed in SEEDS for violation in _broken(seed, observes_as(Gullible)))

@@ -1,6 +1,5 @@
 """Files of profiles: read back as written, refused with their line when wrong, put together into a library."""
 
-import os
 import re
 import tempfile
 from dataclasses import replace
@@ -17,7 +16,8 @@ from hcloud.classifier.profiles import cells_of_readings
 from hcloud.config.profiles import library_profiles, load_library, load_profiles, profile_yaml, write_profile
 from hcloud.errors import BadInput, ConfigError
 from hcloud.known import SOURCES, Reading
-from tests.engine.test_metrics_as_user import as_ordinary_user
+from tests.machine import needs_root
+from tests.other_user import as_ordinary_user
 from tests.profiler.samples import profile
 
 
@@ -130,7 +130,7 @@ def _read_closed(folder: Path) -> str:
     return "it was read"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what another user may not read")
+@needs_root
 def test_directory_that_may_not_be_read_is_not_taken_for_empty() -> None:
     with tempfile.TemporaryDirectory(prefix="profiles-closed-") as closed:
         Path(closed).chmod(0o700)

@@ -11,13 +11,11 @@ import pytest
 
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT
 from tests.house.tree import ROOT
+from tests.machine import needs_systemd_analyze
 
 DEPLOY = ROOT / "deploy"
 UNITS = ("hcloud.service", "hcloud-engine.service", "hcloud-worker.service")
 ANALYZE = shutil.which("systemd-analyze")
-needs_systemd_analyze = pytest.mark.skipif(
-    ANALYZE is None, reason="systemd-analyze is not installed: units not verified"
-)
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:

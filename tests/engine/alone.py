@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -60,19 +60,9 @@ def run_alone(
     **changes: object,
 ) -> Outcome:
     """Run one unit to its end. ``without``: isolation not used; ``metadata``: in a network with a false service."""
-    words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
-    spec = UnitSpec(
-        # No other test's processes may be taken for its own: those that run at the same time are in the same /proc.
-        id=f"job-{os.getpid()}{next(_numbers):04}.1.0",
-        instance_id="inst-1",
-        rank=0,
-        command=words,
-        resources=Resources(vcpus=1.0, memory_mib=128, disk_gib=0.05),
-        stop_grace_s=1.0,
-    )
     request = {
         "folder": str(folder),
-        "spec": unit_to_wire(replace(spec, **changes)),  # type: ignore[arg-type]
+        "spec": unit_to_wire(replace(_unit(command), **changes)),  # type: ignore[arg-type]
         "without": without,
         "uid": uid,
         "metadata": metadata,
@@ -80,9 +70,26 @@ def run_alone(
         "settings": dict(settings or {}),
         "archive": str(archive) if archive else None,
     }
-    prefix = ["unshare", "--net", "--"] if metadata else []
     if uid:
         os.chown(folder, uid, uid)
+    plain = _asked(request, ["unshare", "--net", "--"] if metadata else [])
+    return Outcome(**{**plain, **{name: tuple(plain.get(name, ())) for name in ("left", "names")}})
+
+
+def _unit(command: str | tuple[str, ...]) -> UnitSpec:
+    return UnitSpec(
+        # No other test's processes may be taken for its own: those that run at the same time are in the same /proc.
+        id=f"job-{os.getpid()}{next(_numbers):04}.1.0",
+        instance_id="inst-1",
+        rank=0,
+        command=("/bin/sh", "-c", command) if isinstance(command, str) else command,
+        resources=Resources(vcpus=1.0, memory_mib=128, disk_gib=0.05),
+        stop_grace_s=1.0,
+    )
+
+
+def _asked(request: Mapping[str, object], prefix: Sequence[str]) -> dict[str, Any]:
+    """Hand the request to a process of its own, begun by ``prefix``; return what it tells."""
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "tests.engine.alone"],
         input=json.dumps(request),
@@ -92,8 +99,8 @@ def run_alone(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    plain = json.loads(done.stdout.splitlines()[-1])
-    return Outcome(**{**plain, **{name: tuple(plain.get(name, ())) for name in ("left", "names")}})
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
 
 
 def _serve_metadata(port: int) -> None:

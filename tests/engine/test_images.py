@@ -1,7 +1,6 @@
 """A tiny container image, made from files of this host, run in the sandbox."""
 
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -10,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.alone import run_alone
+from tests.machine import needs_podman
 
-HERE = os.geteuid() == 0 and shutil.which("bwrap") is not None
-needs_podman = pytest.mark.skipif(
-    not HERE or shutil.which("podman") is None, reason="container images need root, podman and bubblewrap"
-)
 IMAGE = "localhost/hcloud-test-tiny:1"
 
 

@@ -1,17 +1,16 @@
 """Jobs that try to get at what is not theirs, and jobs that try to take the machine down."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from hcloud.engine.sandbox import working_bwrap
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
+from tests.machine import ROOT, needs_bwrap, needs_root
 from tests.waiting import wait_until
 
 NOBODY = 65534
-ROOT = os.geteuid() == 0
 KINDS: dict[str, dict[str, object]] = {
     "root": {},
     "root_without_cgroup": {"without": ("cgroup",)},
@@ -24,8 +23,6 @@ KINDS: dict[str, dict[str, object]] = {
 if not ROOT:
     KINDS = {name: {**how, "uid": 0} for name, how in KINDS.items() if name.startswith("ordinary")}
 SANDBOXED = [name for name in KINDS if name in ("root", "root_without_cgroup", "ordinary_user")]
-needs_root = pytest.mark.skipif(not ROOT, reason="only root can give units another user id and set firewall rules")
-needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://%s\", timeout=3).read())'"
 
 

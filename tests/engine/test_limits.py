@@ -8,6 +8,7 @@ import pytest
 
 from hcloud.engine import leftovers
 from hcloud.engine.limits import Bounds, GroupV1, GroupV2, find_instance_cgroup, group_for, remove_instance_cgroup
+from tests.machine import needs_cgroups_v1
 from tests.waiting import wait_until
 
 BOUNDS = Bounds(vcpus=1.5, memory_mib=64, pids=50, cpus=(0,))
@@ -65,9 +66,7 @@ def test_handle_is_of_the_version_the_provider_made(tmp_path: Path) -> None:
     assert group_for(None, "u") is None
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access("/sys/fs/cgroup/pids", os.W_OK), reason="no writable cgroup v1 hierarchy here"
-)
+@needs_cgroups_v1
 def test_v1_group_holds_counts_and_kills_a_tree() -> None:
     cgroup = find_instance_cgroup(f"test.{os.getpid()}", None)
     group = group_for(cgroup, "u")

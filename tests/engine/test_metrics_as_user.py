@@ -1,20 +1,15 @@
 """Reading a service's metrics inside its sandbox, as an ordinary user: bubblewrap nests user namespaces there."""
 
-import json
 import os
-import shutil
 import subprocess
-import traceback
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from hcloud.engine.metrics import MetricsReader
 from hcloud.model import MetricsHook
+from tests.machine import BWRAP, needs
+from tests.other_user import NOBODY, as_ordinary_user
 from tests.waiting import wait_until
 
-NOBODY = 65534
 SERVER = """
 import http.server
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -28,32 +23,7 @@ http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 PROBE = """test "$(id -u)" = 65534 && ! grep -q 'CapEff:.*[1-9a-f]' /proc/self/status && \
 echo '{"requests_per_s": 3, "latency_ms": {"99": 4}}'"""
-pytestmark = pytest.mark.skipif(
-    not shutil.which("bwrap") or not os.path.exists("/usr/bin/python3"), reason="needs bubblewrap and a system Python"
-)
-
-
-def as_ordinary_user(work: Callable[[], object]) -> Any:
-    """Do the work in a forked process without privileges; return what it returned."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
-            answer = work()
-        except BaseException:  # noqa: BLE001 told to the parent, which fails with it
-            answer = traceback.format_exc()
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = json.loads(pipe.read())
-    os.waitpid(pid, 0)
-    return answer
+pytestmark = needs(BWRAP and os.path.exists("/usr/bin/python3"), "needs bubblewrap and a system Python")
 
 
 def read_in_sandbox(hook: MetricsHook) -> dict[str, Any]:

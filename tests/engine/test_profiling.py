@@ -1,11 +1,7 @@
 """Whatever ends a profiling run, nothing of it is left on the machine, and what it found by then is told."""
 
 import itertools
-import os
-import shutil
 from pathlib import Path
-
-import pytest
 
 from hcloud.cli.engine import profile_unit
 from hcloud.engine.host import EngineHost
@@ -17,14 +13,11 @@ from hcloud.provider import UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, Machine, Watch, kill
+from tests.machine import needs_cgroups_v1, needs_stress_ng
 from tests.waiting import wait_until
 
 NUMBERS = itertools.count(1)
 GROUPS = Path("/sys/fs/cgroup")
-needs_groups = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access(GROUPS / "pids", os.W_OK), reason="no writable cgroup v1 hierarchy here"
-)
-needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 
 
 def profiled(script: str, *, sources: tuple[str, ...] = (), run_s: float = 1.0, **changes: object) -> UnitSpec:
@@ -101,7 +94,7 @@ def test_failing_setup_ends_the_unit_before_anything_is_measured(watch: Watch) -
     assert (record.exit_code, record.cause, record.findings) == (9, FailureCause.EXIT_CODE, None)
 
 
-@needs_groups
+@needs_cgroups_v1
 @needs_stress_ng
 def test_copies_and_loads_run_inside_the_groups_of_the_unit(watch: Watch, machine: Machine) -> None:
     unit = profiled(COUNTS_ON, sources=("integer",))

@@ -1,7 +1,6 @@
 """The bootstrap asks everything of every program, keeps what it could get, and goes on where it was killed."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from hcloud.profiler.recipes import InputFile, Recipe
 from hcloud.profiler.sources import SOURCES, Source
 from hcloud.profiler.subject import Subject
 from providers.local.settings import DEFAULT_TYPES
+from tests.machine import needs_stress_ng
 from tests.profiler.samples import profile
 from tests.waiting import wait_until
 
-needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 RECIPE = Recipe(
     group="text",
     packages=("coreutils",),

@@ -11,9 +11,10 @@ from hcloud.errors import Unmeasurable
 from hcloud.known import Measure
 from hcloud.profiler.counters import TASK_CLOCK, Countable, can_count, counted
 from hcloud.profiler.measure import Bench, Subject
+from tests.machine import needs
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not can_count(TASK_CLOCK), reason="this kernel counts nothing for us")
+pytestmark = needs(can_count(TASK_CLOCK), "this kernel counts nothing for us")
 TENTH_S = 1e8
 """In nanoseconds, as the task clock counts."""
 

@@ -5,7 +5,6 @@ Of real measurements only what holds on a busy machine too is asserted; numbers 
 
 import ctypes
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,14 +25,14 @@ from hcloud.profiler.repeats import Interval
 from hcloud.profiler.sandbox import NOBODY_UID
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
-from tests.engine.test_metrics_as_user import as_ordinary_user
+from tests.machine import needs_stress_ng
+from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
 
 LOOP = "i=0; while :; do i=$((i+1)); [ $((i % 3000)) -ne 0 ] || echo $i/1000000000 > progress; done"
 SPIN = "while :; do :; done"
 PROBE = """echo '{"requests_per_s": 12.5, "latency_ms": {"50": 1.5, "99": 9.0}}'"""
 PROGRESS = ProgressHook(file="progress")
-needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 
 
 @pytest.fixture
@@ -201,7 +200,7 @@ def test_program_over_at_once_gives_readings_and_a_warning(workdir: Path) -> Non
 
 
 def test_job_that_needs_more_memory_than_it_has_is_told_so(workdir: Path) -> None:
-    hog = "x = bytearray(300 << 20); import time; time.sleep(60)"
+    hog = "x = bytearray(300 << 20); import signal; signal.pause()"
     findings = found(subject(workdir, "", command=("python3", "-c", hog), memory_mib=64), run_s=10.0)
     assert findings.readings == ()
     assert findings.notes

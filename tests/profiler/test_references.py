@@ -14,7 +14,8 @@ from hcloud.known import Measure, Reading
 from hcloud.profiler.bootstrap import TOTAL, measure_reference
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of, setup_script
 from hcloud.profiler.subject import Subject
-from tests.profiler.test_bootstrap import RECIPE, TrueBench, needs_stress_ng
+from tests.machine import needs, needs_stress_ng
+from tests.profiler.test_bootstrap import RECIPE, TrueBench
 
 LARGE = Part(provider="mock", instance_type="m.two", vcpus=4.0, whole=True)
 SMALL = Part(provider="mock", instance_type="m.one", vcpus=2.0, whole=False)
@@ -54,7 +55,7 @@ def test_setup_prepares_and_tells_of_the_machine(tmp_path: Path) -> None:
     assert (tmp_path / "made").read_text() == "hello\n"
 
 
-@pytest.mark.skipif(not Path("/usr/share/doc/coreutils").is_dir(), reason="packages have no directories here")
+@needs(Path("/usr/share/doc/coreutils").is_dir(), "packages have no directories here")
 @needs_stress_ng
 def test_setup_finds_packages_where_their_database_is_out_of_sight(tmp_path: Path) -> None:
     """As in the sandbox of a unit."""

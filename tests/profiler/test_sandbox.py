@@ -13,11 +13,11 @@ import pytest
 from hcloud.engine.host import EngineHost
 from hcloud.errors import BadInput
 from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, run_copy
-from tests.engine.test_metrics_as_user import as_ordinary_user
+from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
 
 UNTIDY = r"""
-import os, socket, sys, time
+import os, signal, socket, sys
 os.unlink("input.txt")
 open("output.txt", "w").write("x" * 100000)
 os.mkdir("made"); open("made/deep.txt", "w").write("y")
@@ -32,7 +32,7 @@ except OSError:
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        time.sleep(600)
+        signal.pause()
     os._exit(0)
 print(sorted(os.listdir(".")), seen, len([name for name in os.listdir("/proc") if name.isdigit()]) < 20)
 """

@@ -19,12 +19,12 @@ from hcloud.errors import BadInput, NotFound, UnitRefused
 from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sources import SOURCES, Source, source_named, start
 from tests.engine.test_metrics_as_user import as_ordinary_user
+from tests.machine import needs_stress_ng
 from tests.waiting import wait_until
 
 HOST = EngineHost()
 CPU = (max(os.sched_getaffinity(0)),)
 SPARING = [each for each in SOURCES if each.name != "interconnect"]  # that one is felt by the whole host
-needs_stress_ng = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
 
 
 def groups(pid: int) -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from hcloud.engine.usage import tree_usage
 from hcloud.profiler.subject import busy_alone
+from tests.machine import needs
 from tests.waiting import wait_until
 
 SPIN = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
@@ -32,7 +33,7 @@ def test_what_others_took_counts_as_wanted(cpu_s: float, waited_s: float, vcpus:
     assert busy_alone(cpu_s, waited_s, 1.0, vcpus) == pytest.approx(busy)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not tell who waits")
+@needs(os.path.exists("/proc/self/schedstat"), "this kernel does not tell who waits")
 def test_two_programs_on_one_cpu_are_seen_to_wait_for_it() -> None:
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2)]
     try:

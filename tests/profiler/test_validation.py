@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +13,7 @@ import pytest
 from hcloud.profiler.picture import document, sentences, svg, write_files
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.validation import INTENSITIES, Measured, Validation
+from tests.machine import needs_stress_ng
 
 QUIET = {"cpu": 0.02, "memory": 0.05, "disk": 0.1}
 
@@ -77,7 +77,7 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
     ElementTree.fromstring(svg(found))
 
 
-@pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+@needs_stress_ng
 def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hcloud.cli.main", "profile", "sources", "integer", "memory-capacity"]
     options = ["--validate", "--seconds", "9", "--repeats", "2", "--out", str(tmp_path / "out"), "-o", "json"]

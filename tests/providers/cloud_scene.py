@@ -14,20 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
-from hcloud.apply import Applier
 from hcloud.clock import Clock
-from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
-from hcloud.logs import LogArchive
 from hcloud.model import InstanceId
-from hcloud.observe import Observer
-from hcloud.policy import parse_policy
-from hcloud.provider import Journal, Machine, Provider, Runner, WorkerBootstrap
-from hcloud.store import Store
+from hcloud.provider import Journal, Machine, Provider, Runner
 from providers.mock.journal import FileJournal
-from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene
+from tests.chaos.scene import CrashPoints, FileClock, Scene, opened
 
 POLICY: dict[str, object] = {
     "budgets": {"per_day_usd": 10.0},
@@ -101,35 +93,7 @@ def open_scene(
     policy: Mapping[str, object] | None,
 ) -> Scene:
     """Open the deployment in ``home`` with one provider, whatever an earlier process left there."""
-    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
-    store.crash_point = crash.hit
     engine = FakeRunner([machines], clock)
-    calls = ("offers", "launch", "instances", "terminate")
-    providers = {cloud.name: cast(Provider, crash.around(cloud, calls, "provider"))}
-    runner = cast(Runner, engine)
-    logs = LogArchive(folder=home / "logs")
-    logs.folder.mkdir(exist_ok=True)
-    observer = Observer(
-        store=store,
-        providers=providers,
-        runner=runner,
-        clock=clock,
-        owner=OWNER,
-        logs=logs,
-        poll_s={cloud.name: 5.0},
-    )
-    bootstrap = WorkerBootstrap(scheduler_address="10.0.0.1:8786", tls_dir=str(tls_dir))
-    controller = Controller(
-        store=store,
-        providers=providers,
-        runner=runner,
-        clock=clock,
-        policy=parse_policy({**POLICY, **(policy or {})}),
-        observer=observer,
-        applier=Applier(
-            store, providers, runner, clock, owner=OWNER, bootstrap=bootstrap, uploads_dir=home / "uploads"
-        ),
-        rng=np.random.default_rng(1),
-        holder=cloud.name,
-    )
-    return Scene(home=home, clock=clock, store=store, cloud=cast(Any, machines), engine=engine, controller=controller)
+    plain = {**POLICY, **(policy or {})}
+    controller = opened(home, crash, clock, cloud, cast(Runner, engine), plain, poll_s=5.0, tls_dir=tls_dir)
+    return Scene(home=home, clock=clock, cloud=cast(Any, machines), engine=engine, controller=controller)

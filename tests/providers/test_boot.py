@@ -18,6 +18,7 @@ from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
 from tests.engine.site import SMALL, Site, Watch, free_port
 from tests.house.tree import ROOT
+from tests.machine import needs
 from tests.providers.test_cloud_init import SETUP
 from tests.waiting import wait_until
 
@@ -34,7 +35,7 @@ def _can_boot() -> bool:
     return subprocess.run([*NAMESPACES, "sh", "-c", trial], capture_output=True, check=False).returncode == 0
 
 
-pytestmark = pytest.mark.skipif(not _can_boot(), reason="needs root, namespaces and overlayfs")
+pytestmark = needs(_can_boot(), "needs root, namespaces and overlayfs")
 
 
 @pytest.fixture

@@ -36,10 +36,10 @@ def hungry(bench: LocalBench, mib: int) -> list[str]:
     """A worker command that takes memory, touches all of it and then says so."""
     path = bench.state_dir / "hungry.py"
     path.write_text(
-        "import json, sys, time, pathlib\n"
+        "import json, pathlib, signal, sys\n"
         "home = pathlib.Path(json.loads(pathlib.Path(sys.argv[-1]).read_text())['state_dir'])\n"
         f"(home / 'tried').touch()\nheld = bytearray({mib} << 20)\nheld[::4096] = b'x' * len(held[::4096])\n"
-        "(home / 'had').touch()\ntime.sleep(1000)\n"
+        "(home / 'had').touch()\nsignal.pause()\n"
     )
     return [sys.executable, str(path)]
 

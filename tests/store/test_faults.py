@@ -18,11 +18,10 @@ from hcloud.errors import ConfigError, StoreBusy, StoreError
 from hcloud.model import EventKind, JobState, move_job
 from hcloud.store import Store
 from hcloud.store.faults import database_fault
-from tests.databases import BINARIES, PostgresqlServer
+from tests.databases import PostgresqlServer
+from tests.machine import needs_postgresql
 from tests.store.samples import NOW, launch, open_intent, submit, walk
 from tests.store.test_processes import lines_of, other_process
-
-needs_postgresql = pytest.mark.skipif(BINARIES is None, reason="PostgreSQL is not installed (the summary says so)")
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from hcloud.errors import StoreError
 from hcloud.store import Store
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
 from tests.databases import BINARIES, PostgresqlServer
+from tests.machine import needs_postgresql
 from tests.store.samples import emit
-
-needs_postgresql = pytest.mark.skipif(BINARIES is None, reason="PostgreSQL is not installed (the summary says so)")
 
 
 def sqlite_schema(path: Path) -> set[str]:

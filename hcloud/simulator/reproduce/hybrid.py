@@ -153,7 +153,8 @@ def _why_no_cheaper() -> str:
 
 def _claims() -> Iterator[Claim]:
     for name in HYBRIDS:
-        yield from _hybrid_claims(name)
+        yield from _claims_against_sr(name)
+        yield from _claims_of_profiles(name)
     yield Claim(
         text="SR performs better than OdM (high variability)",
         published="2.2 times",
@@ -175,7 +176,7 @@ def _claims() -> Iterator[Claim]:
     )
 
 
-def _hybrid_claims(name: str) -> Iterator[Claim]:
+def _claims_against_sr(name: str) -> Iterator[Claim]:
     yield Claim(
         text=f"{name.upper()} comes near SR's performance (high variability)",
         published="within 8 %",
@@ -199,6 +200,9 @@ def _hybrid_claims(name: str) -> Iterator[Claim]:
         unit="% cheaper",
         why="the same waste",
     )
+
+
+def _claims_of_profiles(name: str) -> Iterator[Claim]:
     yield Claim(
         text=f"profiles make {name.upper()} perform better (high variability)",
         published="2.4 times (HF), 2.77 times (HM)",

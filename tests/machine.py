@@ -1,0 +1,28 @@
+"""What a test needs of the machine it runs on. Tests are skipped here only, each for something the machine lacks.
+
+`make setup` installs what can be installed; the end of a test run names what was skipped, and why.
+"""
+
+import os
+import shutil
+
+import pytest
+
+from tests.databases import BINARIES
+
+
+def needs(present: object, lack: str) -> pytest.MarkDecorator:
+    """Return a mark for tests that can only run where something is ``present``; ``lack`` says what is not."""
+    return pytest.mark.skipif(not present, reason=lack)
+
+
+ROOT = os.geteuid() == 0
+BWRAP = shutil.which("bwrap")
+
+needs_root = needs(ROOT, "only root can become another user, give units a user id and set firewall rules")
+needs_bwrap = needs(BWRAP, "bubblewrap is not installed")
+needs_podman = needs(ROOT and BWRAP and shutil.which("podman"), "container images need root, podman and bubblewrap")
+needs_stress_ng = needs(shutil.which("stress-ng"), "stress-ng is not installed")
+needs_systemd_analyze = needs(shutil.which("systemd-analyze"), "systemd-analyze is not installed: units not verified")
+needs_postgresql = needs(BINARIES, "PostgreSQL is not installed")
+needs_cgroups_v1 = needs(ROOT and os.access("/sys/fs/cgroup/pids", os.W_OK), "no writable cgroup v1 hierarchy here")
