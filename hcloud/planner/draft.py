@@ -20,7 +20,7 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.fleet import Amounts, Fleet, Mask, vector
+from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, vector
 from hcloud.planner.lateness import Hurry, Lateness
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
@@ -118,6 +118,17 @@ class Group:
             return capacity
         return self.demand[:, None] if self.here is None else self.here
 
+    def taken_on(self, capacity: Amounts, places: Places) -> Amounts:
+        """Return :meth:`taken_everywhere` of the machines ``places`` only; shape ``(3, n)``, or ``(3, 1)`` where it is
+        the same everywhere."""
+        if self.exclusive:
+            return capacity.take(places, axis=1)
+        if self.unsized and self.portions is not None:
+            taken = np.repeat(vector(self.resources)[:, None], places.size, axis=1)
+            taken[0] = self.portions.vcpus_on(places)
+            return taken
+        return self.demand[:, None] if self.here is None else self.here.take(places, axis=1)
+
 
 MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
@@ -140,9 +151,10 @@ class Draft:
     as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
     to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
     ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
-    ``diverting``: whether jobs may go down now to machines that do not suit them. ``kept_from``: which machines
-    are closed to a group while better ones can be rented (None: not known yet). ``late``: machines that start far later
-    than their like (None: none does); ``unkept``: those where services miss theirs (None: not known yet).
+    ``diverting``: whether jobs may go down now to machines that do not suit them. ``open_of``: which of some
+    machines are not closed to a group while better ones can be rented (None: not known yet). ``late``: machines that
+    start far later than their like (None: none does); ``unkept``: those where services miss theirs (None: not known
+    yet).
     """
 
     snapshot: Snapshot
@@ -173,7 +185,7 @@ class Draft:
     behind: set[JobId] = field(default_factory=set)
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
-    kept_from: Callable[[Group], Mask] | None = None
+    open_of: Callable[[Group, Places], Places] | None = None
     late: Lateness | None = None
     unkept: Mask | None = None
     kinds_told: int = 0

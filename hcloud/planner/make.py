@@ -37,7 +37,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     _serve(draft)
     release_idle(draft)
     consolidate(draft)
-    draft.kept_from = None  # it knows the draft: without this only the collector of reference cycles could let go of it
+    draft.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
     return Plan(at=snapshot.now, actions=tuple(draft.actions))
 
 

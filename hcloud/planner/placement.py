@@ -90,7 +90,7 @@ def _down_within_s(draft: Draft, suit: Suitability, group: Group) -> float:
     to it, with what it would get there."""
     among = usable(draft, group, draft.fleet.placeable)
     roomy = draft.fleet.fitting_now(group.demand, among)
-    roomy = roomy & ~closed(draft, group) if roomy.any() else roomy
+    roomy = roomy & ~closed(draft, group, roomy) if roomy.any() else roomy
     if not roomy.any() and suit.who(group.application) is not None:
         return 0.0  # whatever it would get there
     roomy = draft.fleet.fitting_now(group.asks, roomy)
@@ -369,16 +369,18 @@ def _search(
         roomy = draft.suit.suited(group.application, roomy)
     if not roomy.any():
         return places
-    own, allowed = [], roomy & ~closed(draft, group)
+    roomy = usable(draft, group, roomy)
+    if group.exclusive:
+        roomy = roomy & fleet.unshared(fleet.free)
+    if choosy and roomy.any():
+        roomy = roomy & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
+    if not roomy.any():
+        return places
+    own, allowed = [], roomy & ~closed(draft, group, roomy)
     if held:
         own = [np.zeros(len(fleet.instances), dtype=np.bool_)]
         own[0][list(held)] = True
         allowed |= roomy & own[0]
-    allowed = usable(draft, group, allowed)
-    if group.exclusive:
-        allowed = allowed & fleet.unshared(fleet.free)
-    if choosy:
-        allowed = allowed & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
     if allowed.any():
         for mask in [allowed & mask for mask in own] + _paid_first(draft, allowed):
             _fill(draft, group, mask, wanted, places, present, roomy=group.portions is None)
@@ -388,8 +390,7 @@ def _search(
 def _search_down(draft: Draft, group: Group, needed: int, places: list[int], present: Sequence[int]) -> None:
     """Make ``places`` up to ``needed`` with machines where the least is disturbed; best effort disturbs itself only."""
     for mask in _open_now(draft, group):
-        allowed = usable(draft, group, mask)
-        _fill(draft, group, allowed, needed, places, present, neighbours_too=group.promise)
+        _fill(draft, group, mask, needed, places, present, neighbours_too=group.promise)
 
 
 def _fill(
@@ -445,7 +446,8 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
 
 def _open_now(draft: Draft, group: Group) -> list[Mask]:
     """Return where units of ``group`` may start now, in order of preference."""
-    return _paid_first(draft, draft.fleet.placeable & ~closed(draft, group))
+    roomy = usable(draft, group, draft.fleet.fitting_now(group.demand, draft.fleet.placeable))
+    return _paid_first(draft, roomy & ~closed(draft, group, roomy) if roomy.any() else roomy)
 
 
 def _paid_first(draft: Draft, mask: Mask) -> list[Mask]:
@@ -455,15 +457,18 @@ def _paid_first(draft: Draft, mask: Mask) -> list[Mask]:
     return [mask & reserved, mask & ~reserved] if draft.fleet.partly_reserved else [mask]
 
 
-def closed(draft: Draft, group: Group) -> Mask:
-    """Return the machines kept from ``group``: reserved ones while they are this full (hybrid strategies), rented ones
-    that stand half empty or are too small for its target (:mod:`hcloud.planner.thrift`)."""
+def closed(draft: Draft, group: Group, among: Mask) -> Mask:
+    """Return the machines of ``among`` kept from ``group``: reserved ones while they are this full (hybrid strategies),
+    rented ones that stand half empty or are too small for its target (:mod:`hcloud.planner.thrift`)."""
     hybrid = draft.strategy.hybrid
-    if group.lifted or (hybrid is None and draft.kept_from is None):
-        return np.zeros(len(draft.fleet.instances), dtype=np.bool_)
-    masks = [] if hybrid is None else [hybrid.closed(group.leaning, group.resources)]
-    masks += [] if draft.kept_from is None else [draft.kept_from(group)]
-    return masks[0] if len(masks) == 1 else masks[0] | masks[1]
+    if group.lifted or (hybrid is None and draft.open_of is None):
+        return np.zeros_like(among)
+    shut = among & hybrid.closed(group.leaning, group.resources) if hybrid is not None else np.zeros_like(among)
+    if draft.open_of is not None:
+        asked = (among & ~shut).nonzero()[0]
+        shut[asked] = True
+        shut[draft.open_of(group, asked)] = False
+    return shut
 
 
 def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:

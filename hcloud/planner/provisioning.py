@@ -83,7 +83,7 @@ def open_desk(draft: Draft) -> Desk:
     desk = Desk(
         draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
     )
-    draft.kept_from = open_thrift(draft, desk.counter).closed
+    draft.open_of = open_thrift(draft, desk.counter).open
     alike: dict[tuple[object, ...], list[Group]] = {}
     for group in desk.groups:
         key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.hurry > 0)
@@ -208,13 +208,13 @@ def _claimable(desk: Desk, group: Group) -> Mask:
     if not roomy.any():  # nothing to claim, whatever is closed
         return roomy
     free: Mask = np.logical_and.reduce(fleet.free >= group.taken_everywhere(fleet.capacity) - SLACK, axis=0)
-    return desk.running & ~(closed(draft, group) & free)
+    return desk.running & ~closed(draft, group, free)
 
 
 def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
     """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
-    draft = desk.draft
-    if refusal.code == WAITS_FOR_RESERVED or not (group.lifted or closed(draft, group).any()):
+    draft, everywhere = desk.draft, np.ones_like(desk.draft.fleet.placeable)
+    if refusal.code == WAITS_FOR_RESERVED or not (group.lifted or closed(draft, group, everywhere).any()):
         return False
     group.lifted = group.fits_now = group.fits_well = True
     return place_now(draft, job, group)

@@ -545,6 +545,15 @@ class Portions:
             self.found = self.suit.granted(self.application, self.aim, self.suit.fleet.kinds, self.losses())
         return self.found
 
+    def vcpus_on(self, places: Places) -> Amounts:
+        """Return :meth:`vcpus` of the machines ``places`` only."""
+        if self.found is not None:
+            return self.found[places]
+        kinds, who = self.suit.fleet.kinds, self.suit.who(self.application)
+        beside = self.beside.take(places, axis=1) if who is not None and self.beside is not None else None
+        losses = np.zeros(places.size) if who is None or beside is None else losses_beside(who, beside)
+        return self.suit.granted(self.application, self.aim, Kinds(kinds.sizes, kinds.at[places]), losses)
+
 
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
     if not any(selection.relaxed or selection.cut_short for selection in chosen):

@@ -21,83 +21,92 @@ from hcloud.planner.fleet import Amounts, Mask, Places
 from hcloud.planner.offers import Counter
 from hcloud.planner.unkept import machines_of_unkept_promises
 
-_NOWHERE: Places = np.zeros(0, dtype=np.intp)
-
 
 @dataclass(slots=True, eq=False)
 class Thrift:
-    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``; ``none``: no machine,
-    for all who are kept from none."""
+    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``."""
 
     draft: Draft
     counter: Counter
     rented: Mask
     price_usd_per_h: Amounts
-    none: Mask
     dear_room: DearRoom
-    _needed: Amounts | None = None
-    _dearer: dict[float, Places] = field(default_factory=dict)
+    _needed: dict[int, float] = field(default_factory=dict)
+    _dearer: dict[float, Mask] = field(default_factory=dict)
 
-    def closed(self, group: Group) -> Mask:
-        """Return the machines that ``group`` is kept from, shape ``(N,)``."""
-        dearly = self.dear_room.kept_up_dearly(group)
-        if dearly is not None:
-            dearly = self._unless_needed_longer(group, dearly.copy())
-        closed = self._half_empty(group)
-        unkept = machines_of_unkept_promises(self.draft) if group.serves and not group.application else None
-        for more in (self._too_small(group), dearly, unkept, self.dear_room.paid_kept_from(group)):
-            if more is not None:
-                closed = closed | more
-        return closed
+    def open(self, group: Group, places: Places) -> Places:
+        """Return those of the machines ``places`` that ``group`` is not kept from.
 
-    def _too_small(self, group: Group) -> Mask | None:
+        Few are asked about, as most who wait find hardly any that have room and suit them; what costs more to find out
+        is asked about those only that are still open.
+        """
+        left = places[~self._unkept(group, places)]
+        if left.size:
+            left = left[~self._too_small(group, left)]
+        if left.size and (paid := self.dear_room.paid_kept_from(group)) is not None:
+            left = left[~paid[left]]
+        if left.size:
+            left = left[~self._kept_up(group, left)]
+        return left
+
+    def _unkept(self, group: Group, places: Places) -> Mask:
+        if not group.serves or group.application:
+            return np.zeros(places.size, dtype=np.bool_)
+        unkept: Mask = machines_of_unkept_promises(self.draft)[places]
+        return unkept
+
+    def _too_small(self, group: Group, places: Places) -> Mask:
         counter, suit = self.counter, self.draft.suit
         if group.aim is None or suit is None:
-            return None
-        enough = suit.enough(group.application, group.aim)
-        if enough.all() or (counter.shortfalls(group)[counter.obtainable(group)] > 1).all():
-            return None
-        return ~enough
+            return np.zeros(places.size, dtype=np.bool_)
+        small: Mask = ~suit.enough(group.application, group.aim)[places]
+        if small.any() and (counter.shortfalls(group)[counter.obtainable(group)] > 1).all():
+            small[:] = False
+        return small
 
-    def _half_empty(self, group: Group) -> Mask:
-        """Return the machines that would stay half empty with all that wait of ``group``, where a new one is cheaper
-        for one of them than such a part of theirs, and they would keep them up longer than they are needed. To those
-        that were moved none is: a machine was emptied for less than what goes on running."""
-        below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
-        cheapest = self.counter.worth_usd_per_h(group) if below > 0.0 and not group.moved else 0.0
-        dear = self._dear(cheapest) if cheapest > 0.0 else _NOWHERE
-        if not dear.size:
-            return self.none
-        closed: Mask = np.zeros_like(self.rented)
-        capacity, ranks = fleet.capacity[:2].take(dear, axis=1), max(1, group.pending) * group.wanted
-        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[:2], (2, len(closed))).take(dear, axis=1)
-        used = capacity - fleet.room[:2].take(dear, axis=1) + ranks * taken
-        closed[dear[np.logical_and.reduce(used < below * capacity, axis=0)]] = True
-        return self._unless_needed_longer(group, closed)
-
-    def _unless_needed_longer(self, group: Group, closed: Mask) -> Mask:
-        """Open those of ``closed`` again on which others are expected to be longer than a member of ``group``."""
-        suit = self.draft.suit
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None else None
+    def _kept_up(self, group: Group, places: Places) -> Mask:
+        """Return those of ``places`` that a member of ``group`` would keep up dearly, or half empty, for longer than
+        they are needed."""
+        shut, dearly = self._half_empty(group, places), self.dear_room.kept_up_dearly(group)
+        if dearly is not None:
+            shut |= dearly[places]
+        suit, asked = self.draft.suit, shut.nonzero()[0].tolist()
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
         if lasts_s is not None:
-            closed &= self._needed_s() < lasts_s
-        return closed
+            for at in asked:  # open again where others are expected to be longer than a member of the group
+                shut[at] = self._needed_s(int(places[at])) < lasts_s
+        return shut
 
-    def _dear(self, usd_per_h: float) -> Places:
-        """Return the rented machines of which the policy's part costs more: few prices are asked for, by many jobs."""
+    def _half_empty(self, group: Group, places: Places) -> Mask:
+        """Return those of ``places`` that would stay half empty with all that wait of ``group``, where a new machine is
+        cheaper for one of them than such a part of theirs. To those that were moved none is closed: a machine was
+        emptied for less than what goes on running."""
+        below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
+        rented: Mask = self.rented[places]
+        none: Mask = np.zeros_like(rented)
+        if below <= 0.0 or group.moved or not rented.any():
+            return none
+        cheapest = self.counter.worth_usd_per_h(group)
+        if cheapest <= 0.0 or not (dear := rented & self._dear(cheapest)[places]).any():
+            return none
+        capacity, ranks = fleet.capacity[:2].take(places, axis=1), max(1, group.pending) * group.wanted
+        used = capacity - fleet.room[:2].take(places, axis=1) + ranks * group.taken_on(fleet.capacity, places)[:2]
+        empty: Mask = dear & np.logical_and.reduce(used < below * capacity, axis=0)
+        return empty
+
+    def _dear(self, usd_per_h: float) -> Mask:
+        """Return the machines of which the policy's part costs more: few prices are asked for, by many jobs."""
         if usd_per_h not in self._dearer:
-            below = self.draft.policy.retention.drain_below
-            self._dearer[usd_per_h] = np.flatnonzero(self.rented & (usd_per_h < below * self.price_usd_per_h))
+            self._dearer[usd_per_h] = usd_per_h < self.draft.policy.retention.drain_below * self.price_usd_per_h
         return self._dearer[usd_per_h]
 
-    def _needed_s(self) -> Amounts:
-        """Return how long each machine is expected to be in use by those that are on it, shape ``(N,)``."""
-        if self._needed is None:
-            residents, stopping = self.draft.fleet.holdings, self.draft.stopping
-            remains_s = {job.id: 0.0 if job.id in stopping else self._remains_s(job) for job in self.draft.running}
-            longest_s = [max([remains_s[job.id] for job, _ in held]) if held else 0.0 for held in residents]
-            self._needed = np.array(longest_s, dtype=np.float64)
-        return self._needed
+    def _needed_s(self, at: int) -> float:
+        """Return how long machine ``at`` is expected to be in use by those that are on it."""
+        if at not in self._needed:
+            stopping, held = self.draft.stopping, self.draft.fleet.holdings[at]
+            remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
+            self._needed[at] = max(remains_s, default=0.0)
+        return self._needed[at]
 
     def _remains_s(self, job: Job) -> float:
         """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past its
@@ -122,6 +131,5 @@ def open_thrift(draft: Draft, counter: Counter) -> Thrift:
         counter=counter,
         rented=~fleet.reserved,
         price_usd_per_h=price_usd_per_h,
-        none=np.zeros(len(offers), dtype=np.bool_),
         dear_room=dear_room,
     )
