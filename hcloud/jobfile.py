@@ -479,7 +479,8 @@ class JobFile(_Part):
         """Return where and why the job cannot be fulfilled if submitted at ``now``, or None."""
         batch = self.target.batch
         if batch is not None and batch.by is not None and batch.by <= now:
-            return ("target", "batch", "by"), f"is in the past: {utc_text(batch.by)}, and it is {utc_text(now)} now"
+            past, present = utc_text(batch.by), utc_text(round(now))
+            return ("target", "batch", "by"), f"is in the past: {past}, and it is {present} now"
         return None
 
     def to_spec(self, user: str, now: float | None = None) -> JobSpec:

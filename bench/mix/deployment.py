@@ -90,7 +90,7 @@ class Deployment:
 
     def _digest(self) -> str:
         """Return which policy is in force."""
-        return str(json.loads(self.hcloud("status", "-o", "json"))["daemon"]["policy"]["digest"])
+        return str(json.loads(self.hcloud("status", "-o", "json"))["daemon"]["daemon"]["policy"]["digest"])
 
     def submit(self, file: Path) -> str:
         """Submit one job; return its id."""

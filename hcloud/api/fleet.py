@@ -22,6 +22,7 @@ from hcloud.api.views import InstanceView, instance_views
 from hcloud.apply.orders import PAUSED, set_paused
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind, Market, Offer
+from hcloud.quantity import utc_text
 from hcloud.report import build_report, report_kinds
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
@@ -158,7 +159,7 @@ def report(
 ) -> dict[str, Any]:
     """Compute a report from the event log."""
     if since is not None and until is not None and since > until:
-        raise BadInput(f"since ({since:.0f}) is after until ({until:.0f}); exchange them")
+        raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); exchange them")
     events = desk.store.iter_events(kinds=report_kinds(name.value))
     table = build_report(name.value, events, desk.clock.now(), by=by, since=since, until=until)
     return dict(table.to_json())

@@ -128,11 +128,21 @@ def offers(
         and market in (None, each["market"])
         and (not regions or any(fnmatchcase(each["region"], pattern) for pattern in regions))
     ]
+    if not found and provider is not None:
+        _check_provider(client, provider)
     found.sort(key=lambda each: each["price_usd_per_h"])
     write_rows(form, found[:limit], OFFER_COLUMNS, _offer_row, empty="no offers")
     if form == "table" and found:
         age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found)
         click.echo(f"prices are {span(age_s)} old; the cheapest costs {usd(found[0]['price_usd_per_h'])}/h", err=True)
+
+
+def _check_provider(client: Client, name: str) -> None:
+    from hcloud.sentences import nearest  # 0.15 s, for a mistake only
+
+    known = sorted(client.get("/v1/status")["daemon"]["providers"])
+    if name not in known:
+        raise BadInput(f"--provider {printable(name)}: there is no such provider; {nearest(name, known)}")
 
 
 def _candidates(
@@ -148,6 +158,8 @@ def _candidates(
     else:
         client = Client()
         known, now = client.get("/v1/offers"), client.get("/v1/status")["now"]
+        if filters[0] is not None and not any(each["provider"] == filters[0] for each in known):
+            _check_provider(client, filters[0])
     found = [
         each
         for asked in wanted
@@ -201,6 +213,8 @@ def events(
         after_seq = page[-1]["seq"] if page else after_seq
         if len(page) < PAGE:
             break
+    if not found and about["job_id"] is not None:
+        client.get(f"/v1/jobs/{about['job_id']}")  # which says so where there is no such job
     if follow:
         _follow(client, found, after_seq, about, form)
     elif form == "json":

@@ -104,7 +104,9 @@ def _where(path: Sequence[str | int]) -> str:
 
     named = {"budget_usd": "--budget", "vcpus": "--vcpus", "memory": "--memory", "disk": "--disk", "within": "--within",
              "by": "--by", "requests_per_s": "--rate", "latency_ms": "--latency-ms", "env": "--env", "tags": "--tag",
-             "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries"}  # fmt: skip
+             "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
+             "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
+             "labels": "--label", "apart_from": "--apart-from", "instance_types": "--type"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 

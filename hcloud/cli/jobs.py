@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -15,8 +16,10 @@ CANCELLED_COLUMNS = ("job", "name", "state", "cancelled_by")
 
 
 def job_id(text: str) -> str:
-    """Read ``7`` as ``job-7``; anything else is for the daemon to judge."""
-    return f"job-{text}" if text.isascii() and text.isdigit() else text
+    """Read ``7`` as ``job-7``. Raises BadInput for what could be no id, and would be another path of the API."""
+    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
+        raise BadInput(f"{text!r} is not the id of a job; one looks like job-7")
+    return f"job-{text}" if text.isdigit() else text
 
 
 @click.command()
@@ -63,6 +66,8 @@ def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form:
         return
     if not confirmed(f"Cancel {' '.join(ids) if len(ids) <= 5 else f'{len(ids)} jobs'}?", yes):
         raise click.Abort
+    for each in ids if not every else ():  # one that is misspelt must not leave the others cancelled
+        client.get(f"/v1/jobs/{each}")
     cancelled = [client.post(f"/v1/jobs/{each}/cancel") for each in ids]
     write_rows(form, cancelled, CANCELLED_COLUMNS, _cancelled_row)
 

@@ -147,6 +147,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(f"{error.format_message()}\n\nhcloud: name one of these commands", err=True)
+        return error.exit_code
     except click.ClickException as error:
         click.echo(f"hcloud: {_in_one_sentence(error)}", err=True)
         return error.exit_code
@@ -163,9 +166,19 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_BAD_INPUT
 
 
+_NUMBERS = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float": "is not a number",
+}
+
+
 def _in_one_sentence(error: click.ClickException) -> str:
     """Return what is wrong with the words of a command, and which help to read where the words do not say it."""
     said = " ".join(error.format_message().split()).removesuffix(".")
+    for clicks, ours in _NUMBERS.items():
+        said = said.replace(clicks, ours)
     said = said[:1].lower() + said[1:]
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
     return f"{said}; see '{where} --help'" if where and "; " not in said else said

@@ -14,6 +14,7 @@ from hcloud.cli.fleet import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
 from hcloud.cli.output import FiniteRange, console, format_option, printable, span, table, usd, write_json, write_rows
 from hcloud.errors import BadInput
+from hcloud.model import JobState
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
@@ -22,14 +23,23 @@ JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nod
 WATCH_PATIENCE_S = 60.0
 
 
+_STATES = click.Choice([str(state) for state in JobState])
+
+
+def _tag(_context: click.Context, _option: click.Parameter, tag: str | None) -> str | None:
+    if tag is not None and not tag.partition("=")[0]:
+        raise BadInput(f"--tag {tag}: must have the form KEY or KEY=VALUE")
+    return tag
+
+
 def _listing_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
         format_option,
         click.option("--watch", is_flag=True, help="Show it again and again, until interrupted."),
         click.option("--interval", type=FiniteRange(min=0.2), default=2.0, help="Seconds between, with --watch."),
         click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most jobs."),
-        click.option("--tag", help="Only jobs with this tag: KEY or KEY=VALUE."),
-        click.option("-s", "--state", multiple=True, help="Only jobs in this state (repeatable)."),
+        click.option("--tag", callback=_tag, help="Only jobs with this tag: KEY or KEY=VALUE."),
+        click.option("-s", "--state", type=_STATES, multiple=True, help="Only jobs in this state (repeatable)."),
         click.option("-u", "--all-users", is_flag=True, help="Jobs of everybody, not only yours."),
     ):
         function = option(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
+from hcloud.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000
@@ -138,8 +140,20 @@ def send(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     requests = [{"job": job, "token": f"cli-{uuid.uuid4()}"} for job in jobs]
     submitted: list[dict[str, Any]] = []
     for start in range(0, len(requests), BATCH):
-        submitted += client.post("/v1/jobs", requests[start : start + BATCH])
+        submitted += _posted(client, "/v1/jobs", requests[start : start + BATCH])
     return submitted
+
+
+def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Send requests about jobs. What the daemon says of one by its place in the body names the job instead."""
+    try:
+        answer: list[dict[str, Any]] = client.post(path, requests)
+        return answer
+    except BadInput as error:
+        place = re.match(r"body\[(\d+)\]\.(?:job\.)?", str(error))
+        if place is None:
+            raise
+        raise BadInput(f"job {requests[int(place[1])]['job']['name']}: {str(error)[place.end() :]}") from error
 
 
 def _jobs(
@@ -169,7 +183,7 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
     """Ask what would be done and show it; a table shows the first few jobs whole and the rest in sum."""
     planned: list[dict[str, Any]] = []
     for start in range(0, len(jobs), BATCH):
-        planned += client.post("/v1/plan", [{"job": job} for job in jobs[start : start + BATCH]])
+        planned += _posted(client, "/v1/plan", [{"job": job} for job in jobs[start : start + BATCH]])
     if form == "json":
         write_json(planned)
         return

@@ -32,11 +32,11 @@ def numbered(prefix: str, thing_id: str) -> int:
     """
     head, _, digits = thing_id.partition("-")
     if head != prefix or not digits.isascii() or not digits.isdigit() or len(digits) > 18 or digits != str(int(digits)):
-        raise NotFound(f"{thing_id!r} is not the id of a {_LONG_NAMES[prefix]}; one looks like {prefix}-7")
+        raise NotFound(f"{thing_id!r} is not the id of {_LONG_NAMES[prefix]}; one looks like {prefix}-7")
     return int(digits)
 
 
-_LONG_NAMES = {"job": "job", "inst": "instance"}
+_LONG_NAMES = {"job": "a job", "inst": "a machine"}
 
 
 def job_number(job_id: JobId) -> int:

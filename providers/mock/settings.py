@@ -150,6 +150,8 @@ def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
     unknown = [each for each in errors if each["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
     first = (unknown or errors)[0]
     where = f"providers.{provider}.settings." + ".".join(str(part) for part in first["loc"])
+    if first["type"] == "too_short":
+        return ConfigError("is empty; name at least one", where=where)
     if not unknown:
         return ConfigError(f"{first['msg'].lower()}, not {first['input']!r}", where=where)
     key = str(first["loc"][-1])

@@ -1,5 +1,6 @@
 """How the program starts, fails and ends."""
 
+import json
 import socket
 import stat
 import subprocess
@@ -79,6 +80,12 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
             ("events", "--kind", "job-stat"),
             "no such kind of event; did you mean 'job_state'?",
         ),
+        (("status", "--tag", "=x"), "--tag =x: must have the form KEY or KEY=VALUE"),
+        (("queue", "--state", "lost"), "'lost' is not one of 'submitted', "),
+        (("submit", "--vcpus", "many", "--", "x"), "'many' is not a number; see 'hcloud submit --help'"),
+        (("soak", "--seed", "x"), "'x' is not a whole number; see 'hcloud soak --help'"),
+        (("wait", "../status"), "'../status' is not the id of a job; one looks like job-7"),
+        (("logs", "job-1?rank=2"), "'job-1?rank=2' is not the id of a job; one looks like job-7"),
         (("events", "--kind", "foo"), "--kind foo: there is no such kind of event; 'hcloud events --help' lists them"),
     ],
 )
@@ -88,9 +95,35 @@ def test_bad_input_is_one_sentence_and_exit_2(arguments: tuple[str, ...], wanted
     assert out == ""
 
 
+@pytest.mark.parametrize("group", [(), ("job",), ("policy",)])
+def test_a_group_alone_shows_its_commands_line_by_line(group: tuple[str, ...], lonely: Shell) -> None:
+    out, err = lonely.run(*group, exit_code=2)
+    usage, *_, last = err.splitlines()
+    assert usage == " ".join(["Usage: hcloud", *group, "[OPTIONS] COMMAND [ARGS]..."])
+    assert "Commands:" in err.splitlines()
+    assert (out, last) == ("", "hcloud: name one of these commands")
+
+
 def test_an_unknown_job_is_exit_2_with_the_nearest(shell: Shell) -> None:
     shell.run("submit", "-q", "--", "true")
-    assert "there is no job-9; the newest is job-1" in shell.run("status", "9", exit_code=2)[1]
+    for words in (("status", "9"), ("events", "--job", "9")):
+        assert shell.run(*words, exit_code=2) == ("", "hcloud: there is no job-9; the newest is job-1\n")
+
+
+@pytest.mark.parametrize("size", [(), ("--vcpus", "1")])
+def test_an_unknown_provider_is_exit_2_with_the_nearest(size: tuple[str, ...], shell: Shell) -> None:
+    said = shell.run("offers", "--provider", "mok", *size, exit_code=2)
+    assert said == ("", "hcloud: --provider mok: there is no such provider; did you mean 'mock'?\n")
+
+
+def test_what_the_daemon_says_of_a_job_names_it_and_not_its_place_in_a_request(shell: Shell) -> None:
+    past = "2001-01-01T00:00:00Z"
+    shell.directory.joinpath("two.yaml").write_text(
+        f"name: good\ncommand: x\n---\nname: late\ncommand: x\ntarget: {{batch: {{by: {past}}}}}\n"
+    )
+    _, err = shell.run("submit", "-q", "two.yaml", exit_code=2)
+    assert err.startswith(f"hcloud: job late: target.batch.by: is in the past: {past}, and it is 20")
+    assert json.loads(shell.run("queue", "-o", "json")[0]) == []
 
 
 def test_a_refusal_by_policy_is_exit_4(shell: Shell, deployment: Deployment) -> None:

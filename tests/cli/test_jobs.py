@@ -175,6 +175,12 @@ def test_status_shows_jobs_and_machines_in_every_form(shell: Shell, deployment: 
     assert "sorter" in shell.run("queue")[0]
 
 
+def test_one_misspelt_job_leaves_the_others_uncancelled(shell: Shell, deployment: Deployment) -> None:
+    shell.run("submit", "-q", "--", "sleep", "1000000")
+    assert "there is no job-9" in shell.run("cancel", "-y", "1", "9", exit_code=2)[1]
+    assert not deployment.store.job("job-1").cancelled_by
+
+
 def test_status_says_what_is_wrong(shell: Shell) -> None:
     shell.run("pause", "kernel", "update")
     assert "TROUBLE  paused: kernel update; 'hcloud resume' goes on" in shell.run("status")[0]
