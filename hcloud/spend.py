@@ -37,6 +37,15 @@ class _UnitMeter:
 
 
 @dataclass(slots=True)
+class _Running:
+    """The stretches of one user that go on: their prices (USD/h) together, and each times when it began, in seconds of
+    the day (or when the day began, if that was later): with both their cost at any time of the day is known."""
+
+    usd_per_h: float = 0.0
+    by_start: float = 0.0
+
+
+@dataclass(slots=True)
 class SpendBook:
     """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
 
@@ -46,6 +55,9 @@ class SpendBook:
     What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
     uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
     last the ledger counts what is still promised with those who wait. Limits for everybody count whole machines.
+
+    What goes on is not added up anew for each answer: sums are kept by user, of one day, and begun anew on the next, or
+    where something happened that they were not made for (``_stale``).
     """
 
     seq: int = 0
@@ -55,6 +67,14 @@ class SpendBook:
     _days: dict[str, dict[float, float]] = field(default_factory=dict)
     """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
     _job_usd: dict[JobId, float] = field(default_factory=dict)
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _day_starts_at: float = 0.0
+    _before: dict[str, dict[float, float]] = field(default_factory=dict)
+    """What the stretches that go on cost before this day."""
+    _ahead: list[tuple[str, float, float]] = field(default_factory=list)
+    """Stretches that begin later than the last answer was for, by a provider's clock: user, since, USD/h."""
+    _answered_at: float = 0.0
+    _stale: bool = True
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in events in ``seq`` order, each once."""
@@ -67,21 +87,18 @@ class SpendBook:
     def spend(self, now: float) -> Spend:
         """Return what was spent up to ``now`` in its UTC day and month."""
         day_starts_at, month_starts_at, month_ends_at = _period(now)
+        if self._stale or self._day_starts_at != day_starts_at or now < self._answered_at:
+            self._begin(day_starts_at)
+        self._answered_at = now
         users = {user: dict(days) for user, days in self._days.items()}
-        machines, lately = self._meters, dict[str, float]()  # dollars today, times the seconds of an hour
-        for machine in machines.values():
-            if machine.launched_at is not None:
-                _add_lately(users, lately, EVERYBODY, machine.since, now, machine.price_usd_per_h, day_starts_at)
-        for unit in self._units.values():
-            user, since, host = unit.user, unit.since, machines.get(unit.instance_id)
-            rate = host.price_usd_per_h * unit.share if host is not None else 0.0
-            if day_starts_at <= since < now:
-                lately[user] = lately.get(user, 0.0) + (now - since) * rate
-            else:
-                _add_lately(users, lately, user, since, now, rate, day_starts_at)
+        for user, days in self._before.items():
+            _add_up(users.setdefault(user, {}), days)
+        lately = {user: each.usd_per_h * (now - day_starts_at) - each.by_start for user, each in self._running.items()}
+        self._ahead = [each for each in self._ahead if each[1] > now]
+        for user, since, usd_per_h in self._ahead:
+            lately[user] += usd_per_h * (since - now)
         for user, usd in lately.items():
-            days = users.setdefault(user, {})
-            days[day_starts_at] = days.get(day_starts_at, 0.0) + usd / 3600.0
+            _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
         month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
         return Spend(
@@ -92,6 +109,39 @@ class SpendBook:
             by_user_day_usd=day,
             by_user_month_usd=month,
         )
+
+    def _begin(self, day_starts_at: float) -> None:
+        """Begin the sums of a day."""
+        self._day_starts_at, self._stale = day_starts_at, False
+        self._running, self._before, self._ahead = {}, {}, []
+        for meter in self._meters.values():
+            if meter.launched_at is not None:
+                self._opened(EVERYBODY, meter.since, meter.price_usd_per_h)
+        for unit in self._units.values():
+            self._opened(unit.user, unit.since, self._rate(unit))
+
+    def _opened(self, user: str, since: float, usd_per_h: float) -> None:
+        """Count a stretch that goes on from ``since``."""
+        if self._stale:
+            return
+        if since < self._day_starts_at:
+            _add(self._before.setdefault(user, {}), since, self._day_starts_at, usd_per_h)
+        running, from_s = self._running.setdefault(user, _Running()), max(0.0, since - self._day_starts_at)
+        running.usd_per_h += usd_per_h
+        running.by_start += usd_per_h * from_s
+        self._ahead.append((user, since, usd_per_h))  # until an answer shows that it has begun
+
+    def _closed(self, user: str, since: float, usd_per_h: float) -> None:
+        """Take back :meth:`_opened`."""
+        running, stretch = self._running.get(user), (user, since, usd_per_h)
+        if running is None or since < self._day_starts_at:
+            self._stale = True
+        if running is None or self._stale:
+            return
+        running.usd_per_h -= usd_per_h
+        running.by_start -= usd_per_h * (since - self._day_starts_at)
+        if stretch in self._ahead:
+            self._ahead.remove(stretch)
 
     def total_usd(self, now: float) -> float:
         """Return what all machines of the log have cost up to ``now``, in USD."""
@@ -116,6 +166,7 @@ class SpendBook:
 
     def _close_unit(self, unit: _UnitMeter, until: float) -> None:
         rate = self._rate(unit)
+        self._closed(unit.user, unit.since, rate)
         self._book(unit.user, unit.since, until, rate)
         usd = rate * max(0.0, until - unit.since) / 3600.0
         self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
@@ -123,6 +174,7 @@ class SpendBook:
 
     # ------------------------------------------------------------------------------------------------- event handlers
     def _requested(self, event: Event) -> None:
+        self._stale |= (event.instance_id or "") in self._meters
         self._meters[event.instance_id or ""] = _Meter(
             price_usd_per_h=_number(event, "price_usd_per_h"),
             vcpus=_number(event, "vcpus", 1.0),
@@ -133,13 +185,17 @@ class SpendBook:
     def _launched(self, event: Event) -> None:
         meter = self._meters.get(event.instance_id or "")
         if meter is not None:
+            price_usd_per_h = _number(event, "price_usd_per_h", meter.price_usd_per_h)
+            self._stale |= meter.launched_at is not None or meter.price_usd_per_h != price_usd_per_h
             meter.launched_at = meter.since = _number(event, "launched_at", event.at)
-            meter.price_usd_per_h = _number(event, "price_usd_per_h", meter.price_usd_per_h)
+            meter.price_usd_per_h = price_usd_per_h
+            self._opened(EVERYBODY, meter.since, price_usd_per_h)
 
     def _price(self, event: Event) -> None:
         meter = self._meters.get(event.instance_id or "")
         if meter is None or meter.launched_at is None:
             return
+        self._stale = True
         for unit in self._units.values():
             if unit.instance_id == event.instance_id:
                 self._close_unit(unit, event.at)
@@ -156,6 +212,7 @@ class SpendBook:
         meter = self._meters.pop(event.instance_id or "", None)
         if meter is not None and meter.launched_at is not None:
             until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
+            self._closed(EVERYBODY, meter.since, meter.price_usd_per_h)
             self._book(EVERYBODY, meter.since, until, meter.price_usd_per_h)
             # By its provider's clock it may have ended before a price was heard of that we booked it up to.
             for since, booked_until, usd_per_h in meter.booked:
@@ -165,12 +222,13 @@ class SpendBook:
         machine = self._meters.get(event.instance_id or "")
         if machine is not None:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
-            self._units[_unit(event)] = _UnitMeter(
-                event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), event.at
-            )
+            unit = _UnitMeter(event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), event.at)
+            self._stale |= _unit(event) in self._units
+            self._units[_unit(event)] = unit
+            self._opened(unit.user, unit.since, self._rate(unit))
 
     def _unit_resized(self, event: Event) -> None:
-        unit = self._units.get(_unit(event))
+        unit = self._units.pop(_unit(event), None)
         if unit is not None:
             self._close_unit(unit, event.at)
             self._unit_started(event)
@@ -220,20 +278,9 @@ def _add(days: dict[float, float], since: float, until: float, usd_per_h: float)
         since = end
 
 
-def _add_lately(
-    users: dict[str, dict[float, float]],
-    lately: dict[str, float],
-    user: str,
-    since: float,
-    now: float,
-    usd_per_h: float,
-    day_starts_at: float,
-) -> None:
-    """Add the cost of a stretch up to ``now``, which nearly always began on its day, to what ``user`` has cost."""
-    if day_starts_at <= since < now:
-        lately[user] = lately.get(user, 0.0) + (now - since) * usd_per_h
-    else:
-        _add(users.setdefault(user, {}), since, now, usd_per_h)
+def _add_up(days: dict[float, float], more: Mapping[float, float]) -> None:
+    for day, usd in more.items():
+        days[day] = days.get(day, 0.0) + usd
 
 
 def _unit(event: Event) -> str:

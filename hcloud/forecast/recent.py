@@ -13,7 +13,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hcloud.model import Event, EventKind, FailureCause, InstanceId, JobId, Market
 from hcloud.quality import Observed, TypeQuality
@@ -29,8 +32,7 @@ _RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
 _WAITING = ("queued", "awaiting_instance")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(NamedTuple):
     """A unit on a reserved machine ended and gave ``vcpus`` back."""
 
     at: float
@@ -54,6 +56,7 @@ class Recent:
     quality: TypeQuality = _NOTHING_MEASURED
     busy_s: tuple[float, ...] = ()
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    _released: list[NDArray[np.float64]] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def queue_growth(self, now: float, window_s: float) -> int:
         """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
@@ -73,11 +76,14 @@ class Recent:
 
         None where fewer than five such intervals were seen: nothing can be said.
         """
-        times = [release.at for release in self.releases if release.vcpus >= vcpus - 1e-9]
-        intervals = sorted(later - earlier for earlier, later in pairwise(times))
+        if not self._released:
+            self._released.append(np.array([(each.at, each.vcpus) for each in self.releases], dtype=np.float64))
+        released = self._released[0].reshape(-1, 2)
+        intervals = np.diff(released[released[:, 1] >= vcpus - 1e-9, 0])
         if len(intervals) < 5:
             return None
-        return intervals[min(len(intervals) - 1, int(quantile * len(intervals)))]
+        intervals.sort()
+        return float(intervals[min(len(intervals) - 1, int(quantile * len(intervals)))])
 
 
 NOTHING_RECENT = Recent()

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -34,8 +35,10 @@ Counter = str
 """What of a sample is counted: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+_NO_LATENCY: Mapping[float, float] = MappingProxyType({})
+
+
+class Sampled(NamedTuple):
     """One sample of one rank: totals since its start, its rate of requests, and latency by percentile (0..100).
 
     ``looks``: at how many it went on so, this one included.
@@ -43,7 +46,7 @@ class Sampled:
 
     at: float
     values: Mapping[Counter, float]
-    latency_ms: Mapping[float, float] = field(default_factory=dict)
+    latency_ms: Mapping[float, float] = _NO_LATENCY
     looks: int = 1
 
 
@@ -92,8 +95,10 @@ class Watched:
         moves = {
             key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
         }
-        kept = {key: _kept_after(each, gone, samples[-1], key) for key, each in self._kept.items() if key[0] == rank}
-        kept |= {key: each for key, each in self._kept.items() if key[0] != rank}
+        kept = {
+            key: _kept_after(each, gone, samples[-1], key) if key[0] == rank else each
+            for key, each in self._kept.items()
+        }
         earlier = self.earlier
         if gone is not None:
             earlier = {**earlier, rank: _with_earlier(earlier.get(rank, ()), gone)}
@@ -323,7 +328,8 @@ class WatchBook:
 def _began_anew(before: Sampled, now: Sampled) -> bool:
     """Whether a total is lower than it was; one that could not be measured just now is not."""
     totals = now.values
-    return any(totals.get(name, total) < total for name, total in before.values.items() if name != "requests_per_s")
+    lower = [name for name, total in before.values.items() if totals.get(name, total) < total]
+    return bool(lower) and lower != ["requests_per_s"]
 
 
 WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
@@ -331,15 +337,19 @@ WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
 
 
 def _sample(event: Event) -> Sampled:
-    told = event.fields
-    values = {name: value for name in _COUNTERS if name in told and (value := _number(told[name])) is not None}
-    latency = {
-        float(name[len(_LATENCY) :]): ms
-        for name, value in told.items()
-        if name.startswith(_LATENCY) and (ms := _number(value)) is not None
-    }
-    looks = int(_number(event.fields.get("looks")) or 1)
-    return Sampled(at=event.at, values=values, latency_ms=latency, looks=looks)
+    told, values, latency = event.fields, dict[Counter, float](), _NO_LATENCY
+    for name in _COUNTERS:
+        if name in told and (value := _number(told[name])) is not None:
+            values[name] = value
+    if names := _latencies(tuple(told)):
+        latency = {part: ms for name, part in names if (ms := _number(told[name])) is not None}
+    return Sampled(event.at, values, latency, int(_number(told.get("looks")) or 1))
+
+
+@lru_cache(maxsize=64)
+def _latencies(names: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+    """Return which of the fields of a sample are latencies, each with its percentile."""
+    return tuple((name, float(name[len(_LATENCY) :])) for name in names if name.startswith(_LATENCY))
 
 
 def _number(value: object) -> float | None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcloud.model import Job, Market, Offer, Resources
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy, Provisioning
 
@@ -275,24 +275,35 @@ def _heads(job: Job) -> bool:
     return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
 
 
-def _qualities(
-    snapshot: Snapshot, policy: Provisioning, full_from: Mapping[str, float], offers: Sequence[Offer]
-) -> list[float]:
-    """Return :func:`expected_quality` of each; worked out once for those that nothing but the price tells apart."""
-    known: dict[tuple[object, ...], float] = {}
-    found = []
-    for offer in offers:
-        kind = (
-            offer.provider,
-            offer.region,
-            offer.market,
-            offer.instance_type.name,
-            offer.instance_type.capacity.vcpus,
-        )
-        if kind not in known:
-            known[kind] = expected_quality(snapshot, policy, full_from, offer)
-        found.append(known[kind])
-    return found
+class _Machines(NamedTuple):
+    """What of machines follows from their offers alone: one of each kind that nothing but the price tells apart
+    (``kinds``), which of them each machine is (``at``), which are full servers, and the sizes of those that are
+    reserved and of the others."""
+
+    kinds: list[Offer]
+    at: Places
+    full: Mask
+    reserved_sizes: list[Resources]
+    rented_sizes: list[Resources]
+
+
+def _machines(fleet: Fleet, full_from: Mapping[str, float]) -> _Machines:
+    places: dict[tuple[object, ...], int] = {}
+    kinds, at = list[Offer](), list[int]()
+    for offer in [instance.offer for instance in fleet.instances]:
+        size = offer.instance_type
+        kind = (offer.provider, offer.region, offer.market, size.name, size.capacity.vcpus)
+        if kind not in places:
+            places[kind] = len(kinds)
+            kinds.append(offer)
+        at.append(places[kind])
+    return _Machines(
+        kinds=kinds,
+        at=np.array(at, dtype=np.intp),
+        full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_)[at],
+        reserved_sizes=[i.capacity for i in fleet.instances if i.offer.market is Market.RESERVED],
+        rented_sizes=[i.capacity for i in fleet.instances if i.offer.market is not Market.RESERVED],
+    )
 
 
 def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
@@ -303,33 +314,30 @@ def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tu
 
 
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
-    own, full_from = policy.provisioning, strategy.full_from
-    kinds = [instance.offer for instance in fleet.instances]
-    reserved = np.array([offer.market is Market.RESERVED for offer in kinds], dtype=np.bool_)
+    own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
+    there = snapshot.memo.of("hybrid machines", (full_from, *fleet.instances), lambda: _machines(fleet, full_from))
     # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
     # change how full the rest is, and with that whether it was needed.
-    counted = [
-        at for at in fleet.staying if kinds[at].available is not None or fleet.instances[at].ready_at is not None
-    ]
-    staying = np.zeros(len(kinds), dtype=np.bool_)
-    staying[counted] = True
+    staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
+    staying[
+        [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]
+    ] = True
     made_of = (snapshot.offers, policy)
     rented, unlaunched = snapshot.memo.of("hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy))
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
+    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in there.kinds]
     return Hybrid(
         policy=own,
         snapshot=snapshot,
         fleet=fleet,
         full_from=full_from,
         reserved=reserved,
-        quality=np.array(_qualities(snapshot, own, full_from, kinds), dtype=np.float64),
-        full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_),
+        quality=np.array(qualities, dtype=np.float64)[there.at],
+        full=there.full,
         paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
         soft=soft_limit(snapshot, own),
         spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
-        reserved_sizes=[i.capacity for i in fleet.instances if i.offer.market is Market.RESERVED]
-        + [o.instance_type.capacity for o in unlaunched],
-        rented_sizes=[i.capacity for i in fleet.instances if i.offer.market is not Market.RESERVED]
-        + [o.instance_type.capacity for o in rented],
+        reserved_sizes=there.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
+        rented_sizes=there.rented_sizes + [o.instance_type.capacity for o in rented],
         rented=rented,
     )

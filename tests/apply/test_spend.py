@@ -152,6 +152,54 @@ def test_the_adding_up_sees_a_book_that_forgets_running_machines() -> None:
     assert _differs(ForgetsRunning, [(0.0, 30 * HOUR, 5.0)], NEW_YEAR + 20 * HOUR)
 
 
+Deed = tuple[int, int, float]
+"""What happens, to which machine or unit, and how long after what happened before."""
+
+
+def _told(kind: int, one: int, at: float) -> Event:
+    machine, job = f"inst-{one % 3}", f"job-{one}"
+    if kind == 0:  # by its provider's clock a little later than we hear of it
+        return _launched(machine, at + one, 1.0 + one)
+    if kind == 1:
+        return _ended(machine, at)
+    if kind == 2:
+        return Event(at=at, kind=EventKind.INSTANCE_PRICE, instance_id=machine, fields={"price_usd_per_h": 2.0 + one})
+    units = (EventKind.UNIT_STARTED, EventKind.UNIT_STARTED, EventKind.UNIT_RESIZED, EventKind.UNIT_ENDED)
+    return _unit(units[kind - 3], job, machine, "ab"[one % 2], at, vcpus=0.5 + one / 10 + kind / 20)
+
+
+def _drifts(book_of: type[SpendBook], deeds: list[Deed]) -> bool:
+    """Whether a book that is asked after each event ever says something else than one that is asked only then."""
+    book, log, now = book_of(), [_machine(f"inst-{n}", 1.0) for n in range(3)], NEW_YEAR + 20 * HOUR
+    book.follow(log)
+    for kind, one, after in deeds:
+        now += after
+        log.append(_told(kind, one, now))
+        book.follow(log[-1:])
+        said, anew = book.spend(now + after / 2), _book(*log).spend(now + after / 2)
+        if (said.day_usd, said.month_usd) != pytest.approx((anew.day_usd, anew.month_usd), abs=1e-9):
+            return True
+        if dict(said.by_user_day_usd) != pytest.approx(dict(anew.by_user_day_usd), abs=1e-9):
+            return True
+    return False
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.floats(0.0, 2 * HOUR)), max_size=12))
+def test_sums_kept_from_answer_to_answer_are_those_made_anew(deeds: list[Deed]) -> None:
+    assert not _drifts(SpendBook, deeds)
+
+
+class NeverStops(SpendBook):
+    """A seeded fault: what has ended goes on in the sums."""
+
+    def _closed(self, user: str, since: float, usd_per_h: float) -> None:
+        """Take nothing back."""
+
+
+def test_the_comparison_sees_sums_in_which_ended_units_go_on() -> None:
+    assert _drifts(NeverStops, [(0, 0, 1.0), (3, 0, 1.0), (6, 0, HOUR), (6, 0, HOUR)])
+
+
 def test_a_price_heard_of_after_the_end_costs_nothing() -> None:
     moved = Event(
         at=NEW_YEAR + 3 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 3.0}
