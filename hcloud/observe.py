@@ -321,6 +321,8 @@ class Observer:
         rate = served_as_promised(sample, job.spec.target)
         self._note_reached(unit, sample, rate)
         changed_at = job.corrections[-1].at if job.corrections else 0.0
+        if job.attempt is not None and len(job.attempt.allocations) > 1:  # nothing is concluded before the last began
+            changed_at = max(changed_at, *(each.started_at or 0.0 for each in job.attempt.allocations))
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
         for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
             yield record_sample(job, rank, host.instance.id, recorded)

@@ -387,7 +387,7 @@ class Timing:
 
     sample_every_s: PositiveSeconds = 10.0
     """CPU, memory, progress, rate and latency of running jobs are looked at this often; what is new is recorded."""
-    steady_share: Share = 0.2
+    steady_share: Share = 0.5
     """Once what a job does could be judged, one look is recorded after each such part of the time it has gone on so; 0:
     every look."""
     steady_every_s: PositiveSeconds = 120.0

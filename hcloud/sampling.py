@@ -2,8 +2,9 @@
 
 A sample is a row for ever, and is judged by every plan that follows. One that lies where the last two recorded ones
 point tells nothing, so while a unit goes on as it did the recorded ones lie ever further apart; as soon as one departs
-from that, it is recorded with the last one that did not, and all that follow for a while. So what totals were at any
-time, and how many looks found a promise kept, can still be read off the log.
+from that, it is recorded with the last one that did not. One stands for all looks before it at which nothing was new:
+what totals were at any time, and how many looks found a promise kept, can still be read off the log, and a job is
+judged by as many looks as if each were there.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ DEPARTURE = 0.05
 """A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
 SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
 """Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
-SETTLED_LOOKS = 2
-"""So many looks before a unit has settled every one is recorded again: it began to work somewhat before it was seen."""
+PARTS = 2
+"""The looks needed to judge a unit are recorded as so many samples: they tell by how much they differ."""
 Recorded = tuple[UnitSample, int]
 """A sample, and how many looks it stands for: its own, and those before it at which nothing was new."""
 
 
 @dataclass(slots=True)
 class _Course:
-    """What was recorded of a unit last, how fast its totals grew then, since when it goes on so, and when it began.
+    """What was recorded of a unit last, how fast its totals grew then (once that is known, ``paced``), since when it
+    goes on so, and when it began.
 
     ``looks`` since then found nothing new, the latest of them being ``held``.
     """
@@ -38,6 +40,7 @@ class _Course:
     told: UnitSample
     since: float
     began_at: float
+    paced: bool = False
     cpus: float = 0.0
     progress_per_s: float = 0.0
     mib_per_s: float = 0.0
@@ -46,12 +49,16 @@ class _Course:
 
     def tell(self, sample: UnitSample) -> Recorded:
         """Record a sample, and go by it from now on."""
-        span_s, last, looks = sample.at - self.told.at, self.told, self.looks + sample.looks
+        self.learn_pace(sample)
+        looks, self.told, self.held, self.looks = self.looks + sample.looks, sample, None, 0
+        return sample, looks
+
+    def learn_pace(self, sample: UnitSample) -> None:
+        """Go by how fast totals grew up to a sample."""
+        span_s, last, self.paced = sample.at - self.told.at, self.told, True
         self.cpus = _grown(last.cpu_s, sample.cpu_s) / span_s
         self.progress_per_s = _grown(last.progress, sample.progress) / span_s
         self.mib_per_s = _grown(last.written_mib, sample.written_mib) / span_s
-        self.told, self.held, self.looks = sample, None, 0
-        return sample, looks
 
     def tell_held(self) -> tuple[Recorded, ...]:
         """Record the last look at which nothing was new, if there was one since."""
@@ -95,20 +102,21 @@ class Sampling:
         if course is None:
             self._courses[unit] = _Course(told=sample, since=sample.at, began_at=sample.at)
             return ((sample, sample.looks),)
-        if course.told.at == course.began_at:  # from now on it is known how fast it is
-            return (course.tell(sample),)
+        if not course.paced:
+            course.learn_pace(sample)
         if not course.goes_on(sample, promised_ms):
             course.since = sample.at
             return (*course.tell_held(), course.tell(sample))
-        if sample.at >= course.told.at + self._gap_s(course, changed_at, policy):
+        missed = any(ms > promised_ms for ms in sample.latency_ms.values())
+        if sample.at >= course.told.at + self._gap_s(course, changed_at, policy, missed):
             return (course.tell(sample),)
         course.held, course.looks = sample, course.looks + sample.looks
         return ()
 
     @staticmethod
-    def _gap_s(course: _Course, changed_at: float, policy: Policy) -> float:
+    def _gap_s(course: _Course, changed_at: float, policy: Policy, missed: bool) -> float:
         at = course.told.at
-        return gap_s(at - max(course.began_at, changed_at), at - max(course.since, changed_at), policy)
+        return gap_s(at - max(course.began_at, changed_at), at - max(course.since, changed_at), missed, policy)
 
     def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
         """Return what is still to be recorded of a unit that has ended, and forget it; ``sample``: its last, if any."""
@@ -123,22 +131,20 @@ class Sampling:
         self._courses = {unit: course for unit, course in self._courses.items() if unit in units}
 
 
-def gap_s(age_s: float, steady_s: float, policy: Policy) -> float:
+def gap_s(age_s: float, steady_s: float, missed: bool, policy: Policy) -> float:
     """Return how long after a recorded sample the next one is recorded, of what began or was corrected ``age_s`` before
-    it and had gone on evenly for ``steady_s`` by then.
+    it and had gone on evenly for ``steady_s`` by then, a service that ``missed`` its latency or not.
 
-    None is until it has settled, as nothing is concluded before; then each look is until enough are there to judge it
-    by (see :class:`hcloud.policy.Correction`), and then ever fewer.
+    None is until it has settled, as nothing is concluded before; then so often that it is seen as soon as there are
+    enough looks to judge it by (see :class:`hcloud.policy.Correction`), and then ever fewer.
     """
     timing, judging = policy.timing, policy.correction
     if timing.steady_share <= 0.0:
         return 0.0
-    settled_s = judging.settle_s - SETTLED_LOOKS * timing.sample_every_s
-    if age_s < settled_s:
-        return settled_s - max(0.0, age_s)
-    judged_s = judging.settle_s + judging.readings * timing.sample_every_s
-    if steady_s <= judged_s:
-        return 0.0
+    if age_s < judging.settle_s:
+        return min(timing.steady_every_s, judging.settle_s - age_s)
+    if steady_s < judging.settle_s + judging.readings * timing.sample_every_s:
+        return 0.0 if missed else judging.readings // PARTS * timing.sample_every_s
     return min(timing.steady_every_s, timing.steady_share * steady_s)
 
 

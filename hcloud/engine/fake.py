@@ -416,8 +416,7 @@ class FakeRunner:
         units: list[UnitReport] = []
         for life in self._on[key].values():
             if life.record.ended_at <= now:
-                self._tellings.forget(life.unit.id)
-                units.append(life.report(now, None))
+                units.append(self._tellings.end(life, key, now))
                 continue
             report, at = self._tellings.tell(life, key, now)
             units.append(report)

@@ -11,27 +11,29 @@ from hcloud.engine.fakeunit import Life
 from hcloud.model import InstanceId, UnitId
 from hcloud.provider import UnitReport
 
-Gap = Callable[[float, float], float]
-"""How long a worker keeps to itself what began so long ago and has gone on evenly for so long, all in seconds."""
-UNEVEN = 0.03
-"""A unit that has become faster or slower by more than this part of its speed does not go on evenly; a service never
-does then: its latency may have changed by more."""
-SEEN_CLOSELY = 2
-"""After that so many looks in a row are told: from one to the next it is seen how fast it is now."""
+Gap = Callable[[float, float, bool], float]
+"""How long a worker keeps to itself what began so long ago and has gone on evenly for so long, all in seconds; whether
+it is a service that is slower than it should be."""
+UNEVEN = 0.05
+"""A unit whose speed, rate of requests or latency has changed by more than this part of it does not go on evenly: what
+the daemon takes for news as well."""
 
 
 @dataclass(slots=True)
 class _Telling:
-    """What was told last of a unit, and how it has gone on: evenly at ``speed`` since ``since``."""
+    """What was told last of a unit, and how it has gone on: evenly, as ``even`` did, since ``since``.
+
+    ``changed``: it is to be told at the next look, from which on it is seen how fast it is now.
+    """
 
     life: Life
     at: float
     report: UnitReport
-    speed: float
+    even: Life
     since: float
     next_at: float
     began_at: float = math.inf
-    closely: int = SEEN_CLOSELY
+    changed: bool = True
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class Tellings:
         unit, known = life.unit.id, self._of.get(life.unit.id)
         if known is None or known.life.unit.started_at != life.unit.started_at:
             at = self._look_at(instance_id, now)
-            known = _Telling(life, at, life.report(now, at), life.unit.speed, at, at + self.every_s)
+            known = _Telling(life, at, life.report(now, at), life, at, at + self.every_s)
             self._of[unit] = known
         elif known.life is not life:
             self._go_on(known, life, instance_id, self._changed_at.pop(unit, now))
@@ -69,11 +71,22 @@ class Tellings:
             self._tell(known, self._look_at(instance_id, now))
         return known.report, known.next_at
 
+    def end(self, life: Life, instance_id: InstanceId, now: float) -> UnitReport:
+        """Return what is told of a unit that has ended, and forget it: with the last look at it, unless all it would
+        say is in the end itself."""
+        known = self._of.get(life.unit.id)
+        self.forget(life.unit.id)
+        at = self._look_at(instance_id, life.record.ended_at)
+        says_more = life.work.latency_ms or life.unit.stop_at < math.inf
+        if known is None or not says_more or at <= known.at or at < (life.unit.since_at or 0.0):
+            return life.report(now, None)
+        return life.report(now, at, self._looks(known, at))
+
     def _go_on(self, known: _Telling, life: Life, instance_id: InstanceId, changed_at: float) -> None:
         """Tell of the last look before a change; the next look is told as well. Whoever goes on evenly just does."""
-        changed = abs(life.unit.speed - known.speed) > (0.0 if life.work.load else UNEVEN * known.speed)
         before, known.life = known.life, life
-        if not changed and life.unit.spec is before.unit.spec:
+        bounded = life.unit.spec is not before.unit.spec
+        if not bounded and _goes_on(known.even, life):
             return
         at = self._look_at(instance_id, changed_at)
         if at > known.at and known.report.sample is not None:
@@ -81,17 +94,22 @@ class Tellings:
             self._tell(known, at)
             known.life = life
         known.next_at = known.at + self.every_s
-        known.speed, known.since, known.closely = life.unit.speed, changed_at, SEEN_CLOSELY
+        known.even, known.changed = life, True
+        if bounded:
+            known.began_at = math.inf
 
     def _tell(self, known: _Telling, at: float) -> None:
-        looks = max(1, round((at - known.at) / self.every_s)) if known.report.sample is not None else 1
-        known.at, known.report = at, known.life.report(at, at, looks)
-        known.began_at = min(known.began_at, at)
-        known.closely = max(0, known.closely - 1)
-        waits = 1
-        if self.gap is not None and not known.closely:
-            waits = max(1, math.ceil(self.gap(at - known.began_at, at - known.since) / self.every_s - 1e-9))
+        known.at, known.report = at, known.life.report(at, at, self._looks(known, at))
+        known.even, waits = known.life, 1
+        if known.changed:
+            known.began_at, known.since, known.changed = min(known.began_at, at), at, False
+        if self.gap is not None:
+            gap_s = self.gap(at - known.began_at, at - known.since, not known.life.keeps_promise())
+            waits = max(1, math.ceil(gap_s / self.every_s - 1e-9))
         known.next_at = at + waits * self.every_s
+
+    def _looks(self, known: _Telling, at: float) -> int:
+        return max(1, round((at - known.at) / self.every_s)) if known.report.sample is not None else 1
 
     def _look_at(self, instance_id: InstanceId, now: float) -> float:
         """Return when a worker looked last."""
@@ -104,3 +122,12 @@ class Tellings:
             # A binary fraction, so that sums of it are exact: a look is never taken for one that came too soon.
             found = self._phases_s[instance_id] = zlib.crc32(instance_id.encode()) % 1024 / 1024 * self.every_s
         return found
+
+
+def _goes_on(before: Life, now: Life) -> bool:
+    """Whether a unit does as it did, but for little that keeps or breaks no promise."""
+    serves = bool(now.work.latency_ms)
+    was, now_is = (before.serves(), now.serves()) if serves else ((before.unit.speed,), (now.unit.speed,))
+    if any(abs(new - old) > UNEVEN * old for old, new in zip(was, now_is, strict=True)):
+        return False
+    return before.keeps_promise() is now.keeps_promise()

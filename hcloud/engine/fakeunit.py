@@ -102,10 +102,11 @@ class Life:
 
     def report(self, now: float, sampled_at: float | None, looks: int = 1) -> UnitReport:
         """Return what its worker tells of it, with a sample taken at ``sampled_at``, which stands for ``looks``."""
+        unit, sample = self.unit, None if sampled_at is None else self.sample(sampled_at, looks)
         if self.ended(now):
-            return UnitReport(id=self.unit.id, state=UnitState.ENDED, started_at=self.unit.started_at, exit=self.record)
-        sample = None if sampled_at is None else self.sample(sampled_at, looks)
-        return UnitReport(id=self.unit.id, state=UnitState.RUNNING, started_at=self.unit.started_at, sample=sample)
+            state = UnitState.ENDED
+            return UnitReport(id=unit.id, state=state, started_at=unit.started_at, sample=sample, exit=self.record)
+        return UnitReport(id=unit.id, state=UnitState.RUNNING, started_at=unit.started_at, sample=sample)
 
     def sample(self, at: float, looks: int = 1) -> UnitSample | None:
         """Return what it has used and achieved up to a time; None before its start."""
@@ -154,15 +155,26 @@ class Life:
             return self.work.progress_at
         return min(1.0, max(0.0, self.done_s(at) / max(self.work.duration_s, 1e-9)))
 
-    def _requests_per_s(self) -> float | None:
-        """What it serves: all that is asked, or what it can."""
-        asked, load = self.work.requests_per_s, self.work.load
-        return asked if asked is None or not load else asked * min(1.0, self.unit.speed / load)
+    def serves(self) -> tuple[float, float]:
+        """Return what a service serves beside what is asked, and how many times as long as at its best that takes.
 
-    def _latency_ms(self) -> Mapping[str, float]:
-        """Latency grows as the time left over shrinks (a queue with one server), to ``SATURATED`` times at most."""
+        Latency grows as the time left over shrinks (a queue with one server), to ``SATURATED`` times at most.
+        """
         load, speed = self.work.load, self.unit.speed
         times = (1.0 - load) / max(speed - load, (1.0 - load) / SATURATED)
+        return 1.0 if not load else min(1.0, speed / load), times
+
+    def keeps_promise(self) -> bool:
+        """Whether a service is as quick as it is to be."""
+        return all(ms <= self.work.promised_ms for ms in self._latency_ms().values())
+
+    def _requests_per_s(self) -> float | None:
+        """What it serves: all that is asked, or what it can."""
+        asked = self.work.requests_per_s
+        return asked if asked is None else asked * self.serves()[0]
+
+    def _latency_ms(self) -> Mapping[str, float]:
+        times = self.serves()[1]
         return {name: ms * times for name, ms in self.work.latency_ms.items()}
 
 

@@ -23,7 +23,8 @@ class Work:
     """What one unit does at speed 1: alone on a machine of quality 1.
 
     ``duration_s`` is work: at half the speed it takes twice as long, unless it is ``timed``, by the clock. A service is
-    busy for the part ``load`` of its time; the less is left of that, the longer are its latencies. ``output`` holds
+    busy for the part ``load`` of its time; the less is left of that, the longer are its latencies, of which those up to
+    ``promised_ms`` are as they should be. ``output`` holds
     (seconds after the start, stream, text). ``cpu_share`` is of the unit's vCPUs. ``progress_at`` is what its progress
     file says all the time; None: it grows evenly to 1. ``on_term`` is what TERM does: the unit ``ends``, ``ignores`` it
     until it is killed, or exits with that code after its ``last_words``. ``refusal`` says why it cannot be started.
@@ -39,6 +40,7 @@ class Work:
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     load: float = 0.0
+    promised_ms: float = math.inf
     on_term: Literal["ends", "ignores"] | int = "ends"
     last_words: str = ""
     refusal: str = ""

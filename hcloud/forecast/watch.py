@@ -7,11 +7,12 @@ is rebuilt from the last quarter of an hour of samples.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,8 +30,18 @@ STALLED_GAPS = 3.0
 """A counter that has not moved for so many times the longest time it ever took to move stands still."""
 _LATENCY = "latency_ms_p"
 _COUNTERS = ("progress", "cpu_s", "written_mib", "requests_per_s")
-Timed = tuple[float, float]
-"""A time and what was then."""
+
+
+class Timed(NamedTuple):
+    """A time, what was then, and for how many looks that stands: its own, and those before it that found the same."""
+
+    at: float
+    value: float
+    looks: int = 1
+
+
+Reading = tuple[float, int]
+"""A pace or a rate, and for how many looks it stands."""
 Counter = str
 """What of a sample is counted: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
 
@@ -111,20 +122,20 @@ class Watched:
 
 
 class Pace(NamedTuple):
-    """Performance over a while: the mean, its standard error, from how many readings (``counted``); ``history``: all
-    there are, also of before; ``readings``: how many are needed."""
+    """Performance over a while: the mean, its standard error, from how many looks (``counted``); ``history``: all
+    readings there are, also of before; ``readings``: how many looks are needed."""
 
     mean: float
     error: float
     counted: int
-    history: Sequence[float]
+    history: Sequence[Reading]
     readings: int
 
     @property
     def best(self) -> float:
-        """The best mean over as many readings as are needed, at any time; 0: there never were so many."""
-        starts = range(len(self.history) - self.readings + 1)
-        return max((math.fsum(self.history[at : at + self.readings]) / self.readings for at in starts), default=0.0)
+        """The best mean over as many looks as are needed, at any time; 0: there never were so many."""
+        means = (_mean(_last(self.history[: end + 1], self.readings)) for end in range(len(self.history)))
+        return max((mean for mean, looks in means if looks >= self.readings), default=0.0)
 
     def at_most(self, deviations: float) -> float:
         """Return what it surely does not exceed: the mean and so many standard errors."""
@@ -141,7 +152,7 @@ def latency_kept(samples: Sequence[Sampled], percentile: float, promised_ms: flo
     for sample in samples:
         enough = [p for p in sample.latency_ms if p >= percentile and sample.latency_ms[p] > 0]
         if enough:
-            found.append((sample.at, promised_ms / sample.latency_ms[min(enough)]))
+            found.append(Timed(sample.at, promised_ms / sample.latency_ms[min(enough)], sample.looks))
     return found
 
 
@@ -164,13 +175,14 @@ def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, 
 
 @dataclass(slots=True)
 class _Moves:
-    """Where a total moved in a rank's samples: when each reading began, how fast it was, how long it stood still.
+    """Where a total moved in a rank's samples: when each reading began, how fast it was and for how many looks, how
+    long it stood still.
 
     ``at``, ``total``: where it moved last; ``last_at``: of the last sample that tells of it.
     """
 
     starts: list[float]
-    rates: list[float]
+    rates: list[Reading]
     stood_s: list[float]
     at: float = -math.inf
     total: float = -math.inf
@@ -183,7 +195,7 @@ class _Moves:
             gap_s = at - self.at
             if 0.0 < gap_s < math.inf:
                 self.starts.append(self.at)
-                self.rates.append((total - self.total) / gap_s)
+                self.rates.append(((total - self.total) / gap_s, looks))
                 self.stood_s.append(before_at - self.at + (at - before_at) / looks)
             self.at, self.total = at, total
 
@@ -206,8 +218,8 @@ class _Moves:
         rates = self.rates
         before = bisect_left(self.starts, since)  # they come in order
         stalled_s = self.last_at - max(self.at, since)
-        if stalled_s > 0.0 and len(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
-            return Pace(mean=0.0, error=0.0, counted=len(rates) - before, history=rates, readings=readings)
+        if stalled_s > 0.0 and _looks(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
+            return Pace(mean=0.0, error=0.0, counted=_looks(rates[before:]), history=rates, readings=readings)
         return _pace(rates[before:], rates, readings)
 
 
@@ -219,19 +231,48 @@ def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
     return moves
 
 
-def pace_of_rate(values: Sequence[tuple[float, float]], since: float, readings: int) -> Pace | None:
-    """Return the mean of ``values`` (pairs of time and rate) after ``since``; None: fewer than ``readings``."""
-    return _pace([value for at, value in values if at > since], [value for _, value in values], readings)
+def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace | None:
+    """Return the mean of ``values`` after ``since``; None: fewer than ``readings`` looks tell of it."""
+    history = [(each.value, each.looks) for each in values]
+    fresh = bisect_right(values, since, key=attrgetter("at"))
+    own = history[fresh:]
+    if own and own[0][1] > 1:  # of the looks that the first one stands for some may lie before
+        value, looks = own[0]
+        at, before_at = values[fresh].at, values[fresh - 1].at if fresh else -math.inf
+        own[0] = (value, max(1, int(looks * (at - since) / (at - before_at))))
+    return _pace(own, history, readings)
 
 
-def _pace(own: Sequence[float], history: Sequence[float], readings: int) -> Pace | None:
-    if len(own) < readings:
+def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
+    """What stands for many looks is their mean, so it is that much surer than a single one; that there is no other to
+    compare it with makes nothing sure."""
+    if len(own) < 2 or _looks(own) < readings:
         return None
-    lately = own[-WINDOW * readings :]
-    count = len(lately)
-    mean = math.fsum(lately) / count
-    error = math.sqrt(math.fsum([(each - mean) ** 2 for each in lately]) / (count - 1) / count)
-    return Pace(mean=mean, error=error, counted=count, history=history, readings=readings)
+    lately = _last(own, WINDOW * readings)
+    mean, count = _mean(lately)
+    spread = math.fsum([looks * (each - mean) ** 2 for each, looks in lately]) / (len(lately) - 1)
+    return Pace(mean=mean, error=math.sqrt(spread / count), counted=count, history=history, readings=readings)
+
+
+def _last(own: Sequence[Reading], wanted: int) -> Sequence[Reading]:
+    """Return the last of the readings, ``wanted`` looks of them if there are so many, but two readings at least."""
+    taken: list[Reading] = []
+    for value, looks in reversed(own):
+        taken.append((value, min(looks, max(1, wanted))))
+        wanted -= looks
+        if wanted <= 0 and len(taken) > 1:
+            break
+    return taken
+
+
+def _mean(own: Sequence[Reading]) -> Reading:
+    """Return the mean of readings, and for how many looks it stands."""
+    count = _looks(own)
+    return math.fsum([looks * value for value, looks in own]) / count, count
+
+
+def _looks(own: Sequence[Reading]) -> int:
+    return sum([looks for _, looks in own])
 
 
 def totals_around(
@@ -252,12 +293,10 @@ def totals_around(
     return (_slope(before), _slope(after)) if before and after else None
 
 
-def rates_around(
-    values: Sequence[tuple[float, float]], at: tuple[float, float], span_s: float
-) -> tuple[float, float] | None:
-    """Return the mean of pairs of time and rate just before ``at[0]`` and just after ``at[1]``, as above."""
-    before = _span([each for each in values if each[0] <= at[0]][::-1], span_s)
-    after = _span([each for each in values if each[0] >= at[1]], span_s)
+def rates_around(values: Sequence[Timed], at: tuple[float, float], span_s: float) -> tuple[float, float] | None:
+    """Return the mean rate just before ``at[0]`` and just after ``at[1]``, as above."""
+    before = _span([(each.at, each.value) for each in values if each.at <= at[0]][::-1], span_s)
+    after = _span([(each.at, each.value) for each in values if each.at >= at[1]], span_s)
     if not before or not after:
         return None
     return math.fsum(v for _, v in before) / len(before), math.fsum(v for _, v in after) / len(after)

@@ -46,13 +46,14 @@ def _judged(draft: Draft, job: Job) -> Iterator[tuple[int, bool]]:
 
 
 def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
-    """Return at how many of the last looks latency was measured, ``enough`` or somewhat more, and missed."""
+    """Return at how many of the last looks latency was measured, ``enough`` of them or all there are, and missed."""
     looks = missed = 0
     for sample in reversed(samples):
         told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
         if told:
-            looks += sample.looks
-            missed += sample.looks * (sample.latency_ms[min(told)] > target.latency_ms)
+            stands_for = min(sample.looks, enough - looks)  # of older ones no more than are needed
+            looks += stands_for
+            missed += stands_for * (sample.latency_ms[min(told)] > target.latency_ms)
         if looks >= enough:
             break
     return looks, missed

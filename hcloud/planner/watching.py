@@ -14,7 +14,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from hcloud.forecast.watch import Pace, Sampled, Watched, latency_kept, pace_of_rate, rates_around, totals_around
+from hcloud.forecast.watch import Pace, Sampled, Timed, Watched, latency_kept, pace_of_rate, rates_around, totals_around
 from hcloud.known import Classification, Measure
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
@@ -236,7 +236,8 @@ class Look:
         if known is None or known.measure is None or would is None:
             return None
         if known.measure is Measure.REQUESTS:
-            values = [(s.at, s.values["requests_per_s"]) for s in self.samples if "requests_per_s" in s.values]
+            rate = "requests_per_s"
+            values = [Timed(s.at, s.values[rate], s.looks) for s in self.samples if rate in s.values]
             measured = pace_of_rate(values, self.since, self.draft.policy.correction.readings)
         else:
             counter = _COUNTERS.get(known.measure)

@@ -208,6 +208,7 @@ class World:
                 requests_per_s=SERVES * target.requests_per_s / max(1, task.spec.nodes.count),
                 latency_ms={"99": BEST_LATENCY * target.latency_ms},
                 load=SERVICE_LOAD,
+                promised_ms=target.latency_ms,
             )
         return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from hcloud.sampling import DEPARTURE, Sampling, gap_s
 from tests.providers.clouds import unit_on
 
 UNIT, POLICY, EVERY_S, LASTS_S = "job-1.1.0", Policy(name="default"), 10.0, 3000
-WORK = Work(duration_s=1e6)
+WORK, LASTING = Work(duration_s=1e6), Work(duration_s=155.0)
 
 
 def life_at(speed: float, at: float, before: Life | None) -> Life:
@@ -88,3 +89,14 @@ def test_the_daemon_counts_all_looks_of_a_worker_that_tells_few() -> None:
     recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY)] + [*chosen.end(UNIT, None)]
     assert sum(looks for _, looks in recorded) == round((samples[-1].at - samples[0].at) / EVERY_S) + 1
     assert len(recorded) == len(samples)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_of_what_was_stopped_the_last_look_is_told_with_its_end(stopped: bool) -> None:
+    tellings = Tellings(EVERY_S, partial(gap_s, policy=POLICY))
+    life = Life(unit=replace(life_at(1.0, 0.0, None).unit, stop_at=155.0 if stopped else math.inf), work=LASTING)
+    told = [tellings.tell(life, "inst-0", now)[0].sample for now in range(2, 154, 2)]
+    report = tellings.end(life, "inst-0", 200.0)
+    before, last = told[-1], report.sample
+    assert report.exit is not None and before is not None
+    assert last == (life.sample(before.at + 2 * EVERY_S, looks=2) if stopped else None)

@@ -15,7 +15,7 @@ def check_paces(seed: int) -> None:
     chances, book, total = random.Random(seed), WatchBook(), 10.0
     since, anew_at = 400.0 * chances.random(), chances.randrange(20)
     for number in range(2 * KEPT):
-        fields: dict[str, object] = {"attempt": "job-1.1", "rank": 0}
+        fields: dict[str, object] = {"attempt": "job-1.1", "rank": 0, "looks": chances.choice([1, 1, 3])}
         total = 0.0 if number == anew_at else total + chances.choice([0.0, 1.0, 2.5, 3.0])
         fields["progress"] = total
         book.follow([Event(seq=number, at=10.0 * number, kind=EventKind.SAMPLE, job_id="job-1", fields=fields)])
