@@ -204,7 +204,7 @@ def test_a_service_that_is_asked_for_less_is_not_believed_to_be_slow() -> None:
     known = {"app": classified(40.0, measure=Measure.REQUESTS, by_step={"1 vCPU": sure(40.0)})}
     for served, expected in ((10.0, []), (5.0, ["reclassify"])):
         window = [
-            replace(each, values={**each.values, "requests_per_s": served, "cpu_s": 0.1 * n}, latency_ms={99.0: 50.0})
+            each._replace(values={**each.values, "requests_per_s": served, "cpu_s": 0.1 * n}, latency_ms={99.0: 50.0})
             for n, each in enumerate(samples(SLOW))
         ]
         at = with_samples(scene(job, wide), {"job-1": [tuple(window)]})
