@@ -41,8 +41,9 @@ def ending_in_order() -> Iterator[None]:
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show how far a measurement is, on a terminal only. Drawn from this thread: a load dies with its thread."""
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar_shown = Progress(*columns, console=console(stderr=True), transient=True, auto_refresh=False)
-    with ending_in_order(), bar_shown as bar:
+    shown = console(stderr=True)
+    drawn = Progress(*columns, console=shown, transient=True, auto_refresh=False, disable=not shown.is_terminal)
+    with ending_in_order(), drawn as bar:
         task = bar.add_task("", total=total, completed=-1)
 
         def advance(name: str) -> None:

@@ -122,7 +122,8 @@ def _run(figure: Figure, size: Size, processes: int, done: Done, keep: Callable[
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    shown = console(stderr=True)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
         before = sum(len(runs) for runs in done.values())
         task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds, completed=before)
 

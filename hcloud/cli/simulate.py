@@ -269,7 +269,8 @@ def _progress(setting: Setting) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
+    shown = console(stderr=True)
+    with Bar(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
         task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
 
         def watch(progress: Progress) -> None:

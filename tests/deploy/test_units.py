@@ -7,8 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
+from hcloud.cli.client import SYSTEM_CONFIG, SYSTEM_SOCKET
+from hcloud.cli.main import cli
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT
 from tests.house.tree import ROOT
 from tests.machine import needs_systemd_analyze
@@ -62,19 +65,58 @@ def test_verification_notices_a_misspelt_directive(laid_out: Path) -> None:
 
 @needs_systemd_analyze
 def test_exposure_is_as_recorded_in_the_operations_guide(laid_out: Path) -> None:
-    recorded = dict(re.findall(r"^\| `([\w.-]+)`(?: \+ `local\.conf`)? \| ([\d.]+) \|", _scores(), re.MULTILINE))
+    recorded = dict(re.findall(r"^\| `([\w.-]+)` \| ([\d.]+) \|", _guide(), re.MULTILINE))
     shutil.rmtree(laid_out / "hcloud.service.d")
     for unit in UNITS:
-        said = analyze("security", "--offline=true", str(laid_out / unit)).stdout
-        score = re.search(r"exposure level for \S+: ([\d.]+)", said)
-        assert score is not None
         # The scale differs a little between versions of systemd; a directive lost by accident moves it by more.
-        assert abs(float(score[1]) - float(recorded[unit])) <= 0.3
+        assert abs(_exposure(laid_out / unit) - float(recorded[unit])) <= 0.3
 
 
-def _scores() -> str:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    return "\n".join(line for line in text.splitlines() if "local.conf" not in line)
+def _exposure(unit: Path) -> float:
+    said = analyze("security", "--offline=true", str(unit)).stdout
+    score = re.search(r"exposure level for \S+: ([\d.]+)", said)
+    assert score is not None
+    return float(score[1])
+
+
+def _guide() -> str:
+    return (ROOT / "docs" / "operations.md").read_text()
+
+
+@needs_systemd_analyze
+def test_exposure_with_slices_is_as_recorded_too(laid_out: Path) -> None:
+    (recorded,) = re.findall(r"^\| `hcloud.service` \+ `local.conf` \| ([\d.]+) \|", _guide(), re.MULTILINE)
+    assert abs(_exposure(laid_out / "hcloud.service") - float(recorded)) <= 0.3
+
+
+@pytest.mark.parametrize(
+    ("unit", "wanted"),
+    [
+        ("hcloud.service", ("daemon", {"config_path": SYSTEM_CONFIG})),
+        ("hcloud-engine.service", ("engine", {"config_path": SYSTEM_CONFIG})),
+        ("hcloud-worker.service", ("worker", {"bootstrap": Path("/etc/hcloud/bootstrap.json"), "end": False})),
+    ],
+)
+def test_every_unit_starts_its_own_command_with_options_it_takes(unit: str, wanted: tuple[str, object]) -> None:
+    program, name, *words = settings(DEPLOY / unit)["Service"]["ExecStart"].split()
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert (program, name, command.make_context(name, words).params) == ("/opt/hcloud/bin/hcloud", *wanted)
+
+
+def test_the_daemon_has_its_directories_where_commands_and_the_guide_look_for_them() -> None:
+    service = settings(DEPLOY / "hcloud.service")["Service"]
+    assert Path("/run") / service["RuntimeDirectory"] / "hcloud.sock" == SYSTEM_SOCKET
+    assert "HCLOUD_HOME=/var/lib/" + service["StateDirectory"] in service["Environment"].split()
+    assert service["EnvironmentFile"].removeprefix("-") in re.findall(r"^\| `([^`]+)`", _guide(), re.MULTILINE)
+    assert settings(DEPLOY / "hcloud-engine.service")["Service"]["Environment"] == service["Environment"]
+
+
+def test_the_drop_in_runs_the_daemon_as_root_and_counts_what_slices_use() -> None:
+    service = settings(DEPLOY / "hcloud.service.d/local.conf")["Service"]
+    assert service["User"] == "root"
+    assert {service[each] for each in ("CPUAccounting", "MemoryAccounting", "TasksAccounting")} == {"yes"}
+    assert service["RestrictNamespaces"] == service["NoNewPrivileges"] == "no"  # or no sandbox can be built
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -113,6 +155,9 @@ def test_installer_lays_units_out_and_may_be_repeated(tmp_path: Path, arguments:
         assert done.returncode == 0, done.stderr
     target = tmp_path / "etc/systemd/system"
     assert sorted(path.name for path in target.glob("*.service")) == sorted(UNITS)
+    for unit in UNITS:
+        assert (target / unit).read_text() == (DEPLOY / unit).read_text()
+        assert (target / unit).stat().st_mode & 0o777 == 0o644
     assert (target / "hcloud.service.d/local.conf").exists() == local
 
 

@@ -1,0 +1,111 @@
+"""How commands send: in batches, again where a daemon is busy, and for no longer than somebody waits."""
+
+import http.server
+import json
+import socketserver
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import pytest
+
+from hcloud.cli.client import BUSY_PATIENCE_S, Client, Door
+from hcloud.cli.submit import BATCH, PLANS_SHOWN, send
+from hcloud.clock import ManualClock
+from hcloud.errors import HCloudError
+from hcloud.model import JobState
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+from tests.waiting import wait_until
+
+
+class Takes:
+    """A daemon that takes whatever it is sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[list[Mapping[str, Any]]] = []
+
+    def post(self, path: str, body: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Answer for each job."""
+        self.bodies.append(body)
+        return [{"id": each["job"]["name"]} for each in body]
+
+
+def test_many_jobs_are_sent_in_batches_each_with_a_token_of_its_own() -> None:
+    daemon, names = Takes(), [f"n{number}" for number in range(BATCH + 1)]
+    answers = send(cast(Client, daemon), [{"name": name} for name in names])
+    assert [each["id"] for each in answers] == names
+    assert [len(body) for body in daemon.bodies] == [BATCH, 1]
+    assert len({each["token"] for body in daemon.bodies for each in body}) == len(names)
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """Says that it is busy as often as it is told to, then answers."""
+
+    times, asked = 0, 0
+
+    def do_GET(self) -> None:
+        """Count, and answer."""
+        Busy.asked += 1
+        busy = Busy.asked <= Busy.times
+        said = {"error": {"code": "busy", "message": "the database is locked"}} if busy else {"ok": True}
+        body = json.dumps(said).encode()
+        self.send_response(503 if busy else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        """A Unix socket's peer has no address."""
+        return "somebody"
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@contextmanager
+def busy_daemon(times: int) -> Iterator[Client]:
+    """A client with a clock of its own before a daemon that is busy so often."""
+    Busy.times, Busy.asked = times, 0
+    with TemporaryDirectory(prefix="hcloud-busy-") as made:
+        path = Path(made) / "sock"
+        with socketserver.ThreadingUnixStreamServer(str(path), Busy) as server:
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            yield Client(Door(socket=path), ManualClock(0.0))
+            server.shutdown()
+
+
+def test_a_busy_daemon_is_asked_again_ever_less_often() -> None:
+    with busy_daemon(times=5) as client:
+        assert client.get("/v1/status") == {"ok": True}
+    assert Busy.asked == 6
+    assert client.clock.now() == pytest.approx(0.1 + 0.2 + 0.4 + 0.8 + 1.0)
+
+
+def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
+    with busy_daemon(times=1000) as client, pytest.raises(HCloudError, match="the database is locked"):
+        client.get("/v1/status")
+    assert BUSY_PATIENCE_S <= client.clock.now() < BUSY_PATIENCE_S + 1
+
+
+def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell) -> None:
+    jobs = "---\n".join(f"name: n{at}\ncommand: x\nresources: {{vcpus: 2}}\n" for at in range(PLANS_SHOWN + 2))
+    (shell.directory / "many.yaml").write_text(jobs)
+    planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "many.yaml")[0])
+    added = sum(each["price_usd_per_h"] for each in planned)
+    lines = shell.run("submit", "--dry-run", "many.yaml")[0].splitlines()
+    assert sum(line.startswith("n") for line in lines) == PLANS_SHOWN
+    assert lines[-2:] == ["... and 2 more jobs", f"adds ${added:.2f}/h in new machines"]
+
+
+def test_run_may_return_at_once_or_give_up_and_leaves_the_job_running(shell: Shell, deployment: Deployment) -> None:
+    assert shell.run("run", "-q", "--detach", "--", "sleep", "1000000")[0] == "job-1 sleep\n"
+    _, err = shell.run("run", "-q", "--timeout", "0.2", "--", "sleep", "1000000", exit_code=1)
+    assert "still running: job-2" in err
+    (shell.directory / "two.yaml").write_text("name: a\ncommand: sleep 9999\n---\nname: b\ncommand: sleep 9999\n")
+    _, err = shell.run("run", "-q", "--timeout", "0.2", "two.yaml", exit_code=1)
+    assert "still running: job-3 job-4" in err
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)

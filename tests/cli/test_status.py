@@ -1,0 +1,124 @@
+"""What `hcloud status` says of a daemon's health and of jobs, and which of them it and its siblings choose."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from hcloud.cli.output import span
+from hcloud.cli.status import daemon_lines, troubles
+from hcloud.model import JobState
+from hcloud.store import Submission
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+from tests.waiting import wait_until
+
+WELL = {
+    "version": "1.2",
+    "now": 10_000.0,
+    "you": "ada",
+    "role": "admin",
+    "paused": "",
+    "jobs": {"running": 2, "failed": 0, "queued": 1},
+    "instances": {"ready": 3},
+    "price_usd_per_h": 1.5,
+    "priced_at": 10_000.0 - 60,
+    "daemon": {
+        "started_at": 10_000.0 - 3600,
+        "leader": True,
+        "policy": {"name": "thrifty", "digest": "0123456789abcdef", "error": ""},
+        "cycle": {"at": 9_998.0, "duration_s": 0.25, "actions": 4, "refused": 1, "error": ""},
+        "engine": {"reachable": True, "workers": 3, "silent": 1},
+        "providers": {"mock": {"ok": True, "error": "", "offers": 7, "facts": {"missing": "control groups"}}},
+        "spend": {"day_usd": 2.0, "per_day_limit_usd": 10.0, "month_usd": 30.0, "per_month_limit_usd": None},
+    },
+}
+ILL = {"policy": ("error", "p.yaml:3: bad"), "cycle": ("error", "the database is locked")}
+
+
+def test_health_is_told_line_by_line() -> None:
+    assert daemon_lines(WELL) == [
+        "daemon   hcloud 1.2, up 1h00m, leads; you are ada (admin)",
+        "cycle    2s ago, took 250 ms, 4 actions, 1 refused",
+        "policy   thrifty 0123456789ab",
+        "engine   reachable, 3 workers, 1 silent",
+        "provider mock: 7 offers",
+        "money    $1.50/h now, $2.00 of $10.00 today, $30.00 this month; prices are 1m00s old",
+        "jobs     2 running, 1 queued; machines: 3 ready",
+        "missing  control groups (mock)",
+    ]
+
+
+def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
+    assert troubles(WELL) == []
+    daemon = {**WELL["daemon"], "leader": False, "engine": {"reachable": False}}  # type: ignore[dict-item]
+    daemon |= {part: {**daemon[part], key: said} for part, (key, said) in ILL.items()}
+    daemon["providers"] = {"mock": {"error": "throttled"}, "other": {"error": ""}}
+    lines = daemon_lines({**WELL, "paused": "kernel update", "daemon": daemon})
+    assert lines[0].endswith(", stands by; you are ada (admin)")
+    assert "engine   NOT REACHABLE, 0 workers, 0 silent" in lines
+    assert lines[-4:] == [
+        "TROUBLE  paused: kernel update; 'hcloud resume' goes on",
+        "TROUBLE  the policy file is not in force, the one before is: p.yaml:3: bad",
+        "TROUBLE  the last cycle failed: the database is locked",
+        "TROUBLE  provider mock: throttled",
+    ]
+
+
+@pytest.fixture
+def three(shell: Shell, deployment: Deployment) -> Shell:
+    """A shell where two jobs of ours (one has ended) and one of somebody else's are known."""
+    shell.run("submit", "-q", "-t", "team=search", "--", "true")
+    shell.run("wait", "1")
+    shell.run("submit", "-q", "-t", "team=ads", "--within", "1h", "--", "sleep", "1000000")
+    spec = replace(deployment.store.job("job-2").spec, user="eve", tags={})
+    deployment.store.submit([Submission(spec=spec, actor="eve")], deployment.clock.now())
+    wait_until(lambda: deployment.store.job("job-3").state is JobState.RUNNING, timeout_s=20)
+    return shell
+
+
+def test_jobs_are_chosen_by_user_state_tag_and_number(three: Shell) -> None:
+    chosen = {
+        (): ["job-2", "job-1"],
+        ("--all-users",): ["job-3", "job-2", "job-1"],
+        ("--state", "running"): ["job-2"],
+        ("--tag", "team=search"): ["job-1"],
+        ("--tag", "team"): ["job-2", "job-1"],
+        ("--limit", "1"): ["job-2"],
+    }
+    for command in ("status", "queue"):
+        for words, wanted in chosen.items():
+            rows = csv.DictReader(io.StringIO(three.run(command, *words, "-o", "csv")[0]))
+            assert [row["job"] for row in rows] == wanted, (command, words)
+
+
+def test_a_job_is_shown_with_its_age_what_is_left_and_its_machine(three: Shell, deployment: Deployment) -> None:
+    ended, running = sorted(line.split() for line in three.run("queue")[0].splitlines()[1:])
+    first = deployment.store.job("job-1")
+    assert first.finished_at is not None
+    assert ended[3:10] == ["succeeded", "best", "effort", "1", "1", span(first.finished_at - first.submitted_at), "-"]
+    (machine,) = deployment.store.job("job-2").attempt.allocations  # type: ignore[union-attr]
+    assert running[-1] == machine.instance_id
+    left = running[-2]
+    assert left.startswith("59m") or left == "1h00m"
+
+
+def test_cancelling_all_leaves_what_is_not_ours(three: Shell, deployment: Deployment) -> None:
+    assert [row["id"] for row in json.loads(three.run("cancel", "--all", "-y", "-o", "json")[0])] == ["job-2"]
+    assert deployment.store.job("job-3").cancelled_by is None
+    first, *_ = json.loads(three.run("cancel", "--all", "-u", "-y", "-o", "json")[0])
+    assert first["id"] == "job-3"
+
+
+def test_events_and_offers_are_no_more_than_asked_for(three: Shell) -> None:
+    seen = json.loads(three.run("events", "-o", "json")[0])
+    assert json.loads(three.run("events", "-n", "3", "-o", "json")[0]) == seen[:3]
+    offers = json.loads(three.run("offers", "-o", "json")[0])
+    assert len(offers) == 2
+    assert json.loads(three.run("offers", "-n", "1", "-o", "json")[0]) == offers[:1]
+    assert json.loads(three.run("offers", "--market", "spot", "-o", "json")[0]) == []
+    region = offers[0]["region"]
+    assert len(json.loads(three.run("offers", "--region", "nowhere", "--region", region, "-o", "json")[0])) == 2
+    assert json.loads(three.run("offers", "--region", f"{region}?", "-o", "json")[0]) == []
