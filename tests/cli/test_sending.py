@@ -91,7 +91,8 @@ def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
     assert BUSY_PATIENCE_S <= client.clock.now() < BUSY_PATIENCE_S + 1
 
 
-def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell) -> None:
+def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell, deployment: Deployment) -> None:
+    wait_until(lambda: deployment.controller.offers.all, timeout_s=20)  # the first cycle asks for them
     jobs = "---\n".join(f"name: n{at}\ncommand: x\nresources: {{vcpus: 2}}\n" for at in range(PLANS_SHOWN + 2))
     (shell.directory / "many.yaml").write_text(jobs)
     planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "many.yaml")[0])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hcloud.cli.jobs import target_text
 from hcloud.cli.output import span
 from hcloud.cli.status import daemon_lines, troubles
 from hcloud.model import JobState
@@ -65,6 +66,19 @@ def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
         "TROUBLE  the last cycle failed: the database is locked",
         "TROUBLE  provider mock: throttled",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"kind": "service", "requests_per_s": 50.0, "percentile": 99.0, "latency_ms": 20.0}, "50/s, p99 <= 20 ms"),
+        ({"kind": "best_effort"}, "best effort"),
+        ({"kind": "batch", "finish_within_s": 600.0, "finish_by_at": None}, "within 10m00s"),
+        ({"kind": "batch", "finish_within_s": None, "finish_by_at": None}, "batch"),
+    ],
+)
+def test_a_target_is_said_in_few_words(target: dict[str, object], said: str) -> None:
+    assert target_text(target) == said
 
 
 @pytest.fixture
