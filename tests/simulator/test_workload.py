@@ -32,6 +32,11 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
 
 
+def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
+    (job,) = read_swf("1 0 5 60 4 -1 -1 4 600 -1 1 -1 1 1 1 -1 -1 -1\n", "log.swf", LogReading()).arrivals
+    assert job.spec.user == "unknown"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
