@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,18 +75,6 @@ def _without_bias(inverse: Matrix) -> tuple[Matrix, float, Matrix]:
     ones = inverse.sum(1)
     total = ones.sum()
     return ones, total, np.asarray(inverse - np.outer(ones, ones) / total, dtype=np.float64)
-
-
-def _inverses(covariance: Matrix, patterns: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Matrix]:
-    """Return the inverse of the part of a covariance that each pattern knows; those of one size at one stroke."""
-    of_size: dict[int, list[tuple[int, ...]]] = {}
-    for cells in patterns:
-        of_size.setdefault(len(cells), []).append(cells)
-    found: dict[tuple[int, ...], Matrix] = {}
-    for alike in of_size.values():
-        index = np.array(alike)
-        found.update(zip(alike, np.linalg.inv(covariance[index[:, :, None], index[:, None, :]]), strict=True))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,26 +194,18 @@ class GaussianFoldIn:
         return mean, covariance
 
     def _expect(
-        self,
-        values: Matrix,
-        patterns: Mapping[tuple[int, ...], Index],
-        mean: Matrix,
-        covariance: Matrix,
-        *,
-        free_bias: bool,
+        self, values: Matrix, patterns: _Patterns, mean: Matrix, covariance: Matrix, *, free_bias: bool
     ) -> tuple[Matrix, Matrix, Matrix]:
         """Return expected deviations (rows x columns), row weights (rows), and the summed conditional covariance."""
         expected, weights = np.zeros_like(values), np.ones(len(values))
-        within = np.zeros_like(covariance)
+        within, residuals = np.zeros_like(covariance), values - mean
         ridge = covariance + NOISE[Scale.RATIO] ** 2 / 4 * np.eye(len(covariance))
-        inverses = _inverses(ridge, patterns)
-        for cells, members in patterns.items():
-            index = np.array(cells)
-            precision = _without_bias(inverses[cells])[2] if free_bias else inverses[cells]
-            residual = values[members[:, None], index] - mean[index]
-            pull = covariance[:, index] @ precision
+        given = {cells: each for alike in patterns.alike for cells, each in alike.given(ridge, covariance, free_bias)}
+        for cells, (members, at) in patterns.members.items():
+            precision, pull, left = given[cells]
+            residual = residuals[at]
             expected[members] = residual @ pull.T
-            within += len(members) * (covariance - pull @ covariance[index])
+            within += left
             if self.tail is not None:
                 surprise = ((residual @ precision) * residual).sum(1)
                 weights[members] = (self.tail + (len(cells) - free_bias)) / (self.tail + surprise)
@@ -262,13 +242,52 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
     return [items[i] for i in np.linspace(0, len(items) - 1, most).astype(int)]
 
 
-def _patterns(values: Matrix) -> dict[tuple[int, ...], Index]:
-    """Rows grouped by which cells they know."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    known = ~np.isnan(values)
-    for i, row in enumerate(known):
+Cells = tuple[int, ...]
+"""Which columns a row knows, rising."""
+
+
+class _Alike(NamedTuple):
+    """Patterns that know equally many cells: which (patterns x cells), and how many rows each has (patterns)."""
+
+    patterns: list[Cells]
+    index: Index
+    counts: Matrix
+
+    def given(
+        self, ridge: Matrix, covariance: Matrix, free_bias: bool
+    ) -> Iterator[tuple[Cells, tuple[Matrix, Matrix, Matrix]]]:
+        """Yield of each pattern the precision of its cells, how they pull all columns, and the covariance that is left
+        of all its rows together; worked out for all patterns at one stroke."""
+        precision = np.linalg.inv(ridge[self.index[:, :, None], self.index[:, None, :]])
+        if free_bias:
+            ones = precision.sum(2)
+            precision = precision - ones[:, :, None] * ones[:, None, :] / ones.sum(1)[:, None, None]
+        rows = covariance[self.index]
+        pull = np.matmul(covariance.T[self.index].transpose(0, 2, 1), precision)
+        left = self.counts[:, None, None] * (covariance - np.matmul(pull, rows))
+        yield from zip(self.patterns, zip(precision, pull, left, strict=True), strict=True)
+
+
+class _Patterns(NamedTuple):
+    """Rows grouped by which cells they know: of each pattern its rows, and how these cells of them are indexed."""
+
+    members: dict[Cells, tuple[Index, tuple[Index, Index]]]
+    alike: list[_Alike]
+
+
+def _patterns(values: Matrix) -> _Patterns:
+    found: dict[Cells, list[int]] = {}
+    for i, row in enumerate(~np.isnan(values)):
         found.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(i)
-    return {cells: np.array(members) for cells, members in sorted(found.items()) if cells}
+    members = {cells: np.array(rows) for cells, rows in sorted(found.items()) if cells}
+    of_size: dict[int, list[Cells]] = {}
+    for cells in members:
+        of_size.setdefault(len(cells), []).append(cells)
+    counts = {cells: float(len(rows)) for cells, rows in members.items()}
+    return _Patterns(
+        members={cells: (rows, (rows[:, None], np.array(cells))) for cells, rows in members.items()},
+        alike=[_Alike(same, np.array(same), np.array([counts[cells] for cells in same])) for same in of_size.values()],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
