@@ -250,7 +250,7 @@ class _Alike(NamedTuple):
     """Patterns that know equally many cells: which (patterns x cells), and how many rows each has (patterns)."""
 
     patterns: list[Cells]
-    index: Index
+    cells: Index
     counts: Matrix
 
     def given(
@@ -258,12 +258,12 @@ class _Alike(NamedTuple):
     ) -> Iterator[tuple[Cells, tuple[Matrix, Matrix, Matrix]]]:
         """Yield of each pattern the precision of its cells, how they pull all columns, and the covariance that is left
         of all its rows together; worked out for all patterns at one stroke."""
-        precision = np.linalg.inv(ridge[self.index[:, :, None], self.index[:, None, :]])
+        precision = np.linalg.inv(ridge[self.cells[:, :, None], self.cells[:, None, :]])
         if free_bias:
             ones = precision.sum(2)
             precision = precision - ones[:, :, None] * ones[:, None, :] / ones.sum(1)[:, None, None]
-        rows = covariance[self.index]
-        pull = np.matmul(covariance.T[self.index].transpose(0, 2, 1), precision)
+        rows = covariance[self.cells]
+        pull = np.matmul(covariance.T[self.cells].transpose(0, 2, 1), precision)
         left = self.counts[:, None, None] * (covariance - np.matmul(pull, rows))
         yield from zip(self.patterns, zip(precision, pull, left, strict=True), strict=True)
 
