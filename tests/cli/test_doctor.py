@@ -2,9 +2,16 @@
 
 import json
 import socket
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from hcloud.cli.doctor import _scheduler
+import pytest
+
+from hcloud.cli import doctor
+from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, Check, _scheduler
+from hcloud.cli.output import span
+from hcloud.clock import SystemClock
 from hcloud.config import load_config
 from hcloud.model import EventKind
 from tests.api.deployment import Deployment
@@ -101,3 +108,95 @@ def test_an_address_that_machines_cannot_reach_is_told(tmp_path: Path) -> None:
         gce = network(tmp_path, listen, "{name: g, type: gce, settings: {worker: {scheduler_address: '10.0.0.1:1'}}}")
     assert "nowhere but here" in told["network fail"][0]
     assert right.keys() == gce.keys() == {"network ok"}
+
+
+def verdicts(found: Iterable[Check]) -> list[tuple[str, str, str]]:
+    return [(each.check, each.verdict, each.finding) for each in found]
+
+
+def status(now: float = 1_000.0, paused: str = "", **daemon: Any) -> dict[str, Any]:
+    """What a healthy daemon tells of itself, but for what is given."""
+    well: dict[str, Any] = {"cycle": {"at": now}, "leader": True, "policy": {}, "engine": {}, "providers": {}}
+    return {"now": now, "version": "1.2", "paused": paused, "daemon": {**well, **daemon}}
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        (status(), [("daemon", "ok", "version 1.2 answers and leads")]),
+        (status(leader=False, cycle={}), [("daemon", "ok", "version 1.2 answers and stands by for another one")]),
+        (
+            status(cycle={"at": 1_000.0, "error": "the disk is full"}),
+            [("daemon", "fail", "its last cycle failed: the disk is full")],
+        ),
+        (
+            status(cycle={"at": 1_000.0 - CYCLE_STALLED_S - 1}),
+            [("daemon", "fail", f"its last cycle was {span(CYCLE_STALLED_S + 1)} ago")],
+        ),
+        (
+            status(paused="upgrade"),
+            [("daemon", "ok", "version 1.2 answers and leads"), ("daemon", "warn", "paused: upgrade")],
+        ),
+        (
+            status(policy={"error": "p.yaml:3: bad"}),
+            [
+                ("daemon", "ok", "version 1.2 answers and leads"),
+                ("policy", "warn", "an older one is in force: p.yaml:3: bad"),
+            ],
+        ),
+    ],
+)
+def test_what_the_daemon_says_of_itself_is_judged(told: Mapping[str, Any], wanted: list[tuple[str, str, str]]) -> None:
+    assert verdicts(doctor._daemon(told)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("engine", "wanted"),
+    [
+        ({"reachable": True, "workers": 3}, ("engine", "ok", "3 workers answer")),
+        ({"reachable": True, "workers": 3, "silent": 1}, ("engine", "warn", "3 workers answer, 1 are silent")),
+        ({"reachable": False, "workers": 3}, ("engine", "fail", "does not answer the daemon")),
+    ],
+)
+def test_an_engine_is_judged_by_its_workers(engine: Mapping[str, Any], wanted: tuple[str, str, str]) -> None:
+    assert verdicts(doctor._engine(status(engine=engine))) == [wanted]
+
+
+def test_providers_in_trouble_and_those_that_offer_nothing_are_told() -> None:
+    told = {"c": {"ok": True, "offers": 5}, "a": {"ok": False, "error": "throttled"}, "b": {"ok": True, "offers": 0}}
+    assert verdicts(doctor._providers(status(providers=told))) == [
+        ("provider a", "fail", "throttled"),
+        ("provider b", "warn", "answers, but offers nothing"),
+        ("provider c", "ok", "5 offers"),
+    ]
+
+
+@pytest.mark.parametrize(("skew_s", "verdict"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn")])
+def test_clocks_that_differ_are_told_whichever_is_ahead(skew_s: float, verdict: str) -> None:
+    now = SystemClock().now() + skew_s * CLOCK_SKEW_MAX_S
+    assert [each.verdict for each in doctor._clock(status(now=now))] == [verdict]
+
+
+def test_a_disk_is_judged_by_the_room_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    much = 2**50
+    for fail_mib, warn_mib, verdict in ((0, 0, "ok"), (0, much, "warn"), (much, much, "fail")):
+        monkeypatch.setattr(doctor, "DISK_FAIL_MIB", fail_mib)
+        monkeypatch.setattr(doctor, "DISK_WARN_MIB", warn_mib)
+        assert [each.verdict for each in doctor._disk(tmp_path)] == [verdict]
+    assert [(each.check, each.verdict) for each in doctor._disk(tmp_path / "none")] == [("state directory", "fail")]
+
+
+def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = RIGHT.replace("engine: {runner: fake}\n", "").replace(
+        "type: mock", "type: ec2, settings: {region: us-east-1}"
+    )
+    config = load_config(Path(configured(tmp_path, text)), provider_types=("ec2",))
+    assert [each.verdict for each in doctor._keys(config)] == ["fail"]
+    config.engine.tls_dir.mkdir()
+    (config.engine.tls_dir / "ca.pem").touch()
+    assert [each.verdict for each in doctor._keys(config)] == ["ok"]
+    for limit_s, verdict in ((1e12, "ok"), (1.0, "warn")):
+        monkeypatch.setattr(doctor, "PRICES_OLD_S", limit_s)
+        (prices,) = doctor._prices(config)
+        assert prices.verdict == verdict
+        assert prices.finding.startswith("the newest of ec2 is ")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hcloud.cli import without_daemon
-from hcloud.cli.ending import StillThere, wait_until_gone
+from hcloud.cli.ending import StillThere, show_plan, wait_until_gone
 from hcloud.clock import ManualClock
 from hcloud.errors import ProviderUnavailable, Refused
 from hcloud.model import EventKind
@@ -165,6 +165,23 @@ def test_a_daemon_that_leads_elsewhere_keeps_the_right_to_end(cloud: Cloud, tmp_
         destroy()
     assert cloud.ended == []
     store.close()
+
+
+def test_a_plan_says_what_ends_what_is_saved_and_who_loses_what(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {
+        "id": "inst-1", "state": "ready", "provider": "m", "zone": "z", "instance_type": "t", "market": "spot",
+        "price_usd_per_h": 0.25, "up_s": 120.0, "spent_usd": 0.5, "jobs": ["job-1", "job-2"],
+    }  # fmt: skip
+    job = {"name": "n", "user": "ada", "target": "batch", "instances": ["inst-1"], "lost_s": 60.0}
+    jobs = [{**job, "id": "job-1", "runs_again": True}, {**job, "id": "job-2", "runs_again": False}]
+    show_plan({"machines": [machine], "jobs": jobs, "price_usd_per_h": 0.25}, every=False)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line]
+    assert lines[1::2] == [
+        "inst-1 ready m z t spot 0.2500 2m00s $0.5000 job-1 job-2",
+        "job-1 n ada batch inst-1 1m00s runs again from its beginning",
+        "1 machine(s) end, which saves $0.2500/h; 2 job(s) lose 2m00s of work",
+    ]
+    assert lines[4] == "job-2 n ada batch inst-1 1m00s fails: no retries are left"
 
 
 def test_waiting_tells_what_has_not_ended_in_time() -> None:
