@@ -18,8 +18,8 @@ BIRTH = "cloud"
 class Cloud:
     """All machines ever launched. Use only inside :meth:`hold`, which brings it up to the present first.
 
-    ``now`` is the cloud's own time: it never runs backwards, whatever its clock does. ``version`` changes whenever
-    anything that can be told of a machine has changed. ``live`` are the machines that have not ended.
+    ``now`` is the cloud's own time: it never runs backwards, whatever its clock does. ``touched``: whose turn it was,
+    again and again, that something that can be told of it changed. ``live`` are the machines that have not ended.
     """
 
     def __init__(self, journal: Journal | None) -> None:
@@ -29,12 +29,17 @@ class Cloud:
         self._listeners: list[Callable[[str, Any], None]] = []
         self.now = float("-inf")
         self.born_at: float | None = None
-        self.version = 0
+        self.touched: list[str] = []
         self.machines: dict[str, MachineRow] = {}
         self.live: dict[str, MachineRow] = {}
         self.ended: dict[str, MachineRow] = {}
         self.by_token: dict[str, str] = {}
         self.by_instance: dict[tuple[str, str], str] = {}
+
+    @property
+    def version(self) -> int:
+        """Another number whenever anything that can be told of a machine has changed."""
+        return len(self.touched)
 
     def listen(self, take_row: Callable[[str, Any], None]) -> None:
         """Hand rows that are not machines, written by other processes, to ``take_row(key, row)``."""
@@ -93,7 +98,7 @@ class Cloud:
                 take_row(key, row)
 
     def _know(self, row: MachineRow) -> None:
-        self.version += 1
+        self.touched.append(row.provider_id)
         self.machines[row.provider_id] = row
         self.by_token[row.token] = row.provider_id
         self.by_instance[row.owner, row.instance_id] = row.provider_id
@@ -112,4 +117,4 @@ class Cloud:
         while self._heap and self._heap[0][0] <= self.now:
             _, provider_id = heapq.heappop(self._heap)
             self._sort_in(self.machines[provider_id])
-            self.version += 1
+            self.touched.append(provider_id)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hcloud.clock import Clock
@@ -30,6 +31,19 @@ from providers.mock.settings import parse_settings
 from providers.mock.throttle import TokenBucket
 
 
+@dataclass(slots=True)
+class _Told:
+    """What an owner was told of machines, by id, as of which version of the cloud and step of prices; which are not
+    listed yet, and until when ended ones are."""
+
+    version: int = 0
+    step: int = 0
+    told: tuple[CloudInstance, ...] = ()
+    said: dict[str, CloudInstance] = field(default_factory=dict)
+    unlisted: dict[str, None] = field(default_factory=dict)
+    kept_until: list[tuple[float, str]] = field(default_factory=list)
+
+
 class MockProvider:
     """A cloud in memory (or, with ``persist`` or ``state_file``, in a file shared with other processes).
 
@@ -52,10 +66,8 @@ class MockProvider:
         self._fate = Fate(self._catalogue, self._faults)
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
         self._offers: tuple[tuple[int, int], tuple[Offer, ...]] | None = None
-        self._told: dict[str, tuple[tuple[int, int], tuple[CloudInstance, ...], float]] = {}
-        self._said: dict[str, tuple[MachineRow, int, float, CloudInstance]] = {}
-        self._running: tuple[int, dict[InstanceId, Machine]] = (-1, {})
-        self._machines: dict[InstanceId, tuple[MachineRow, Machine]] = {}
+        self._told: dict[str, _Told] = {}
+        self._running: tuple[int, dict[InstanceId, Machine]] = (0, {})
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
@@ -131,20 +143,22 @@ class MockProvider:
         with self._cloud.hold(now):
             version, machines = self._running
             if version != self._cloud.version:
-                now = self._cloud.now
-                up = self._up()
-                found = {row.instance_id: self._seen(row, now) for row in up}
-                self._machines = {row.instance_id: self._machines[row.instance_id] for row in up}
+                found = dict(machines)
+                for provider_id in dict.fromkeys(self._cloud.touched[version:]):
+                    self._see(self._cloud.machines[provider_id], found)
                 machines = machines if found == machines else found
                 self._running = (self._cloud.version, machines)
             return machines
 
-    def _seen(self, row: MachineRow, now: float) -> Machine:
-        """Return a machine as an engine on it sees it: the same object while that is the same."""
-        notice, known = row.preempt_at_told(now), self._machines.get(row.instance_id)
-        if known is None or known[0] is not row or known[1].preempt_at != notice:
-            known = self._machines[row.instance_id] = (row, row.machine_at(now))
-        return known[1]
+    def _see(self, row: MachineRow, found: dict[InstanceId, Machine]) -> None:
+        """Let an engine see a machine as it is now, or no more."""
+        name, newest = row.instance_id, self._cloud.by_instance[row.owner, row.instance_id]
+        if row.owner != self.owner or row.provider_id != newest:
+            return
+        if row.state_at(self._cloud.now) is not CloudState.RUNNING:
+            found.pop(name, None)
+        elif found.get(name) != (machine := row.machine_at(self._cloud.now)):
+            found[name] = machine
 
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines that are up."""
@@ -249,31 +263,37 @@ class MockProvider:
 
     # -------------------------------------------------------------------------------------------------------- telling
     def _tell_all(self, owner: str) -> tuple[CloudInstance, ...]:
-        now, keep_s = self._cloud.now, self.settings.keep_terminated_s
-        key = (self._catalogue.step_of(now), self._cloud.version)
-        known, told, until_at = self._told.get(owner, (None, (), 0.0))
-        if known == key and now < until_at:
-            return told
-        for provider_id in [each for each, row in self._cloud.ended.items() if row.ends_at + keep_s <= now]:
-            del self._cloud.ended[provider_id]
-        rows = [*self._cloud.live.values(), *self._cloud.ended.values()]
-        ours = sorted((row for row in rows if row.owner == owner and row.listed_at <= now), key=_by_id)
-        told = tuple(self._tell_again(row) for row in ours)
-        self._said = {row.provider_id: self._said[row.provider_id] for row in ours}
-        until_at = min((row.ends_at + keep_s for row in self._cloud.ended.values()), default=math.inf)
-        self._told[owner] = (key, told, until_at)
-        return told
+        """Return an owner's machines by id; only what may have changed since the last time is told anew."""
+        now, machines = self._cloud.now, self._cloud.machines
+        known = self._told.setdefault(owner, _Told())
+        news = dict.fromkeys([*self._cloud.touched[known.version :], *known.unlisted])
+        if (step := self._catalogue.step_of(now)) != known.step:
+            news |= {each: None for each in known.said if machines[each].market is Market.SPOT}
+        while known.kept_until and known.kept_until[0][0] <= now:
+            news[heapq.heappop(known.kept_until)[1]] = None
+        known.version, known.step = self._cloud.version, step
+        if news:
+            self._tell_some([machines[each] for each in news if machines[each].owner == owner], known)
+            known.told = tuple([known.said[each] for each in sorted(known.said)])
+        return known.told
 
-    def _tell_again(self, row: MachineRow) -> CloudInstance:
-        """Return a machine as it is told: the same object while that is the same."""
-        now = self._cloud.now
-        step = self._catalogue.step_of(min(now, row.ends_at)) if row.market is Market.SPOT else 0
-        known = self._said.get(row.provider_id)
-        if known is not None and known[0] is row and known[1] == step and now < known[2]:
-            return known[3]
-        until_at, told = min((at for at in row.changes() if at > now), default=math.inf), self._tell(row)
-        self._said[row.provider_id] = (row, step, until_at, told)
-        return told
+    def _tell_some(self, rows: Sequence[MachineRow], known: _Told) -> None:
+        now, keep_s = self._cloud.now, self.settings.keep_terminated_s
+        for row in rows:
+            name = row.provider_id
+            known.unlisted.pop(name, None)
+            if row.ends_at + keep_s <= now:
+                self._cloud.ended.pop(name, None)
+                known.said.pop(name, None)
+            elif row.listed_at > now:
+                known.unlisted[name] = None
+                known.said.pop(name, None)
+            else:
+                told = self._tell(row)
+                if known.said.get(name) != told:  # the same object while that is the same
+                    known.said[name] = told
+            if now - keep_s < row.ends_at <= now:
+                heapq.heappush(known.kept_until, (row.ends_at + keep_s, name))
 
     def _tell(self, row: MachineRow) -> CloudInstance:
         at = min(self._cloud.now, row.ends_at)
