@@ -21,7 +21,8 @@ class Holders:
 
     owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
-    _held: dict[str, int] = field(default_factory=dict)
+    _on: dict[str, dict[str, Job]] = field(default_factory=dict)
+    """By machine, the jobs that hold part of it, whatever their state."""
     _known: dict[str, Job] = field(default_factory=dict)
     _jobs: Sequence[Job] = ()
     _moments: int = 0
@@ -43,7 +44,11 @@ class Holders:
 
     def busy(self, instance_id: str) -> bool:
         """Return whether anything of a machine is held."""
-        return instance_id in self._held
+        return instance_id in self._on
+
+    def jobs_on(self, instance_id: str) -> list[Job]:
+        """Return the jobs that hold part of a machine, in order of their number."""
+        return sorted(self._on.get(instance_id, {}).values(), key=lambda job: int(job.id.rpartition("-")[2]))
 
     def _count(self, job: Job, by: int) -> None:
         attempt = job.attempt
@@ -53,9 +58,12 @@ class Holders:
             name = held.instance_id
             self._moments += 1
             self.changes[name] = self._moments
-            self._held[name] = self._held.get(name, 0) + by
-            if not self._held[name]:
-                del self._held[name]
+            if by > 0:
+                self._on.setdefault(name, {})[job.id] = job
+            elif (here := self._on.get(name)) is not None:
+                here.pop(job.id, None)
+                if not here:
+                    del self._on[name]
             if attempt is None or job.state not in JOB_ON_INSTANCE:
                 continue
             if by > 0:

@@ -62,6 +62,7 @@ FORGET_EVERY_S = 600.0
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
 _NOTHING_REACHED = Reached()
+_NOTHING_HEARD: Sequence[UnitReport] = ()
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
 
 
@@ -104,6 +105,8 @@ class Observer:
     _listed_at: dict[str, float] = field(default_factory=dict)
     _absent: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By machine: for how long complete listings have not named it, and when the last of them was asked for."""
+    _heard: dict[str, tuple[Instance, CloudInstance]] = field(default_factory=dict)
+    """By machine, the row and the listing beside it that taught nothing."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampling: Sampling = field(default_factory=Sampling)
     _told_to_stop: dict[str, str] = field(default_factory=dict)
@@ -184,16 +187,24 @@ class Observer:
 
     def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
         by_token = {c.token: c for c in listing.instances}
+        self._holders.follow(view.jobs)
         for instance in view.instances:
             if instance.offer.provider != name:
                 continue
             cloud = by_token.get(instance.token)
             if cloud is not None:
-                self._absent.pop(instance.id, None)
-                yield from self._listed(instance, cloud, view, now)
+                if self._absent:
+                    self._absent.pop(instance.id, None)
+                before = self._heard.get(instance.id)
+                if before is not None and before[0] is instance and before[1] is cloud:
+                    continue  # it taught nothing then either
+                news = list(self._listed(instance, cloud, view, now))
+                if not news:
+                    self._heard[instance.id] = (instance, cloud)
+                yield from news
             elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
-                yield _gone(instance, view, now, "absent from complete listings", preempted=False)
+                yield _gone(instance, view, self._holders, now, "absent from complete listings", preempted=False)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -216,7 +227,8 @@ class Observer:
             yield lambda txn: adopt(txn, instance.id, cloud)
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
-            yield _gone(instance, view, cloud.terminated_at or now, cloud.detail or "ended", preempted=taken)
+            at, why = cloud.terminated_at or now, cloud.detail or "ended"
+            yield _gone(instance, view, self._holders, at, why, preempted=taken)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield _notice(instance.id, cloud.preempt_at)
@@ -245,9 +257,8 @@ class Observer:
             if instance is None:
                 continue
             seen_at[name] = now
-            facts, before = (worker, instance, holders.get(name, 0), policy), settled.get(name)
-            heard: Sequence[UnitReport] = ()
-            if before is not None and before[1] is instance and before[2] == facts[2] and before[3] is policy:
+            before, held, heard = settled.get(name), holders.get(name, 0), _NOTHING_HEARD
+            if before is not None and before[1] is instance and before[2] == held and before[3] is policy:
                 if before[0] is worker:
                     continue
                 heard = before[0].units
@@ -257,7 +268,7 @@ class Observer:
             # The same report has no sample twice; all else may have to be recorded again.
             said = all(type(change) is SampleChange for change in news)
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
-                settled[name] = facts
+                settled[name] = (worker, instance, held, policy)
             else:
                 settled.pop(name, None)
         return changes
@@ -387,6 +398,7 @@ class Observer:
         units = {unit for here in self._holders.owners.values() for unit in here}
         self.seen_at = _only(self.seen_at, machines)
         self._absent = _only(self._absent, machines)
+        self._heard = _only(self._heard, machines)
         self._holders.changes = _only(self._holders.changes, machines)
         self._settled = _only(self._settled, machines)
         self._told_to_stop = {unit: name for unit, name in self._told_to_stop.items() if name in machines}
@@ -424,8 +436,9 @@ def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterato
         yield _notice(instance.id, worker.preempt_at)
 
 
-def _gone(instance: Instance, view: LiveView, at: float, why: str, *, preempted: bool) -> Change:
+def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: str, *, preempted: bool) -> Change:
     """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled."""
+    held_by = holders.jobs_on(instance.id)
 
     def record(txn: Transaction) -> None:
         """Settle everything in one transaction, so that no job is freed of a machine that still counts as live."""
@@ -440,15 +453,13 @@ def _gone(instance: Instance, view: LiveView, at: float, why: str, *, preempted:
             if intent.token in tokens:
                 txn.close_intent(intent.token)
         cause = FailureCause.PREEMPTED if preempted else FailureCause.INSTANCE_LOST
-        for job in view.jobs:
+        for job in held_by:
             _release_on(txn, job, instance.id, cause, why)
 
     return record
 
 
 def _release_on(txn: Transaction, job: Job, instance_id: str, cause: FailureCause, why: str) -> None:
-    if job.attempt is None or all(a.instance_id != instance_id or a.released for a in job.attempt.allocations):
-        return
     fresh = txn.job(job.id)
     assert fresh.attempt is not None
     for held in fresh.attempt.allocations:

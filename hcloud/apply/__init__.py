@@ -241,8 +241,8 @@ class Applier:
 def free_by_instance(instances: Sequence[Instance], jobs: Sequence[Job]) -> dict[str, Resources]:
     """Return what is left on each READY instance, in one pass over the jobs."""
     free = {i.id: i.capacity for i in instances if i.state is InstanceState.READY}
-    for job in jobs:
-        for held in job.attempt.allocations if job.attempt else ():
-            if not held.released and held.instance_id in free:
+    for attempt in [job.attempt for job in jobs if job.attempt is not None]:
+        for held in attempt.allocations:
+            if held.instance_id in free and not held.released:
                 free[held.instance_id] = free[held.instance_id].minus(held.resources)
     return free
