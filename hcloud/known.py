@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from math import ceil
-from typing import Generic, Literal, TypeVar, cast, get_args
+from typing import Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
 SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
@@ -83,8 +83,7 @@ class Findings:
 
 
 # ------------------------------------------------------------------------------------------------------ classifications
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A value, and the limits between which the truth lies in 80 of 100 cases; ``observed``: measured, not inferred."""
 
     value: float

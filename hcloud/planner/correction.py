@@ -153,8 +153,8 @@ def _being_measured(draft: Draft, job: Job) -> bool:
 def guard(draft: Draft) -> None:
     """Go on with what was done for jobs that still run: no best effort comes back to where it was evicted for them,
     and those that were to get all their nodes still are."""
-    corrected = draft.snapshot.memo.roster.corrected
-    for job in [job for job in draft.running if job.id in corrected] if corrected else ():
+    roster = draft.snapshot.memo.roster
+    for job in [roster.rows[each] for each in roster.corrected]:
         if job.attempt is None:
             continue
         done = {c.step for c in job.corrections if c.attempt == job.attempt.id}

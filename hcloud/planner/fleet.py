@@ -96,10 +96,9 @@ class Fleet:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""
         known = self._of_types.get(patterns)
         if known is None:
-            names = {i.offer.instance_type.name for i in self.instances}
-            named = {n for n in names if not patterns or any(fnmatchcase(n, each) for each in patterns)}
-            flags = [i.offer.instance_type.name in named for i in self.instances]
-            known = self._of_types[patterns] = np.array(flags, dtype=np.bool_)
+            names = [column.partition("/")[2] for column in self.type_columns]
+            named = [not patterns or any(fnmatchcase(n, each) for each in patterns) for n in names]
+            known = self._of_types[patterns] = np.array(named, dtype=np.bool_)[self.type_at]
         return known
 
     def others_than(self, names: Sequence[InstanceId]) -> Mask:
@@ -182,6 +181,8 @@ def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
     Of very many pairs only the rooms that no other one exceeds in every respect are looked at: few.
     """
     fits: Mask
+    if len(demands) * len(rooms) > _PAIRS_AT_ONCE:  # where nearly all is taken, most are too small for anybody
+        rooms = rooms[np.logical_and.reduce(rooms + SLACK >= demands.min(axis=0), axis=1)]
     if len(demands) * len(rooms) <= _PAIRS_AT_ONCE:
         (vcpus, memory_mib, disk_gib), wanted = (rooms + SLACK).T, demands[:, :, None]
         pairs = (wanted[:, 0] <= vcpus) & (wanted[:, 1] <= memory_mib) & (wanted[:, 2] <= disk_gib)

@@ -58,17 +58,14 @@ def _not_just_serving(draft: Draft) -> list[int]:
     if draft.snapshot.orders:
         return draft.fleet.staying
     instances, reachable, serving, others = draft.fleet.instances, draft.snapshot.reachable, list[int](), list[int]()
+    now, renew_before_s, ready = draft.now, draft.policy.lease.renew_before_s, InstanceState.READY
     for at in draft.fleet.staying:
         each = instances[at]
-        ready = each.state is InstanceState.READY and each.preempt_at is None and each.id in reachable
-        (serving if ready and _far_from_its_end(draft, each) else others).append(at)
+        serves = each.state is ready and each.preempt_at is None and each.id in reachable
+        far = each.expires_at - now > renew_before_s and now < each.expires_at - END_MARGIN_S
+        (serving if serves and far else others).append(at)
     draft.fleet.placeable[serving] = draft.fleet.hopeful[serving] = True
     return others
-
-
-def _far_from_its_end(draft: Draft, instance: Instance) -> bool:
-    left_s = instance.expires_at - draft.now
-    return left_s > draft.policy.lease.renew_before_s and draft.now < instance.expires_at - END_MARGIN_S
 
 
 def order_about(orders: Sequence[Order], instance: Instance) -> Order | None:

@@ -103,7 +103,8 @@ def _rule_out(desk: Desk, groups: Sequence[Group]) -> None:
         if groups[0].exclusive:
             allowed = allowed & draft.fleet.unshared(draft.fleet.room)
         now = draft.fleet.fits_somewhere(demands, allowed & draft.fleet.placeable)
-        later = draft.fleet.fits_somewhere(demands, allowed)
+        coming = bool((allowed & ~draft.fleet.placeable).any())
+        later = draft.fleet.fits_somewhere(demands, allowed) if coming else now
         offered = fits_any(demands, sizes)
         for at, group in enumerate(groups):
             group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])

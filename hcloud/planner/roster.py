@@ -25,6 +25,8 @@ from hcloud.planner.wording import number_of
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
+FEWEST = 3
+"""With fewer ranks there is no telling who of them is slow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +57,8 @@ class Roster:
 
     ``holding``: their attempt is not over; ``stopping``: and was asked to end; ``going_on``: nothing in the row calls
     for anything, they just run; ``measuring``: profiling runs; ``corrected``: something was done for them that held;
-    ``incomplete``: they run with fewer ranks than they may have; ``demanding``: they say where they may be placed.
+    ``incomplete``: they run with fewer ranks than they may have; ``demanding``: they say where they may be placed;
+    ``scattered``: they run with enough ranks that do not need each other to tell who of them is slow.
     ``residents``: by machine.
     """
 
@@ -67,6 +70,7 @@ class Roster:
     corrected: set[JobId] = field(default_factory=set)
     incomplete: set[JobId] = field(default_factory=set)
     demanding: set[JobId] = field(default_factory=set)
+    scattered: set[JobId] = field(default_factory=set)
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
 
     def follow(self, jobs: Sequence[Job]) -> None:
@@ -116,6 +120,7 @@ class Roster:
             (self.corrected, _was_corrected),
             (self.incomplete, _lacks_ranks),
             (self.demanding, _demands),
+            (self.scattered, _is_scattered),
         )
 
 
@@ -162,3 +167,9 @@ def _lacks_ranks(job: Job) -> bool:
 
 def _demands(job: Job) -> bool:
     return job.spec.placement is not None
+
+
+def _is_scattered(job: Job) -> bool:
+    attempt, spec = job.attempt, job.spec
+    told = not spec.nodes.gang and spec.progress is not None
+    return told and attempt is not None and len(attempt.allocations) >= FEWEST and not attempt.over

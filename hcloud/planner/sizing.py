@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ ALIKE = 0.03
 _DUST = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Performance:
+class Performance(NamedTuple):
     """Expected performance on a logarithmic axis: mean and standard deviation of its natural logarithm."""
 
     mean: float
@@ -142,7 +142,7 @@ def _concave(answers: Mapping[float, Estimate], measured: Sequence[float]) -> di
         low, high = _between(answers, measured, vcpus)
         value = min(max(each.value, low), high)
         by = value / each.value if each.value > 0 else 1.0
-        found[vcpus] = each if each.observed else replace(each, value=value, low=each.low * by, high=each.high * by)
+        found[vcpus] = each if each.observed else each._replace(value=value, low=each.low * by, high=each.high * by)
     return found
 
 

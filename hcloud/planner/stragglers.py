@@ -16,22 +16,20 @@ from hcloud.model import Allocation, Attempt, Job, Number, Reason
 from hcloud.planner.draft import RELAUNCHED, Draft
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, StopRank
+from hcloud.planner.roster import FEWEST
 from hcloud.planner.watching import deviations_of
 from hcloud.planner.wording import seconds
 
-FEWEST = 3
-"""With fewer ranks there is no telling who is slow."""
 MARGIN_S = 30.0
 """The others must have so much more to do than stopping a rank may take."""
 
 
 def relaunch_stragglers(draft: Draft, most: int) -> None:
     """Stop the slowest straggler of each incremental job, of ``most`` jobs at most."""
-    for job in draft.running:
+    roster = draft.snapshot.memo.roster
+    for job in [job for job in draft.running if job.id in roster.scattered] if roster.scattered and most > 0 else ():
         attempt = job.attempt
-        if most <= 0 or attempt is None or job.spec.nodes.gang or job.spec.progress is None:
-            continue
-        if job.id in draft.stopping or len(attempt.allocations) < FEWEST or job.cancelled_by is not None:
+        if most <= 0 or attempt is None or job.id in draft.stopping or job.cancelled_by is not None:
             continue
         done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
         # Until it has ended, a rank that was asked to looks like any other: it is not asked again.
