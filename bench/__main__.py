@@ -19,15 +19,17 @@ def modules(wanted: list[str]) -> list[str]:
     found = sorted(m.name for m in pkgutil.iter_modules(bench.__path__) if m.name not in ("__main__", "rows"))
     unknown = sorted(set(wanted) - set(found))
     if unknown:
-        sys.exit(f"bench: there is no benchmark {unknown[0]!r}; known are {', '.join(found)}")
+        print(f"bench: there is no benchmark {unknown[0]!r}; known are {', '.join(found)}", file=sys.stderr)
+        sys.exit(2)
     return wanted or [name for name in found if hasattr(importlib.import_module(f"bench.{name}"), "run")]
 
 
 def main() -> int:
     """Run what the command line names, or everything."""
+    names = modules(sys.argv[1:])
     print(f"machine: {machine()}")
     missed: list[Row] = []
-    for name in modules(sys.argv[1:]):
+    for name in names:
         print(f"{name}:", flush=True)
         measured = importlib.import_module(f"bench.{name}")
         with rarely_collecting():  # as the daemon does

@@ -1,8 +1,9 @@
-"""Wait for a condition with a deadline: the only place in the tests that may sleep."""
+"""Wait for a condition with a deadline, or fail: the only place where tests wait."""
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from hcloud.clock import holds_within
 
 T = TypeVar("T")
 
@@ -13,12 +14,14 @@ def wait_until(condition: Callable[[], T], timeout_s: float, interval_s: float =
     Raises:
         TimeoutError: the condition was still false after `timeout_s`; the message names it and its last value.
     """
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() >= deadline_s:
-            name = getattr(condition, "__qualname__", repr(condition))
-            raise TimeoutError(f"{name} was still {value!r} after {timeout_s} s")
-        time.sleep(interval_s)
+    values: list[T] = []
+
+    def holds() -> bool:
+        """Keep the last value."""
+        values[:] = [condition()]
+        return bool(values[0])
+
+    if not holds_within(holds, timeout_s, interval_s):
+        name = getattr(condition, "__qualname__", repr(condition))
+        raise TimeoutError(f"{name} was still {values[0]!r} after {timeout_s} s")
+    return values[0]

@@ -50,8 +50,7 @@ def test_no_mocks_and_no_silent_catch_alls_anywhere(checker: Checker) -> None:
 
 
 SLEEPING = {
-    "tests/waiting.py": "the one place where tests wait",
-    "hcloud/clock.py": "the one place where a program looks again and again",
+    "hcloud/clock.py": "the one place where programs, and tests, look again and again",
     "hcloud/api/server.py": "the API's loop: is the socket still there, has a listener begun",
     "hcloud/api/unit_logs.py": "the API's loop: output that is not there yet",
     "hcloud/engine/link.py": "the worker's loop: between two reports and two tries to connect",
