@@ -93,9 +93,11 @@ def _place(kind: str | None) -> tuple[str, str, str]:
 
 
 def _listed(cloud: str, region: str, name: str) -> float:
+    if not name:
+        raise BadInput("name the machines with --type CLOUD/REGION/TYPE, or give their price with --on-demand")
     quote = shipped_catalogue().price(cloud, region, name)
     if quote is None:
-        asked = f"{cloud}/{region}/{name}" if cloud else name or "nothing named"
+        asked = f"{cloud}/{region}/{name}" if cloud else name
         raise BadInput(
             f"the catalogue has no on-demand price of {asked}; give --on-demand, or --type CLOUD/REGION/TYPE"
         )

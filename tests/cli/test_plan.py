@@ -57,6 +57,8 @@ def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: 
 
 
 def test_unknown_prices_are_asked_for(files: Shell) -> None:
+    _, err = files.run("plan", "reservations", "--load", "load.csv", exit_code=2)
+    assert err == "hcloud: name the machines with --type CLOUD/REGION/TYPE, or give their price with --on-demand\n"
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y/z", exit_code=2)
     assert "give --on-demand" in err
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y", exit_code=2)
