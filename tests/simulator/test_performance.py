@@ -7,7 +7,14 @@ import pytest
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
 from hcloud.policy import parse_policy
-from hcloud.simulator.clusters import EXPERIMENTS, PARAGON_EC2, PARAGON_SMALL, make_experiment
+from hcloud.simulator.clusters import (
+    EXPERIMENTS,
+    PARAGON_EC2,
+    PARAGON_SMALL,
+    WARM_UP,
+    WARM_UP_S,
+    make_experiment,
+)
 from hcloud.simulator.outcome import comparison, outcome_of
 from hcloud.simulator.performance import Ideal, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Setting, simulated
@@ -72,6 +79,21 @@ def test_experiments_that_cannot_be_made_are_refused() -> None:
         make_experiment("quasars")
     with pytest.raises(BadInput, match="a share of 2 cannot be made"):
         make_experiment("quasar", share=2)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith(("paragon-large", "quasar"))])
+def test_a_share_of_the_jobs_comes_in_the_same_time(name: str) -> None:
+    """Else a share of the machines would have to bear another load than all of them."""
+    whole, tenth = (make_experiment(name, 1, share=share).workload.arrivals for share in (1.0, 0.1))
+    assert tenth[-1].at_s == pytest.approx(whole[-1].at_s, rel=0.02)
+    counts = [sum(each.spec.tags["kind"] != WARM_UP for each in arrivals) for arrivals in (whole, tenth)]
+    assert counts[1] == counts[0] / 10
+
+
+def test_the_burst_is_one_in_a_share_of_it_too() -> None:
+    arrivals = make_experiment("paragon-large-oversubscribed", 1, share=0.1).workload.arrivals
+    jobs = [each.at_s for each in arrivals if each.spec.tags["kind"] != WARM_UP]
+    assert sum(WARM_UP_S + 3750 <= at_s < WARM_UP_S + 3850 for at_s in jobs) == 100 + 10
 
 
 def test_a_small_cluster_is_up_before_its_jobs_come_and_tells_their_performance(tmp_path: Path) -> None:
