@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -77,8 +78,9 @@ class Recent:
         None where fewer than five such intervals were seen: nothing can be said.
         """
         if not self._released:
-            self._released.append(np.array([(each.at, each.vcpus) for each in self.releases], dtype=np.float64))
-        released = self._released[0].reshape(-1, 2)
+            told = np.fromiter(chain.from_iterable(self.releases), np.float64, 2 * len(self.releases))
+            self._released.append(told.reshape(-1, 2))
+        released = self._released[0]
         intervals = np.diff(released[released[:, 1] >= vcpus - 1e-9, 0])
         if len(intervals) < 5:
             return None

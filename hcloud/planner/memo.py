@@ -7,7 +7,6 @@ Records are frozen, so what was worked out of one holds for as long as it is tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import is_
 from typing import Any, TypeVar, cast
 
 from hcloud.planner.roster import Roster
@@ -20,18 +19,19 @@ class Memo:
     """One answer by name, with the objects it was worked out of. Answers are shared: nobody may change them.
 
     ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
-    ``roster``: who holds what.
+    ``roster``: who holds what. ``posts``: by running job what stays the same of it between two of its samples, with the
+    records that was worked out of.
     """
 
-    __slots__ = ("_about", "_known", "_numbers", "asks", "roster")
+    __slots__ = ("_known", "_numbers", "asks", "posts", "roster")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
-        self._about: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self.roster = Roster()
         self.asks: dict[int, tuple[object, int]] = {}
+        self.posts: dict[str, Any] = {}
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
         """Note, and return the number of, what ``spec`` asks for. It is kept here, so no other gets its identity."""
@@ -46,18 +46,9 @@ class Memo:
             self._numbers.clear()
 
     def forget_others(self, but: int) -> None:
-        """Begin anew with :meth:`about` where more than twice ``but`` answers are kept: most are of what has ended."""
-        if len(self._about) > 2 * but + _KEPT_ASKS:
-            self._about.clear()
-
-    def about(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """Return :meth:`of` of one record among many, which is called ``name``."""
-        known = self._about.get(name)
-        if known is not None and all(map(is_, known[0], made_of)):
-            return cast(T, known[1])
-        answer = work_out()
-        self._about[name] = (made_of, answer)
-        return answer
+        """Begin anew with the posts where more than twice ``but`` are kept: most are of what has ended."""
+        if len(self.posts) > 2 * but + _KEPT_ASKS:
+            self.posts.clear()
 
     def latest(self, name: str) -> Any:
         """Return the last answer :meth:`of` this name, whatever it was made of; None: there is none."""

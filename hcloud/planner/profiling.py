@@ -64,7 +64,10 @@ class _Desk:
     def idle(self) -> Counter[tuple[str, str]]:
         """Machines by provider and type that stand idle, less those that runs wait for."""
         if self._idle is None:
-            self._idle = _idle(self.draft)
+            draft = self.draft
+            self._idle = Counter(
+                draft.snapshot.memo.of("idle types", (draft.fleet, draft.measuring), lambda: _idle(draft))
+            )
         return self._idle
 
     @property

@@ -287,10 +287,10 @@ class _Machines(NamedTuple):
     rented_sizes: list[Resources]
 
 
-def _machines(fleet: Fleet, full_from: Mapping[str, float]) -> _Machines:
+def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _Machines:
     places: dict[tuple[object, ...], int] = {}
     kinds, at = list[Offer](), list[int]()
-    for offer in [instance.offer for instance in fleet.instances]:
+    for offer in offers:
         size = offer.instance_type
         kind = (offer.provider, offer.region, offer.market, size.name, size.capacity.vcpus)
         if kind not in places:
@@ -301,8 +301,8 @@ def _machines(fleet: Fleet, full_from: Mapping[str, float]) -> _Machines:
         kinds=kinds,
         at=np.array(at, dtype=np.intp),
         full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_)[at],
-        reserved_sizes=[i.capacity for i in fleet.instances if i.offer.market is Market.RESERVED],
-        rented_sizes=[i.capacity for i in fleet.instances if i.offer.market is not Market.RESERVED],
+        reserved_sizes=[each.instance_type.capacity for each in offers if each.market is Market.RESERVED],
+        rented_sizes=[each.instance_type.capacity for each in offers if each.market is not Market.RESERVED],
     )
 
 
@@ -315,7 +315,8 @@ def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tu
 
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
-    there = snapshot.memo.of("hybrid machines", (full_from, *fleet.instances), lambda: _machines(fleet, full_from))
+    offers = [instance.offer for instance in fleet.instances]
+    there = snapshot.memo.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
     # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
     # change how full the rest is, and with that whether it was needed.
     staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances

@@ -19,6 +19,7 @@ from hcloud.known import Classification, Measure
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
 from hcloud.planner.sizing import Performance, expected
+from hcloud.policy import Policy
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
 LEARNING = ("reprofile", "reclassify", "sampled")
@@ -99,6 +100,7 @@ class Post:
     known: Classification | None
     deeds: int
     deadline_at: float | None
+    policy: Policy
     drawn: tuple[int, bool] = (-1, False)
     _expected: tuple[Instance, Performance | None] | None = None
 
@@ -287,8 +289,10 @@ def look_at(draft: Draft, job: Job) -> Look | None:
     watched, attempt = draft.snapshot.watched.get(job.id), job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
         return None
-    known, memo = draft.snapshot.applications.get(job.application), draft.snapshot.memo
-    post = memo.about(job.id, (job, known, draft.policy), lambda: _post(job, known, draft.policy.correction.settle_s))
+    known, posts = draft.snapshot.applications.get(job.application), draft.snapshot.memo.posts
+    post: Post | None = posts.get(job.id)
+    if post is None or post.job is not job or post.known is not known or post.policy is not draft.policy:
+        post = posts[job.id] = _post(job, known, draft.policy)
     at = draft.fleet.index.get(post.held.instance_id) if post is not None else None
     if post is None or at is None:
         return None
@@ -296,12 +300,12 @@ def look_at(draft: Draft, job: Job) -> Look | None:
     return Look(draft, watched, post, draft.fleet.instances[at]) if samples and samples[-1].at > post.since else None
 
 
-def _post(job: Job, known: Classification | None, settle_s: float) -> Post | None:
+def _post(job: Job, known: Classification | None, policy: Policy) -> Post | None:
     held = first_rank(job)
     if held is None:
         return None
-    since, deeds = settled_at(job, settle_s), deeds_of(job)
-    return Post(job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at)
+    since, deeds = settled_at(job, policy.correction.settle_s), deeds_of(job)
+    return Post(job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at, policy=policy)
 
 
 def deeds_of(job: Job) -> int:
