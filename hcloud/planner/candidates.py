@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hcloud.known import Classification
 from hcloud.model import Instance, Job, Offer
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, vector
@@ -46,15 +47,17 @@ def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
     may = large & fleet.placeable & fleet.of_types(group.instance_types)
     may = may & draft.whereabouts.admitted(group.constraints) if group.constraints is not None else may
-    room = fleet.fitting_now(group.asks, may)
+    room = draft.fitting_now(group, may)
     known = draft.suit is not None and group.application
     suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
-    for number, column in enumerate(fleet.type_columns):
-        of_type = np.flatnonzero(may & (fleet.type_at == number))
-        if of_type.size:
-            seen.add(column)
-            why = RANKED if suited[of_type].any() else DISTURBED if room[of_type].any() else NO_ROOM
-            yield _candidate(draft, job, column, fleet.instances[int(of_type[0])], why)
+    places = may.nonzero()[0]
+    types, first = np.unique(fleet.type_at[places], return_index=True)
+    suit_some, have_some = (set(fleet.type_at[may & mask].tolist()) for mask in (suited, room))
+    for number, at in zip(types.tolist(), places[first].tolist(), strict=True):
+        column = fleet.type_columns[number]
+        seen.add(column)
+        why = RANKED if number in suit_some else DISTURBED if number in have_some else NO_ROOM
+        yield _candidate(draft, job, column, fleet.instances[at], why)
     for offer in draft.snapshot.offers:
         column = f"{offer.provider}/{offer.instance_type.name}"
         if column not in seen and _could_be_had(draft, group, offer):
@@ -72,14 +75,15 @@ def _could_be_had(draft: Draft, group: Group, offer: Offer) -> bool:
 def _candidate(draft: Draft, job: Job, column: str, machine: Instance | Offer, why: str) -> Candidate:
     offer = machine.offer if isinstance(machine, Instance) else machine
     capacity, known = offer.instance_type.capacity, draft.snapshot.applications.get(job.application)
-    vcpus = job.spec.resources.vcpus
-    would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=job.spec.nodes.count) if known else None
+    usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
+    if known is None:
+        return Candidate(column=column, usd_per_h=usd_per_h, predicted=None, low=None, high=None, rejected=why)
+    question = ("candidate", column, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
+    return known.answer(question, lambda: _expecting(known, *question[1:]))
+
+
+def _expecting(known: Classification, column: str, usd_per_h: float, why: str, vcpus: float, nodes: int) -> Candidate:
+    would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
     low, high = would.limits() if would is not None else (None, None)
-    return Candidate(
-        column=column,
-        usd_per_h=offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity),
-        predicted=would.value if would is not None else None,
-        low=low,
-        high=high,
-        rejected=why,
-    )
+    value = would.value if would is not None else None
+    return Candidate(column=column, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why)

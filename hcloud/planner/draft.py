@@ -24,10 +24,11 @@ from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, vector
 from hcloud.planner.lateness import Hurry, Lateness
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.portions import Portions
 from hcloud.planner.sizing import Aim
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
-from hcloud.planner.suitability import Portions, Suitability
+from hcloud.planner.suitability import Suitability
 from hcloud.planner.whereabouts import Company, Whereabouts
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
@@ -112,6 +113,16 @@ class Group:
         """What a rank gets: the same everywhere (shape ``(3,)``), or by machine (``(3, N)``)."""
         return self.demand if self.here is None else self.here
 
+    def asks_on(self, at: int) -> Amounts:
+        """Return :attr:`asks` on machine ``at``, shape ``(3,)``."""
+        if self.portions is None:
+            return self.demand
+        if self.sized is not None:
+            return self.sized[:, at]
+        asks = vector(self.resources)
+        asks[0] = self.portions.vcpus_at(at)
+        return asks
+
     def taken_everywhere(self, capacity: Amounts) -> Amounts:
         """Return what one rank takes of each machine of ``capacity`` (shape ``(3, N)``): if exclusive, all."""
         if self.exclusive:
@@ -154,7 +165,7 @@ class Draft:
     ``diverting``: whether jobs may go down now to machines that do not suit them. ``open_of``: which of some
     machines are not closed to a group while better ones can be rented (None: not known yet). ``late``: machines that
     start far later than their like (None: none does); ``unkept``: those where services miss theirs (None: not known
-    yet).
+    yet); ``tried``: how much had changed on machines (:attr:`Suitability.changed`) when a job last found nothing.
     """
 
     snapshot: Snapshot
@@ -191,6 +202,7 @@ class Draft:
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True
+    tried: dict[JobId, int] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
@@ -247,17 +259,29 @@ class Draft:
         if self.suit is not None:
             self.suit.leave(at, group.application)
 
+    def fitting_now(self, group: Group, among: Mask) -> Mask:
+        """Return which machines of ``among`` have room now for what a rank of ``group`` gets there."""
+        if not group.unsized:
+            return self.fleet.fitting_now(group.asks, among)
+        # What it gets on each machine is worked out for those only that have room for the least it may get.
+        roomy = self.fleet.fitting_now(group.demand, among)
+        places = roomy.nonzero()[0]
+        roomy[places] = self.fleet.have_room_now(places, group.taken_on(self.fleet.capacity, places))
+        return roomy
+
     def amount_on(self, group: Group, at: int) -> Amounts:
         """Return what one rank of ``group`` takes of machine ``at``."""
         if group.exclusive:
             return self.fleet.capacity[:, at]
-        return group.demand if group.here is None else group.here[:, at]
+        return group.asks_on(at)
 
     def granted(self, group: Group, at: int) -> Resources:
         """Return :meth:`amount_on` as what an allocation holds."""
         if group.exclusive:
             return self.fleet.instances[at].capacity
-        return group.resources if group.here is None else replace(group.resources, vcpus=float(group.here[0, at]))
+        if group.portions is None:
+            return group.resources
+        return replace(group.resources, vcpus=float(group.asks_on(at)[0]))
 
     def terminate(self, at: int, reason: Reason, *, ordered: bool = False) -> bool:
         """End machine ``at``, if the plan may end one more or an operator ``ordered`` it; return whether it does."""
@@ -269,6 +293,20 @@ class Draft:
         return True
 
     # --------------------------------------------------------------------------------------------------------- machines
+    def quickest_s(self, group: Group) -> float:
+        """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
+        if group.resources not in self.fresh_s:
+            delays = [
+                offer.instance_type.boot_delay_s
+                for offer in self.snapshot.offers
+                if group.resources.fits(offer.instance_type.capacity)
+                and offer.available != 0
+                and self.policy.allow.refusal(offer) is None
+                and not any(b.until_at > self.now and b.covers(offer) for b in self.snapshot.backoffs)
+            ]
+            self.fresh_s[group.resources] = min(delays, default=inf)
+        return self.fresh_s[group.resources]
+
     def running_on(self, at: int) -> list[Job]:
         """Return the jobs with units on machine ``at`` that nobody has asked to end."""
         return [job for job, _ in self.fleet.holdings[at] if job.id not in self.stopping]
@@ -403,7 +441,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     roster.follow(jobs)
     holding = [job for job in jobs if job.id in roster.holding]
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    fleet = Fleet(live, roster)
+    fleet = Fleet(live, snapshot.memo)
     draft = Draft(
         snapshot=snapshot,
         policy=policy,

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Resources
-from hcloud.planner.roster import Residents, Roster
+from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
+from hcloud.planner.memo import Memo
+from hcloud.planner.roster import Residents
 from hcloud.planner.wording import number_of
 
 Amounts = npt.NDArray[np.float64]
@@ -49,6 +50,38 @@ def kinds_of(sizes: Sequence[tuple[str, float]]) -> Kinds:
     return Kinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
 
 
+class _Lasting(NamedTuple):
+    """What of machines follows from their offers, whatever is on them: see :class:`Fleet`. Nobody may change it."""
+
+    capacity: Amounts
+    steady: Mask
+    reserved: Mask
+    type_columns: list[str]
+    type_at: Places
+    sizes: list[tuple[str, float]]
+    kinds: Kinds
+
+
+def _lasting(offers: Sequence[Offer]) -> _Lasting:
+    columns = [f"{offer.provider}/{offer.instance_type.name}" for offer in offers]
+    capacities, markets = [offer.instance_type.capacity for offer in offers], [offer.market for offer in offers]
+    type_columns, spot, reserved = sorted(set(columns)), Market.SPOT, Market.RESERVED
+    places = {column: at for at, column in enumerate(type_columns)}
+    sizes = [(column, float(capacity.vcpus)) for column, capacity in zip(columns, capacities, strict=True)]
+    found = _Lasting(
+        capacity=_columns(capacities),
+        steady=np.array([market is not spot for market in markets], dtype=np.bool_),
+        reserved=np.array([market is reserved for market in markets], dtype=np.bool_),
+        type_columns=type_columns,
+        type_at=np.array([places[column] for column in columns], dtype=np.intp),
+        sizes=sizes,
+        kinds=kinds_of(sizes),
+    )
+    for shared in (found.capacity, found.steady, found.reserved, found.type_at):
+        shared.setflags(write=False)
+    return found
+
+
 class Fleet:
     """Machines, what their units hold (``holdings``), what is left, and who may use it.
 
@@ -60,37 +93,35 @@ class Fleet:
     ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind.
     """
 
-    def __init__(self, instances: Sequence[Instance], roster: Roster) -> None:
-        """Index ``instances`` (any order) and what the units of ``roster`` hold of them."""
+    def __init__(self, instances: Sequence[Instance], memo: Memo) -> None:
+        """Index ``instances`` (any order) and what the units of the ``memo``'s roster hold of them."""
         self.instances = sorted(instances, key=lambda i: number_of(i.id))
         self.index: dict[InstanceId, int] = {instance.id: at for at, instance in enumerate(self.instances)}
-        count = len(self.instances)
-        self.staying = [at for at, i in enumerate(self.instances) if i.state is not InstanceState.TERMINATING]
-        self.capacity: Amounts = _columns([i.capacity for i in self.instances])
+        count, terminating = len(self.instances), InstanceState.TERMINATING
+        self.staying = [at for at, i in enumerate(self.instances) if i.state is not terminating]
+        offers = [instance.offer for instance in self.instances]
+        lasting = memo.of("machines", tuple(offers), lambda: _lasting(offers))
+        self.capacity: Amounts = lasting.capacity
         # One array of both, so that a search compares them at one stroke.
         self._left: Amounts = np.concatenate((self.capacity, self.capacity))
         self.free, self.room = self._left[:3], self._left[3:]
-        self.steady: Mask = np.array([i.offer.market is not Market.SPOT for i in self.instances], dtype=np.bool_)
+        self.steady: Mask = lasting.steady
         self.placeable: Mask = np.zeros(count, dtype=np.bool_)
         self.coming: Mask = np.zeros(count, dtype=np.bool_)
         self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
-        residents = [roster.residents.get(instance.id, _NOBODY) for instance in self.instances]
+        there = memo.roster.residents
+        self.residents = residents = [there.get(instance.id, _NOBODY) for instance in self.instances]
         self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in residents]
         self._hold(residents)
         self.room[:] = self.free
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
-        self.reserved: Mask = np.array([i.offer.market is Market.RESERVED for i in self.instances], dtype=np.bool_)
+        self.reserved: Mask = lasting.reserved
         self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
-        offers, cpus = [instance.offer for instance in self.instances], self.capacity[0].tolist()
-        columns = [f"{offer.provider}/{offer.instance_type.name}" for offer in offers]
-        self.type_columns = sorted(set(columns))
-        places = {column: at for at, column in enumerate(self.type_columns)}
-        self.type_at = np.array([places[column] for column in columns], dtype=np.intp)
-        self.sizes = list(zip(columns, cpus, strict=True))
-        self.kinds = kinds_of(self.sizes)
+        self.type_columns, self.type_at, self.sizes = lasting.type_columns, lasting.type_at, lasting.sizes
+        self.kinds = lasting.kinds
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""
@@ -135,10 +166,21 @@ class Fleet:
 
     def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand`` that nothing holds now."""
-        need = demand - SLACK
-        enough = self._left >= np.concatenate((need, need)).reshape(6, -1)
-        fits: Mask = among & np.logical_and.reduce(enough, axis=0)
+        enough = self._left.reshape(2, 3, -1) >= (demand - SLACK).reshape(3, -1)
+        fits: Mask = among & np.logical_and.reduce(enough.reshape(6, -1), axis=0)
         return fits
+
+    def have_room_now(self, places: Places, demands: Amounts) -> Mask:
+        """Return :meth:`fitting_now` of the machines ``places``; ``demands``, shape ``(3, n)``: of each."""
+        need, free, room = demands - SLACK, self.free.take(places, axis=1), self.room.take(places, axis=1)
+        fits: Mask = np.logical_and.reduce((free >= need) & (room >= need), axis=0)
+        return fits
+
+    def has_room(self, at: int, demand: Amounts) -> bool:
+        """Return whether machine ``at`` has room for ``demand``: :meth:`fitting` of one."""
+        cpu, memory, disk = self.room[:, at].tolist()
+        wanted = demand.tolist()
+        return bool(cpu >= wanted[0] - SLACK and memory >= wanted[1] - SLACK and disk >= wanted[2] - SLACK)
 
     def large_enough(self, demand: Amounts) -> Mask:
         """Return which machines, empty, have room for ``demand``."""
@@ -154,9 +196,7 @@ class Fleet:
 
     def first(self, demand: Amounts, among: Mask) -> int:
         """Return the first fitting machine of ``among``, or -1."""
-        fits = self.fitting(demand, among)
-        at = int(fits.argmax()) if fits.size else 0
-        return at if fits.size and fits[at] else -1
+        return next(iter(self.fitting(demand, among).nonzero()[0].tolist()), -1)
 
     def use(self, at: int, demand: Amounts) -> None:
         """Count a unit as placed on machine ``at``."""

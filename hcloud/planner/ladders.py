@@ -102,6 +102,12 @@ class Steps:
         found: Floats = self.taken[kind_at, places]
         return found
 
+    def least_on(self, kind: int, loss: float) -> float:
+        """Return :meth:`least` of one machine."""
+        enough = self.ladders.surely[kind] >= self.target - np.log(1.0 - loss + _DUST)
+        place = int(enough.argmax())
+        return float(self.taken[kind, place if enough[place] else self.best[kind]])
+
     def alone(self) -> Floats:
         """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
         kinds = np.arange(len(self.best))

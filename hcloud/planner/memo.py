@@ -51,9 +51,13 @@ class Memo:
             self.posts.clear()
 
     def latest(self, name: str) -> Any:
-        """Return the last answer :meth:`of` this name, whatever it was made of; None: there is none."""
+        """Return the last answer of this name, whatever it was made of; None: there is none."""
         known = self._known.get(name)
         return None if known is None else known[1]
+
+    def keep(self, name: str, answer: object) -> None:
+        """Keep ``answer`` for :meth:`latest`: whoever asks for it finds out what of it still holds."""
+        self._known[name] = ((), answer)
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Return the answer ``name``, worked out anew unless all of ``made_of`` are the objects it was made of."""

@@ -9,7 +9,6 @@ Machines that a job awaits are held for it (``draft.holds``) until it can start;
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,12 +31,14 @@ from hcloud.planner.wording import amount, deadline_numbers, seconds
 def place(draft: Draft, promise: bool) -> None:
     """Place what fits of the jobs with (or without) a promise; the rest comes out in ``draft.unplaced``."""
     _settle_awaiting(draft, promise)
+    draft.tried.clear()
     draft.unplaced = list(draft.queue[promise])
     if draft.policy.admission.queues == "by_quality":
         draft.diverting = False
         draft.unplaced = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
         draft.diverting = True
     left = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
+    draft.tried.clear()
     draft.unplaced = [pair for pair in left if not _awaits_a_type(draft, *pair)]
 
 
@@ -90,12 +91,12 @@ def _down_within_s(draft: Draft, suit: Suitability, group: Group) -> float:
     to it, with what it would get there."""
     among = usable(draft, group, draft.fleet.placeable)
     roomy = draft.fleet.fitting_now(group.demand, among)
-    roomy = roomy & ~closed(draft, group, roomy) if roomy.any() else roomy
+    roomy = roomy & ~closed(draft, group, roomy) if np.count_nonzero(roomy) else roomy
     if not roomy.any() and suit.who(group.application) is not None:
         return 0.0  # whatever it would get there
-    roomy = draft.fleet.fitting_now(group.asks, roomy)
+    roomy = draft.fitting_now(group, roomy)
     large, lost = among & draft.fleet.large_enough(group.demand), _lost_to_types(draft, group)
-    return suit.down_within_s(group.application, roomy, large, lost, _fresh_s(draft, group))
+    return suit.down_within_s(group.application, roomy, large, lost, draft.quickest_s(group))
 
 
 def _lost_to_types(draft: Draft, group: Group) -> Amounts:
@@ -115,21 +116,6 @@ def _lost_to_types(draft: Draft, group: Group) -> Amounts:
 def _overdue(draft: Draft, job: Job) -> bool:
     """Return whether ``job`` has waited longer than any may (``admission.patience_cap_s``)."""
     return draft.now - draft.queued_at(job) >= draft.policy.admission.patience_cap_s
-
-
-def _fresh_s(draft: Draft, group: Group) -> float:
-    """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
-    if group.resources not in draft.fresh_s:
-        delays = [
-            offer.instance_type.boot_delay_s
-            for offer in draft.snapshot.offers
-            if group.resources.fits(offer.instance_type.capacity)
-            and offer.available != 0
-            and draft.policy.allow.refusal(offer) is None
-            and not any(b.until_at > draft.now and b.covers(offer) for b in draft.snapshot.backoffs)
-        ]
-        draft.fresh_s[group.resources] = min(delays, default=math.inf)
-    return draft.fresh_s[group.resources]
 
 
 def holding_out(draft: Draft, job: Job, group: Group, refusal: Reason | None) -> Reason | None:
@@ -253,9 +239,11 @@ def _claim_each(draft: Draft, group: Group, places: Sequence[int], taken: Sequen
     """Take room for one rank on each of ``places`` that has it; return which. ``taken``: where the job has others."""
     one, claimed = np.zeros(len(draft.fleet.instances), dtype=np.bool_), list[int]()
     for at in places:
-        one[at] = True
-        claimed += claim(draft, group, one, 1, [*taken, *claimed])
-        one[at] = False
+        # Many await machines that others filled meanwhile.
+        if draft.fleet.has_room(at, group.demand):
+            one[at] = True
+            claimed += claim(draft, group, one, 1, [*taken, *claimed])
+            one[at] = False
     return claimed
 
 
@@ -265,13 +253,13 @@ def claim(draft: Draft, group: Group, mask: Mask, count: int, taken: Sequence[in
     ``taken``: where the job has, or has claimed, others of its ranks.
     """
     claimed = list[int]()
-    if count <= 0 or not mask.any():
+    if count <= 0 or not np.count_nonzero(mask):
         return claimed
     allowed = usable(draft, group, mask)
     while len(claimed) < count:
-        roomy = draft.fleet.fitting(group.demand if group.unsized else group.asks, allowed)
-        there = _suited(draft, group, roomy, [*taken, *claimed])
-        at = draft.fleet.first(group.asks, there) if there.any() else -1
+        there = _suited(draft, group, draft.fleet.fitting(group.demand, allowed), [*taken, *claimed])
+        # Nearly always the first of those with room for the least it may get has room for what it does get there.
+        at = next((at for at in there.nonzero()[0].tolist() if draft.fleet.has_room(at, group.asks_on(at))), -1)
         if at < 0:
             break
         pledge(draft, group, at)
@@ -283,7 +271,9 @@ def _suited(draft: Draft, group: Group, mask: Mask, taken: Sequence[int]) -> Mas
     mask = beyond(draft, group, mask, taken) if group.spreads else mask
     suit = draft.suit if group.application else None
     mask = suit.suited(group.application, mask) if suit is not None else mask
-    return mask & suit.enough(group.application, group.aim) if suit is not None and group.aim is not None else mask
+    if suit is None or group.aim is None or not np.count_nonzero(mask):
+        return mask
+    return mask & suit.enough(group.application, group.aim)
 
 
 def pledge(draft: Draft, group: Group, at: int) -> None:
@@ -340,7 +330,9 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
         # Where nothing suited the last member of the group, nothing suits this one.
         hopeful, present = group.fits_well or held or needed < group.needed, _present(draft, job, group)
         choosy = job.state is JobState.QUEUED
-        places = _search(draft, group, wanted, held, present, choosy=choosy) if hopeful else []
+        places = _search(draft, group, wanted, held, present, choosy=choosy, among=_news(draft, job)) if hopeful else []
+        if hopeful and not places and draft.suit is not None:
+            draft.tried[job.id] = len(draft.suit.changed)
         if len(places) < needed and _goes_down(draft, job, group):
             _search_down(draft, group, needed, places, present)
         if len(places) >= needed and _pay(draft, job, group, places):
@@ -351,6 +343,20 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
             return []
 
 
+def _news(draft: Draft, job: Job) -> Mask:
+    """Return the machines that may be used and where something changed since ``job`` found nothing in this stage.
+
+    Others are as they were or, the more reserved machines are in use, closed by now. Where reserved room is kept for
+    those who pay more elsewhere that does not hold: the fewer wait, the less is kept.
+    """
+    seen, fleet = draft.tried.get(job.id), draft.fleet
+    if seen is None or draft.suit is None or draft.strategy.hybrid is None:
+        return fleet.placeable
+    changed = np.zeros_like(fleet.placeable)
+    changed[list(draft.suit.changed[seen:])] = True
+    return changed & fleet.placeable
+
+
 def _present(draft: Draft, job: Job, group: Group) -> list[int]:
     """Return where ``job`` has units already, where that matters for the ranks it still lacks."""
     held = job.attempt.allocations if job.attempt is not None and group.spreads else ()
@@ -358,30 +364,31 @@ def _present(draft: Draft, job: Job, group: Group) -> list[int]:
 
 
 def _search(
-    draft: Draft, group: Group, wanted: int, held: Sequence[int], present: Sequence[int], *, choosy: bool
+    draft: Draft, group: Group, wanted: int, held: Sequence[int], present: Sequence[int], *, choosy: bool, among: Mask
 ) -> list[int]:
-    """Return the preferred machines for up to ``wanted`` ranks: those that were held first, so that no room is held
-    in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types have to suit."""
+    """Return the preferred machines of ``among`` for up to ``wanted`` ranks: those that were held first, so that no
+    room is held in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types
+    have to suit."""
     fleet, places = draft.fleet, list[int]()
     # Most who wait find nothing, whatever is closed to them, or else all of it is: no more need be worked out.
-    roomy = fleet.fitting_now(group.demand, fleet.placeable)
+    roomy = fleet.fitting_now(group.demand, among)
     if draft.suit is not None and group.application:
         roomy = draft.suit.suited(group.application, roomy)
-    if not roomy.any():
+    if not np.count_nonzero(roomy):
         return places
     roomy = usable(draft, group, roomy)
     if group.exclusive:
         roomy = roomy & fleet.unshared(fleet.free)
-    if choosy and roomy.any():
+    if choosy and np.count_nonzero(roomy):
         roomy = roomy & (_lost_to_types(draft, group) <= draft.policy.placement.tolerance)
-    if not roomy.any():
+    if not np.count_nonzero(roomy):
         return places
     own, allowed = [], roomy & ~closed(draft, group, roomy)
     if held:
         own = [np.zeros(len(fleet.instances), dtype=np.bool_)]
         own[0][list(held)] = True
         allowed |= roomy & own[0]
-    if allowed.any():
+    if np.count_nonzero(allowed):
         for mask in [allowed & mask for mask in own] + _paid_first(draft, allowed):
             _fill(draft, group, mask, wanted, places, present, roomy=group.portions is None)
     return places
@@ -424,12 +431,12 @@ def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool |
             allowed = fleet.fitting_now(group.demand, allowed)
             if neighbours_too is None:
                 allowed = draft.suit.suited(group.application, allowed)
-            if not allowed.any():
+            if not np.count_nonzero(allowed):
                 return -1
-        fits = allowed if roomy else fleet.fitting_now(group.asks, allowed)
+        fits = allowed if roomy else draft.fitting_now(group, allowed)
         return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
     if order in ("first_fit", "random"):
-        places = np.flatnonzero(fleet.fitting_now(group.asks, allowed))
+        places = np.flatnonzero(draft.fitting_now(group, allowed))
         return -1 if not places.size else int(places[0] if order == "first_fit" else draft.rng.choice(places))
     return fleet.least_loaded(group.asks, allowed)
 
@@ -447,7 +454,7 @@ def _unuse(draft: Draft, group: Group, at: int) -> None:
 def _open_now(draft: Draft, group: Group) -> list[Mask]:
     """Return where units of ``group`` may start now, in order of preference."""
     roomy = usable(draft, group, draft.fleet.fitting_now(group.demand, draft.fleet.placeable))
-    return _paid_first(draft, roomy & ~closed(draft, group, roomy) if roomy.any() else roomy)
+    return _paid_first(draft, roomy & ~closed(draft, group, roomy) if np.count_nonzero(roomy) else roomy)
 
 
 def _paid_first(draft: Draft, mask: Mask) -> list[Mask]:
@@ -545,9 +552,9 @@ def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reas
 
 def _chosen_size(draft: Draft, group: Group, at: int) -> dict[str, Number]:
     """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
-    if group.here is None or group.portions is None or draft.suit is None:
+    if group.portions is None or draft.suit is None:
         return {}
-    return draft.suit.sized(group.portions, at, float(group.here[0, at]))
+    return draft.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
 
 
 def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:

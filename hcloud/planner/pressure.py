@@ -14,7 +14,7 @@ Shapes: K resources in the order of their names, N machines.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import NamedTuple
@@ -182,6 +182,7 @@ class Pressure:
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
     copied: tuple[int, Floats] | None = None
+    standing: Standing | None = None
 
     @property
     def headroom(self) -> Floats:
@@ -343,6 +344,18 @@ def sensitivities(
     return Sensitivities(sources, known, prior, (applications, asked))
 
 
+class Standing(NamedTuple):
+    """How ``machines`` stand as a plan begins, for the next plan: by machine the ``names`` of its residents, what is
+    known of each (``present``), and :class:`Pressure`'s ``state`` and ``expected``."""
+
+    told: Sensitivities
+    machines: Sequence[str]
+    names: Sequence[tuple[str, ...]]
+    present: Sequence[tuple[Sensitivity, ...]]
+    state: Floats
+    expected: Floats
+
+
 def open_pressure(
     applications: Mapping[str, Classification],
     residents: Sequence[Sequence[str]],
@@ -352,17 +365,18 @@ def open_pressure(
     classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
     told: Sensitivities | None = None,
+    machines: Sequence[str] = (),
+    before: Standing | None = None,
 ) -> Pressure:
     """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
 
     Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` tells of
-    ``applications``, where that was worked out before.
+    ``applications``, where that was worked out before; ``before``: how ``machines`` stood, or others, when last asked.
     """
     told = told or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
     sources, known, prior, _ = told
-    present = [[known.get(name, prior) for name in names] for names in residents]
-    count = len(sources)
-    state, expected = _all_together(present, count)
+    standing = _standing(told, machines, [tuple(names) for names in residents], before)
+    state, expected, count = standing.state.copy(), standing.expected.copy(), len(sources)
     return Pressure(
         sources=sources,
         known=known,
@@ -373,8 +387,41 @@ def open_pressure(
         spare=state.sum(axis=0),
         level=_pools(state[:count], classes),
         quiet=~np.array(ending, dtype=np.bool_),
-        residents=present,
+        residents=[list(present) for present in standing.present],
+        standing=standing,
     )
+
+
+def _standing(
+    told: Sensitivities, machines: Sequence[str], names: Sequence[tuple[str, ...]], before: Standing | None
+) -> Standing:
+    """Return how ``machines`` stand with residents of these ``names``: as ``before`` but for those where residents, or
+    what is known of them, changed."""
+    known, prior, count = told.known, told.prior, len(told.sources)
+    if before is None or before.told.made_of[1] != told.made_of[1]:
+        before = Standing(told, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
+    places, others = {name: at for at, name in enumerate(before.machines)}, _told_otherwise(told, before.told, names)
+    old, anew = [places.get(name, -1) for name in machines] or [-1] * len(names), list[int]()
+    present = list[tuple[Sensitivity, ...]]()
+    for at, (was, here) in enumerate(zip(old, names, strict=True)):
+        if was < 0 or before.names[was] != here or not others.isdisjoint(here):
+            anew.append(at)
+            present.append(tuple([known.get(name, prior) for name in here]))
+        else:
+            present.append(before.present[was])
+    state, expected = np.zeros((2 * count, len(names))), np.zeros((count, len(names)))
+    if before.machines:
+        state, expected = before.state.take(old, axis=1, mode="clip"), before.expected.take(old, axis=1, mode="clip")
+    state[:, anew], expected[:, anew] = _all_together([present[at] for at in anew], count)
+    return Standing(told, machines, names, present, state, expected)
+
+
+def _told_otherwise(told: Sensitivities, before: Sensitivities, names: Sequence[tuple[str, ...]]) -> Set[str]:
+    """Return those of the applications ``names`` of which something else is known than ``before``."""
+    if told is before:
+        return frozenset()
+    met = {name for here in set(names) for name in here}
+    return {name for name in met if told.known.get(name, told.prior) is not before.known.get(name, before.prior)}
 
 
 def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from hcloud.model import (
     JOB_ENDED,
@@ -31,12 +32,15 @@ FEWEST = 3
 
 @dataclass(slots=True, eq=False)
 class Residents:
-    """The units on one machine, by number of their jobs, and what they leave of a ``capacity`` (None: to be summed)."""
+    """The units on one machine, by number of their jobs, and what they leave of a ``capacity`` (None: to be summed);
+    ``oldest_at``: when the first of them was placed, ``names``: their applications (None: to be looked up)."""
 
     numbers: list[int] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     capacity: Resources | None = None
     left: Left = (0.0, 0.0, 0.0)
+    oldest_at: float | None = None
+    names: tuple[str, ...] | None = None
 
     def of(self, capacity: Resources) -> Left:
         """Return what is left of the machine: vCPUs, memory in MiB, disk in GiB."""
@@ -49,6 +53,22 @@ class Residents:
                 disk_gib -= amount.disk_gib
             self.capacity, self.left = capacity, (vcpus, memory_mib, disk_gib)
         return self.left
+
+    def since(self) -> float:
+        """Return when the first unit was placed; infinite where there is none."""
+        if self.oldest_at is None:
+            self.oldest_at = min([_placed_at(job) for job, _ in self.held], default=inf)
+        return self.oldest_at
+
+    def applications(self) -> tuple[str, ...]:
+        """Return what the units are, the same tuple while they are the same units."""
+        if self.names is None:
+            self.names = tuple([job.application for job, _ in self.held])
+        return self.names
+
+    def changed(self) -> None:
+        """Forget what followed from the units that were here."""
+        self.capacity = self.oldest_at = self.names = None
 
 
 @dataclass(slots=True, eq=False)
@@ -92,22 +112,22 @@ class Roster:
             if wanted(job):
                 ids.add(job.id)
         number = number_of(job.id)
-        for held in _held(job):
+        for held in held_by(job):
             there = self.residents.setdefault(held.instance_id, Residents())
             at = bisect_right(there.numbers, number)
             there.numbers.insert(at, number)
             there.held.insert(at, (job, held))
-            there.capacity = None
+            there.changed()
 
     def _forget(self, job: Job) -> None:
         for ids, _ in self._kinds():
             ids.discard(job.id)
         number = number_of(job.id)
-        for held in _held(job):
+        for held in held_by(job):
             there = self.residents[held.instance_id]
             at = there.numbers.index(number)
             del there.numbers[at], there.held[at]
-            there.capacity = None
+            there.changed()
             if not there.held:
                 del self.residents[held.instance_id]
 
@@ -139,7 +159,11 @@ def goes_on(job: Job) -> bool:
     return job.cancelled_by is None and attempt.allocations[0].ended_at is None and job.spec.budget_usd is None
 
 
-def _held(job: Job) -> list[Allocation]:
+def _placed_at(job: Job) -> float:
+    return job.attempt.placed_at if job.attempt is not None else inf
+
+
+def held_by(job: Job) -> list[Allocation]:
     """Return what units hold that have not ended, of an attempt that is not over."""
     held = job.attempt.allocations if job.attempt is not None else ()
     return [each for each in held if each.ended_at is None]

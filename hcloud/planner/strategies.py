@@ -161,6 +161,8 @@ class Hybrid:
     _suits: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[Leaning, Leaning]] = field(default_factory=dict)
     _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
+    _offered: tuple[Sequence[Offer], Amounts, Mask] | None = None
+    _waits_s: dict[float, float | None] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
     def leaning(self, job: Job) -> Leaning:
@@ -254,9 +256,13 @@ class Hybrid:
             return reserved if side else ~reserved
         if self.policy.mapping != "p8":
             return np.ones_like(reserved)
-        sooner = self.rents_sooner(leaning, size)
-        good = [self.tolerates(leaning, o) or (sooner and is_full(self.full_from, o)) for o in offers]
-        return reserved | np.array(good, dtype=np.bool_)
+        if self._offered is None or self._offered[0] is not offers:
+            qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
+            full = np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_)
+            self._offered = (offers, np.array(qualities, dtype=np.float64), full)
+        _, quality, full = self._offered
+        good: Mask = reserved | (quality > leaning.quality)
+        return good | full if self.rents_sooner(leaning, size) else good
 
     def rents_sooner(self, leaning: Leaning, size: Resources) -> bool:
         """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""
@@ -267,7 +273,10 @@ class Hybrid:
 
     def expected_wait_s(self, size: Resources) -> float | None:
         """Return the expected wait for reserved room of ``size``; None where too little is known."""
-        return self.snapshot.recent.release_interval_s(size.vcpus, self.policy.wait_quantile)
+        if size.vcpus not in self._waits_s:
+            waits_s = self.snapshot.recent.release_interval_s(size.vcpus, self.policy.wait_quantile)
+            self._waits_s[size.vcpus] = waits_s
+        return self._waits_s[size.vcpus]
 
 
 def _heads(job: Job) -> bool:

@@ -20,6 +20,7 @@ from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask, Places
 from hcloud.planner.ladders import Steps, ladders
 from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
+from hcloud.planner.portions import Portions
 from hcloud.planner.pressure import (
     FULL,
     Pressure,
@@ -31,6 +32,7 @@ from hcloud.planner.pressure import (
     sensitivities,
     sources_of,
 )
+from hcloud.planner.roster import held_by
 from hcloud.planner.sizing import (
     Aim,
     Platform,
@@ -92,35 +94,43 @@ class Suitability:
                 """From what earlier plans were told, as far as that is still believed."""
                 return sensitivities(known, classes=classes, before=memo.latest("sensitivities"), **asked)
 
+            ending = self._ending()
             self.state = open_pressure(
                 known,
-                self._staying(),
-                self._ending(),
+                self._staying(ending),
+                ending,
                 classes=classes,
                 told=memo.of("sensitivities", made_of, told),
+                machines=[instance.id for instance in self.fleet.instances],
+                before=memo.latest("standing"),
                 **asked,
             )
+            memo.keep("standing", self.state.standing)
         return self.state
 
-    def _staying(self) -> list[list[str]]:
+    def _staying(self, ending: Sequence[bool]) -> list[tuple[str, ...]]:
         """Return by machine the applications of its units that were not asked to end."""
-        holdings, stopping = self.fleet.holdings, self.stopping
-        if not stopping:
-            return [[job.application for job, _ in held] for held in holdings]
-        return [[job.application for job, _ in held if job.id not in stopping] for held in holdings]
+        names = [each.applications() for each in self.fleet.residents]
+        for at in [at for at, ends in enumerate(ending) if ends]:
+            staying = [job for job, _ in self.fleet.holdings[at] if job.id not in self.stopping]
+            names[at] = tuple([job.application for job in staying])
+        return names
 
     def _ending(self) -> list[bool]:
         """Return by machine whether units of it were asked to end."""
-        holdings, stopping = self.fleet.holdings, self.stopping
-        return [any(job.id in stopping for job, _ in held) if stopping else False for held in holdings]
+        rows, index, ending = self.snapshot.memo.roster.rows, self.fleet.index, [False] * len(self.fleet.instances)
+        for job in [rows[job_id] for job_id in self.stopping if job_id in rows]:
+            for at in [index[held.instance_id] for held in held_by(job) if held.instance_id in index]:
+                ending[at] = True
+        return ending
 
     @property
     def ages_s(self) -> Amounts:
         """For how long the oldest unit on each machine has been there, shape ``(N,)``; 0 where there is none."""
         if self.ages is None:
             now = self.snapshot.now
-            oldest = [min((_placed_at(job) for job, _ in held), default=now) for held in self.fleet.holdings]
-            self.ages = now - np.array(oldest, dtype=np.float64)
+            oldest = np.array([each.since() for each in self.fleet.residents], dtype=np.float64)
+            self.ages = np.where(np.isinf(oldest), 0.0, now - oldest)
         return self.ages
 
     @property
@@ -161,6 +171,11 @@ class Suitability:
     def moment(self) -> int:
         """Now, for :meth:`back_to`."""
         return len(self.pressure.journal) if self.pressure is not None else 0
+
+    @property
+    def changed(self) -> Sequence[int]:
+        """On which machines units arrived, or which they left, in this plan; in order, each time anew."""
+        return self.pressure.changes if self.pressure is not None else ()
 
     def back_to(self, moment: int) -> None:
         """Undo all arrivals and leavings since ``moment``."""
@@ -272,6 +287,12 @@ class Suitability:
             return np.full(len(losses), aim.asked_vcpus)
         return self._steps(application, aim).least(self._places(kinds), losses)
 
+    def granted_on(self, application: str, aim: Aim, kinds: Kinds, at: int, loss: float) -> float:
+        """Return :meth:`granted` on one machine of ``kinds``."""
+        if self.known(application) is None:
+            return aim.asked_vcpus
+        return self._steps(application, aim).least_on(int(self._places_of(kinds)[kinds.at[at]]), loss)
+
     def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
         """Return :meth:`granted` on machines of some kinds with nobody else there."""
         if self.known(application) is None or not kinds.sizes:
@@ -313,13 +334,18 @@ class Suitability:
             self.sizes = tuple(sorted(offered.union(self.fleet.kinds.sizes)))
         return self.sizes
 
-    def _places(self, kinds: Kinds) -> Places:
-        """Return where the kind of each of some machines stands among all kinds."""
+    def _places_of(self, kinds: Kinds) -> Places:
+        """Return where each of some kinds stands among all kinds."""
         known = self.places.get(kinds.sizes)
         if known is None:
             sizes = {size: place for place, size in enumerate(self._sizes())}
             known = self.places[kinds.sizes] = np.array([sizes[size] for size in kinds.sizes], dtype=np.intp)
-        return known[kinds.at]
+        return known
+
+    def _places(self, kinds: Kinds) -> Places:
+        """Return where the kind of each of some machines stands among all kinds."""
+        found: Places = self._places_of(kinds)[kinds.at]
+        return found
 
     def shortfalls(self, application: str, aim: Aim, kinds: Kinds) -> Places:
         """Return how far empty machines of some kinds fall short of the target, as far as is known: see
@@ -461,7 +487,8 @@ class Suitability:
         """Return what waiting for one of the machines ``large`` is worth: the same for all who wait for these."""
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
-            busy = BusyTimes.of(self.snapshot.recent.busy_s)
+            busy_s = self.snapshot.recent.busy_s
+            busy = self.snapshot.memo.of("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
             cap_s = self.policy.admission.patience_cap_s
             self.prospects[key] = prospect(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
         return self.prospects[key]
@@ -523,38 +550,6 @@ class Suitability:
         return {"quality_offered": round(offered, 4), "quality_match": round(quality.match(offered, needed), 4)}
 
 
-@dataclass(slots=True, eq=False)
-class Portions:
-    """The vCPUs that a rank gets on each machine beside those who cause so much there (``beside``, shape ``(K, N)``);
-    worked out when they are first asked for, as most who wait find no room that suits them whatever they would get."""
-
-    suit: Suitability
-    application: str
-    aim: Aim
-    beside: Amounts | None
-    found: Amounts | None = None
-
-    def losses(self) -> Amounts:
-        """Return what is lost on each machine beside its residents (0..1), shape ``(N,)``."""
-        who, count = self.suit.who(self.application), len(self.suit.fleet.instances)
-        return np.zeros(count) if who is None or self.beside is None or not count else losses_beside(who, self.beside)
-
-    def vcpus(self) -> Amounts:
-        """Return what a rank gets on each machine, shape ``(N,)``."""
-        if self.found is None:
-            self.found = self.suit.granted(self.application, self.aim, self.suit.fleet.kinds, self.losses())
-        return self.found
-
-    def vcpus_on(self, places: Places) -> Amounts:
-        """Return :meth:`vcpus` of the machines ``places`` only."""
-        if self.found is not None:
-            return self.found[places]
-        kinds, who = self.suit.fleet.kinds, self.suit.who(self.application)
-        beside = self.beside.take(places, axis=1) if who is not None and self.beside is not None else None
-        losses = np.zeros(places.size) if who is None or beside is None else losses_beside(who, beside)
-        return self.suit.granted(self.application, self.aim, Kinds(kinds.sizes, kinds.at[places]), losses)
-
-
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
     if not any(selection.relaxed or selection.cut_short for selection in chosen):
         return {}
@@ -584,7 +579,3 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
 def column_of(offer: Offer) -> str:
     """Return the type of an offer's machines as classifications name it."""
     return f"{offer.provider}/{offer.instance_type.name}"
-
-
-def _placed_at(job: Job) -> float:
-    return job.attempt.placed_at if job.attempt is not None else math.inf

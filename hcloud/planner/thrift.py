@@ -40,20 +40,12 @@ class Thrift:
         Few are asked about, as most who wait find hardly any that have room and suit them; what costs more to find out
         is asked about those only that are still open.
         """
-        left = places[~self._unkept(group, places)]
-        if left.size:
-            left = left[~self._too_small(group, left)]
+        left = places[~self._kept_up(group, places)] if places.size else places
         if left.size and (paid := self.dear_room.paid_kept_from(group)) is not None:
             left = left[~paid[left]]
-        if left.size:
-            left = left[~self._kept_up(group, left)]
-        return left
-
-    def _unkept(self, group: Group, places: Places) -> Mask:
-        if not group.serves or group.application:
-            return np.zeros(places.size, dtype=np.bool_)
-        unkept: Mask = machines_of_unkept_promises(self.draft)[places]
-        return unkept
+        if left.size and group.serves and not group.application:
+            left = left[~machines_of_unkept_promises(self.draft)[left]]
+        return left[~self._too_small(group, left)] if left.size else left
 
     def _too_small(self, group: Group, places: Places) -> Mask:
         counter, suit = self.counter, self.draft.suit

@@ -1,17 +1,26 @@
 """Pressure on machines, and Paragon's selection: exact, whatever the order and names; what is relaxed is named."""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate
 from hcloud.planner.paragon import Selection, select, select_relaxed
-from hcloud.planner.pressure import Pressure, open_pressure
+from hcloud.planner.pressure import Pressure, open_pressure, sensitivities
 
 SOURCES = ("cpu", "llc", "net")
+
+
+class Asked(TypedDict):
+    """How sensitivities are asked for."""
+
+    confidence: float
+    classes: int
+    tolerance: float
 
 
 def known(caused: Sequence[float], tolerated: Sequence[float], wide: float = 0.0) -> Classification:
@@ -217,3 +226,49 @@ def test_machine_that_suits_is_never_in_a_pool_below_the_class_of_the_job(
     pressure = fleet(*given_machines)
     who = pressure.known[name]
     assert all(pressure.level[at] >= who.level for at in np.flatnonzero(pressure.suits(who)))
+
+
+Crowds = st.dictionaries(
+    st.sampled_from(["inst-1", "inst-2", "inst-3", "inst-4"]),
+    st.lists(st.sampled_from(["calm", "loud", "some", "more", "never seen"]), max_size=3),
+    min_size=1,
+)
+OTHERWISE = APPLICATIONS | CROWD | {"some": known([30, 10, 10], [50, 50, 50]), "none": known([1, 1, 1], [2, 2, 2])}
+
+
+def stands_as_if_new(
+    before: dict[str, list[str]], now: dict[str, list[str]], believed: dict[str, Classification], *, names_as_now: bool
+) -> None:
+    """Raise AssertionError where a pressure worked out from how machines stood before is not what it is without.
+
+    ``names_as_now``: seeded fault, it is said of those before that they were those of now.
+    """
+    asked = Asked(confidence=0.9, classes=10, tolerance=0.05)
+    told = sensitivities(APPLICATIONS | CROWD, **asked)
+    there = open_pressure({}, list(before.values()), [False] * len(before), told=told, machines=list(before), **asked)
+    standing, told = there.standing, sensitivities(believed, before=told, **asked)
+    assert standing is not None
+    if names_as_now:
+        standing = standing._replace(names=[tuple(now.get(name, ())) for name in before])
+    residents, quiet = list(now.values()), [False] * len(now)
+    fresh = open_pressure({}, residents, quiet, told=told, machines=list(now), **asked)
+    for _ in range(2):  # what one plan adds is not there in the next one
+        followed = open_pressure({}, residents, quiet, told=told, machines=list(now), before=standing, **asked)
+        for name in ("state", "expected", "spare", "level"):
+            assert np.array_equal(getattr(followed, name), getattr(fresh, name))
+        assert followed.residents == fresh.residents
+        standing = followed.standing
+        followed.add(0, followed.of("loud"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(Crowds, Crowds, st.sampled_from([APPLICATIONS | CROWD, OTHERWISE]))
+def test_pressure_that_is_followed_from_plan_to_plan_is_what_it_is_when_worked_out_anew(
+    before: dict[str, list[str]], now: dict[str, list[str]], believed: dict[str, Classification]
+) -> None:
+    stands_as_if_new(before, now, believed, names_as_now=False)
+
+
+def test_that_property_catches_residents_that_were_taken_for_others() -> None:
+    with pytest.raises(AssertionError):
+        stands_as_if_new({"inst-1": ["calm"]}, {"inst-1": ["loud"]}, APPLICATIONS | CROWD, names_as_now=True)

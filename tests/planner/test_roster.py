@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.model import Job
-from hcloud.planner.roster import Roster
+from hcloud.planner.roster import Residents, Roster
 from tests.planner.scenes import ended, job, machine, need, running, spec
 
 FLEET = [machine(number) for number in (1, 2)]
@@ -26,12 +26,16 @@ def row(number: int, shape: str) -> Job | None:
         "ended": ended(running(number, here, asks=asks)),
         "cancelled": replace(running(number, here, asks=asks), cancelled_by="ada"),
     }
-    return shapes.get(shape)
+    found = shapes.get(shape)
+    return replace(found, application=f"app-{number}") if found is not None else None
 
 
 def told(roster: Roster) -> tuple[object, ...]:
     """All that a plan may ask of a roster."""
-    residents = {name: (each.held, each.of(FLEET[0].capacity)) for name, each in roster.residents.items()}
+    residents = {
+        name: (each.held, each.of(FLEET[0].capacity), each.since(), each.applications())
+        for name, each in roster.residents.items()
+    }
     return roster.holding, roster.stopping, roster.going_on, roster.measuring, roster.incomplete, residents
 
 
@@ -61,3 +65,9 @@ class Forgetful(Roster):
 def test_that_property_catches_a_roster_that_forgets_nobody() -> None:
     with pytest.raises(AssertionError):
         follows_as_if_new(Forgetful(), [["here"], ["ended"]])
+
+
+def test_that_property_catches_residents_that_do_not_notice_who_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Residents, "changed", lambda there: setattr(there, "capacity", None))
+    with pytest.raises(AssertionError):
+        follows_as_if_new(Roster(), [["here", "here"], ["here", "here", "here"]])
