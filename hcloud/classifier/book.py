@@ -227,10 +227,10 @@ def _widened(belief: Classification, row: Application) -> Classification:
 def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> dict[K, Estimate]:
     """Widen performance on its logarithmic axis: measured cells by their own spread, others by the least of them."""
     least, widened = min(spreads.values(), default=0.0), dict[K, Estimate]()
-    for column, each in answers.items():
-        factor = math.exp(spreads.get(column, least) * TO_80)
-        low, high = each.low / factor, each.high * factor
-        widened[column] = Estimate(value=each.value, low=low, high=high, observed=each.observed)
+    of_others = math.exp(least * TO_80)
+    for column, (value, low, high, observed) in answers.items():
+        factor = math.exp(spreads[column] * TO_80) if column in spreads else of_others
+        widened[column] = Estimate(value, low / factor, high * factor, observed)
     return widened
 
 
@@ -259,6 +259,6 @@ def _scaled(belief: Classification, scale: float) -> Classification:
 
 def _times(answers: Mapping[K, Estimate], scale: float) -> dict[K, Estimate]:
     return {
-        column: Estimate(value=each.value * scale, low=each.low * scale, high=each.high * scale, observed=each.observed)
-        for column, each in answers.items()
+        column: Estimate(value * scale, low * scale, high * scale, observed)
+        for column, (value, low, high, observed) in answers.items()
     }

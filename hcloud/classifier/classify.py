@@ -202,7 +202,7 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
     if question.scale is Scale.RATIO:
         values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
     each = zip(completion.columns, values.tolist(), low.tolist(), high.tolist(), completion.observed, strict=True)
-    return {column: Estimate(value=v, low=least, high=most, observed=seen) for column, v, least, most, seen in each}
+    return {column: Estimate(v, least, most, seen) for column, v, least, most, seen in each}
 
 
 def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
