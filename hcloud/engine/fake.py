@@ -320,7 +320,7 @@ class FakeRunner:
         speeds, until = self._surroundings.speeds(machine, residents, at)
         for life, resident, speed in zip(lives, residents, speeds, strict=True):
             if speed != life.unit.speed:
-                self._put(replace(life.unit, speed=speed, since_at=at, done_s=resident.done_s))
+                self._put(life.unit.going(speed, at, resident.done_s))
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
@@ -359,26 +359,31 @@ class FakeRunner:
         if unit.forgotten:
             self._on[unit.instance_id].pop(unit.id, None)
             return
-        life, before = self._life(unit), self._on[unit.instance_id].get(unit.id)
-        self._on[unit.instance_id][unit.id] = life
+        here = self._on[unit.instance_id]
+        before = here.get(unit.id)
+        life = here[unit.id] = self._life(unit, before)
         if before is not None:
             began_at = (unit.since_at, unit.bounded_at)
             same = began_at == (before.unit.since_at, before.unit.bounded_at)
             self._tellings.changed(unit.id, self._now if same else max(at for at in began_at if at is not None))
-        if math.isfinite(life.record.ended_at):
-            heapq.heappush(self._ends, (life.record.ended_at, unit.id, unit.instance_id))
+        if life.ends_at < math.inf:
+            heapq.heappush(self._ends, (life.ends_at, unit.id, unit.instance_id))
 
-    def _life(self, unit: FakeUnit) -> Life:
-        work = Work() if unit.spec is None else self._work(unit.spec)
-        if unit.spec is None or unit.spec.profile is None:
-            return Life(unit=unit, work=work)
-        findings = self._profile(unit.spec, work, unit.speed)
+    def _life(self, unit: FakeUnit, before: Life | None) -> Life:
+        spec = unit.spec
+        if spec is None:
+            return Life(unit=unit, work=Work())
+        if spec.profile is None:
+            same = before is not None and before.unit.spec is spec
+            return Life(unit=unit, work=before.work if before is not None and same else self._work(spec))
+        work = self._work(spec)
+        findings = self._profile(spec, work, unit.speed)
         return Life(unit=unit, work=profiling_work(findings), findings=findings)
 
     def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
         """Whether a unit's machine is up and nothing has moved its end since."""
         life = self._on.get(instance_id, {}).get(unit_id)
-        return life is not None and life.record.ended_at == at
+        return life is not None and life.ends_at == at
 
     def _find_machines(self, *, news_of_units: bool) -> None:
         """Notice machines that came up or went; a machine that went takes its units with it."""
@@ -415,7 +420,7 @@ class FakeRunner:
         key, now, next_at = machine.instance_id, self._now, math.inf
         units: list[UnitReport] = []
         for life in self._on[key].values():
-            if life.record.ended_at <= now:
+            if life.ends_at <= now:
                 units.append(self._tellings.end(life, key, now))
                 continue
             report, at = self._tellings.tell(life, key, now)

@@ -76,7 +76,7 @@ class Tellings:
         say is in the end itself."""
         known = self._of.get(life.unit.id)
         self.forget(life.unit.id)
-        at = self._look_at(instance_id, life.record.ended_at)
+        at = self._look_at(instance_id, life.ends_at)
         says_more = life.work.latency_ms or life.unit.stop_at < math.inf
         if known is None or not says_more or at <= known.at or at < (life.unit.since_at or 0.0):
             return life.report(now, None)

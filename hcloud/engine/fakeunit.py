@@ -42,6 +42,23 @@ class FakeUnit:
     bounded_at: float | None = None
     cpu_before_s: float = 0.0
 
+    def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
+        """Return it as it goes on from a time on, having done so much; said in full, as nothing happens more often."""
+        return FakeUnit(
+            id=self.id,
+            instance_id=self.instance_id,
+            spec=self.spec,
+            started_at=self.started_at,
+            speed=speed,
+            since_at=at,
+            done_s=done_s,
+            stop_at=self.stop_at,
+            stop_cause=self.stop_cause,
+            forgotten=self.forgotten,
+            bounded_at=self.bounded_at,
+            cpu_before_s=self.cpu_before_s,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
@@ -78,27 +95,38 @@ class Life:
     work: Work
     findings: Findings | None = None
     """What its profiling run finds if it is not cut short."""
-    record: ExitRecord = field(init=False)
-    """How it ends if nothing more is done to it; ``ended_at`` may be infinite."""
+    ends_at: float = field(init=False)
+    """When it ends if nothing more is done to it; may be infinite."""
 
     def __post_init__(self) -> None:
-        """Settle the end and what will have been used by then."""
-        record, spec = _end_of(self.unit, self.work), self.unit.spec
-        if spec is not None and self.unit.started_at is not None:
-            cpu_s = self.cpu_s(record.ended_at)
-            found = self._found(record)
-            record = replace(record, cpu_s=cpu_s, memory_mib_max=self.work.memory_mib, findings=found)
-        object.__setattr__(self, "record", record)
+        """Settle the end: how fast a unit is changes far more often than it is asked how it ends."""
+        object.__setattr__(self, "ends_at", _end_of(self.unit, self.work)[0])
 
-    def _found(self, record: ExitRecord) -> Findings | None:
+    @property
+    def record(self) -> ExitRecord:
+        """How it ends if nothing more is done to it, and what will have been used by then."""
+        unit, (ended_at, code, cause, detail) = self.unit, _end_of(self.unit, self.work)
+        ran = unit.spec is not None and unit.started_at is not None
+        return ExitRecord(
+            exit_code=code,
+            cause=cause,
+            started_at=ended_at if unit.started_at is None else unit.started_at,
+            ended_at=ended_at,
+            detail=detail,
+            cpu_s=self.cpu_s(ended_at) if ran else None,
+            memory_mib_max=self.work.memory_mib if ran else None,
+            findings=self._found(ended_at, detail) if ran else None,
+        )
+
+    def _found(self, ended_at: float, detail: str) -> Findings | None:
         if self.findings is None:
             return None
-        share = (record.ended_at - record.started_at) / max(self.work.duration_s, 1e-9)
-        return found_by(self.findings, 1.0 if share >= 1 - 1e-6 else share, record.detail)
+        share = (ended_at - (self.unit.started_at or 0.0)) / max(self.work.duration_s, 1e-9)
+        return found_by(self.findings, 1.0 if share >= 1 - 1e-6 else share, detail)
 
     def ended(self, now: float) -> bool:
         """Whether it has ended."""
-        return self.record.ended_at <= now
+        return self.ends_at <= now
 
     def report(self, now: float, sampled_at: float | None, looks: int = 1) -> UnitReport:
         """Return what its worker tells of it, with a sample taken at ``sampled_at``, which stands for ``looks``."""
@@ -113,7 +141,7 @@ class Life:
         spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
         if spec is None or started_at is None or at < started_at:
             return None
-        until = min(at, self.record.ended_at)
+        until = min(at, self.ends_at)
         return UnitSample(
             at=at,
             cpu_s=self.cpu_s(until),
@@ -138,7 +166,7 @@ class Life:
         started_at = self.unit.started_at
         if started_at is None:
             return b""
-        done_s = self.done_s(min(now, self.record.ended_at))
+        done_s = self.done_s(min(now, self.ends_at))
         said = [text for at_s, name, text in self.work.output if name == stream and at_s <= done_s]
         if stream == "stdout" and self.ended(now) and self.record.exit_code == self.work.on_term:
             said.append(self.work.last_words)
@@ -178,39 +206,39 @@ class Life:
         return {name: ms * times for name, ms in self.work.latency_ms.items()}
 
 
-def _end_of(unit: FakeUnit, work: Work) -> ExitRecord:
+_End = tuple[float, int | None, FailureCause | None, str]
+"""When a unit ends, with which code, why, and more in words."""
+
+
+def _end_of(unit: FakeUnit, work: Work) -> _End:
     """The first of all that could end the unit."""
-    if unit.started_at is None or unit.spec is None:
-        return _record(unit, unit.stop_at, None, unit.stop_cause, "stopped before it was started")
-    ends = [_own_end(unit, work)]
-    if work.memory_mib > unit.spec.resources.memory_mib:
-        at = unit.started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)
-        ends.append(_record(unit, at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
-    if unit.spec.max_runtime_s is not None:
-        limit_at = unit.started_at + unit.spec.max_runtime_s
-        ends.append(_told_to_end(unit, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
+    spec, started_at = unit.spec, unit.started_at
+    if started_at is None or spec is None:
+        return unit.stop_at, None, unit.stop_cause, "stopped before it was started"
+    first = _own_end(unit, started_at, work)
+    if work.memory_mib > spec.resources.memory_mib:
+        at = started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)
+        first = _earlier(first, (at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
+    if spec.max_runtime_s is not None:
+        limit_at = started_at + spec.max_runtime_s
+        first = _earlier(first, _told_to_end(spec, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
     if unit.stop_at < math.inf:
-        ends.append(_told_to_end(unit, work, unit.stop_at, unit.stop_cause, "stopped on request"))
-    return min(ends, key=lambda each: each.ended_at)
+        first = _earlier(first, _told_to_end(spec, work, unit.stop_at, unit.stop_cause, "stopped on request"))
+    return first
 
 
-def _own_end(unit: FakeUnit, work: Work) -> ExitRecord:
-    assert unit.started_at is not None
+def _earlier(one: _End, other: _End) -> _End:
+    return other if other[0] < one[0] else one
+
+
+def _own_end(unit: FakeUnit, started_at: float, work: Work) -> _End:
     cause = FailureCause.EXIT_CODE if work.exit_code else None
-    since_at = unit.started_at if unit.since_at is None else unit.since_at
+    since_at = started_at if unit.since_at is None else unit.since_at
     left_s = max(0.0, work.duration_s - unit.done_s) / unit.speed
-    ends_at = unit.started_at + work.duration_s if work.timed else since_at + left_s
-    return _record(unit, ends_at, work.exit_code, cause, "")
+    return started_at + work.duration_s if work.timed else since_at + left_s, work.exit_code, cause, ""
 
 
-def _told_to_end(unit: FakeUnit, work: Work, at: float, cause: FailureCause | None, detail: str) -> ExitRecord:
-    assert unit.spec is not None
+def _told_to_end(spec: UnitSpec, work: Work, at: float, cause: FailureCause | None, detail: str) -> _End:
     if work.on_term == "ignores":
-        return _record(unit, at + unit.spec.stop_grace_s, KILLED_CODE, cause, detail + "; killed after its grace")
-    code = TERMINATED_CODE if work.on_term == "ends" else work.on_term
-    return _record(unit, at, code, cause, detail)
-
-
-def _record(unit: FakeUnit, at: float, code: int | None, cause: FailureCause | None, detail: str) -> ExitRecord:
-    started_at = at if unit.started_at is None else unit.started_at
-    return ExitRecord(exit_code=code, cause=cause, started_at=started_at, ended_at=at, detail=detail)
+        return at + spec.stop_grace_s, KILLED_CODE, cause, detail + "; killed after its grace"
+    return at, TERMINATED_CODE if work.on_term == "ends" else work.on_term, cause, detail

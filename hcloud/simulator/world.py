@@ -124,6 +124,7 @@ class World:
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
     _tasks: dict[str, Task] = field(default_factory=dict)
     _weather: dict[tuple[str, str, Market], _Weather] = field(default_factory=dict)
+    _bearings: dict[str, Sequence[float]] = field(default_factory=dict)
     _straggling: dict[str, bool] = field(default_factory=dict)
 
     def library(self) -> Library:
@@ -290,8 +291,11 @@ class World:
 
     def _bearing(self, machine: Machine) -> Sequence[float]:
         """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
-        chances = chance(self.seed, "bearing", machine.instance_id)
-        return [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
+        found = self._bearings.get(machine.instance_id)
+        if found is None:
+            chances = chance(self.seed, "bearing", machine.instance_id)
+            found = self._bearings[machine.instance_id] = [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
+        return found
 
     def _drift(self, machine: Machine, now: float) -> float:
         if not self.truth.drift:
