@@ -8,12 +8,13 @@ money. Everything is frozen; change is ``dataclasses.replace``, and a state chan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
+from hcloud.changed import changed
 from hcloud.constraints import Constraints
 from hcloud.errors import InvalidTransition
 from hcloud.hooks import MetricsHook as MetricsHook
@@ -351,7 +352,7 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
         InvalidTransition: the table forbids the move; the message tells the job's story.
     """
     check_job_move(job, to)
-    return replace(job, state=to, **changes)  # type: ignore[arg-type]
+    return changed(job, state=to, **changes)
 
 
 def check_job_move(job: Job, to: JobState) -> None:
@@ -487,7 +488,7 @@ def move_instance(instance: Instance, to: InstanceState, **changes: object) -> I
         InvalidTransition: the table forbids the move.
     """
     check_instance_move(instance, to)
-    return replace(instance, state=to, **changes)  # type: ignore[arg-type]
+    return changed(instance, state=to, **changes)
 
 
 def check_instance_move(instance: Instance, to: InstanceState) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from hcloud.changed import changed
 from hcloud.model import (
     JOB_ENDED,
     EventKind,
@@ -120,9 +120,9 @@ def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job
     held = next((a for a in attempt.allocations if a.rank == rank), None)
     if held is None or held.released:
         return job
-    ended = replace(held, **end)
+    ended = changed(held, **end)
     others = tuple(ended if a.rank == rank else a for a in attempt.allocations)
-    after = txn.put_job(replace(job, attempt=replace(attempt, allocations=others)))
+    after = txn.put_job(changed(job, attempt=changed(attempt, allocations=others)))
     txn.emit(
         EventKind.UNIT_ENDED,
         job_id=job.id,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.apply.records import change_job, reason_fields, release_allocation
+from hcloud.changed import changed
 from hcloud.clock import Clock
 from hcloud.errors import Refused
 from hcloud.model import (
@@ -198,17 +199,17 @@ class UnitActions:
         told = [f"resize:{attempt.unit_id(rank.rank)}" for rank in action.ranks]
         if any(txn.intent(token) is not None for token in told):
             raise Refused(f"not every worker of {attempt.id} has taken the bounds of before")
-        changed = []
+        others = []
         for rank in action.ranks:
             held = _running_rank(attempt, rank.rank, rank.instance_id)
             more, room = rank.resources.minus(held.resources), left.get(held.instance_id)
             if room is None or not more.fits(room):
                 raise Refused(f"{held.instance_id} has only {room} left, {more} more wanted")
             left[held.instance_id] = room.minus(more)
-            changed.append(replace(held, resources=rank.resources, resized_from=held.resources))
+            others.append(replace(held, resources=rank.resources, resized_from=held.resources))
         free.update(left)
-        _put_ranks(txn, job, changed)
-        intents = [_resize_intent(txn, job, attempt.unit_id(held.rank)) for held in changed]
+        _put_ranks(txn, job, others)
+        intents = [_resize_intent(txn, job, attempt.unit_id(held.rank)) for held in others]
         for intent in intents:
             txn.open_intent(intent)
         return intents
@@ -262,9 +263,9 @@ def _resizing(job: Job) -> list[Allocation]:
 
 def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str) -> None:
     """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so."""
-    attempt, changed = job.attempt, _resizing(job)
+    attempt, resizing = job.attempt, _resizing(job)
     assert attempt is not None
-    back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in changed]
+    back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in resizing]
     _put_ranks(txn, job, back, detail)
     for each in back:
         intent = _resize_intent(txn, job, attempt.unit_id(each.rank))
@@ -274,11 +275,11 @@ def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str) -> N
 
 def _settle_resizes(txn: Transaction, job: Job) -> None:
     """Forget what ranks held before, once no worker is to be told any more."""
-    attempt, changed = job.attempt, _resizing(job)
-    if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in changed):
+    attempt, resizing = job.attempt, _resizing(job)
+    if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in resizing):
         return
-    if changed:
-        _put_allocations(txn, job, [replace(each, resized_from=None) for each in changed])
+    if resizing:
+        _put_allocations(txn, job, [replace(each, resized_from=None) for each in resizing])
 
 
 def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, str]]:
@@ -331,13 +332,13 @@ def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Jo
     held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
     if attempt is None or held is None or held.started_at is not None:
         return job
-    ranks = tuple(replace(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
+    ranks = tuple(changed(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
     reason = Reason(code="started", text=f"rank {rank} runs on {held.instance_id}")
-    running = replace(attempt, allocations=ranks)
+    running = changed(attempt, allocations=ranks)
     if job.state is JobState.PLACED:
         job = change_job(txn, job, JobState.RUNNING, reason, attempt=running)
     else:
-        job = txn.put_job(replace(job, attempt=running))
+        job = txn.put_job(changed(job, attempt=running))
     txn.emit(
         EventKind.UNIT_STARTED,
         job_id=job.id,
@@ -403,7 +404,7 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
 def _mark_busy(txn: Transaction, instance_id: str) -> None:
     instance = txn.instance(instance_id)
     if instance.idle_since is not None:
-        txn.put_instance(replace(instance, idle_since=None))
+        txn.put_instance(changed(instance, idle_since=None))
 
 
 def _candidate_text(each: Candidate) -> str:

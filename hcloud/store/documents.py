@@ -39,11 +39,13 @@ def numbered(prefix: str, thing_id: str) -> int:
 _LONG_NAMES = {"job": "a job", "inst": "a machine"}
 
 
+@lru_cache(maxsize=8192)
 def job_number(job_id: JobId) -> int:
     """Return n of ``job-<n>``. Raises NotFound."""
     return numbered("job", job_id)
 
 
+@lru_cache(maxsize=8192)
 def instance_number(instance_id: InstanceId) -> int:
     """Return n of ``inst-<n>``. Raises NotFound."""
     return numbered("inst", instance_id)

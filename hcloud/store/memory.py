@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json
 
+from hcloud.changed import changed
 from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.known import Application, Layers
 from hcloud.model import (
@@ -40,8 +40,31 @@ from hcloud.store.live import LiveView
 from hcloud.store.store import Store, check_lease
 from hcloud.store.transaction import Lease, Submission, Transaction, check_revision, searched_by
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Row = TypeVar("Row", covariant=True)
 _BackoffKey = tuple[str, str, str, str]
 _seq = attrgetter("seq")
+
+
+class _Over(Generic[Key, Value]):
+    """A table with what a transaction has written over it, which the others see once it is merged."""
+
+    __slots__ = ("_below", "fresh")
+
+    def __init__(self, below: dict[Key, Value]) -> None:
+        self._below = below
+        self.fresh: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return what is there, or None."""
+        found = self.fresh.get(key)
+        return self._below.get(key) if found is None else found
+
+    def merge(self) -> None:
+        """Let everybody see what was written."""
+        if self.fresh:
+            self._below.update(self.fresh)
 
 
 class MemoryTransaction(Transaction):
@@ -51,12 +74,12 @@ class MemoryTransaction(Transaction):
         self.now = now
         self.head = dict(store.head)
         self.revision = max(self.head["revision"] + 1, first_revision)
-        self._jobs = ChainMap[int, Job]({}, store.all_jobs)
-        self._instances = ChainMap[int, Instance]({}, store.all_instances)
-        self._applications = ChainMap[str, Application]({}, store.all_applications)
+        self._jobs = _Over(store.all_jobs)
+        self._instances = _Over(store.all_instances)
+        self._applications = _Over(store.all_applications)
         self._by_program = store.by_program
-        self._tokens = ChainMap[tuple[str, str], int]({}, store.tokens)
-        self._launch_tokens = ChainMap[str, int]({}, store.launch_tokens)
+        self._tokens = _Over(store.tokens)
+        self._launch_tokens = _Over(store.launch_tokens)
         self._intents = store.intents
         self._backoffs = store.backoffs
         self._orders = store.orders
@@ -65,15 +88,12 @@ class MemoryTransaction(Transaction):
 
     def merge(self, store: MemoryStore) -> None:
         """Let everybody see what was written."""
-        store.all_jobs.update(self._jobs.maps[0])
-        store.all_instances.update(self._instances.maps[0])
-        store.all_applications.update(self._applications.maps[0])
-        store.tokens.update(self._tokens.maps[0])
-        store.launch_tokens.update(self._launch_tokens.maps[0])
+        for each in (self._jobs, self._instances, self._applications, self._tokens, self._launch_tokens):
+            each.merge()
         store.intents, store.backoffs, store.head = self._intents, self._backoffs, self.head
         store.orders, store.metas = self._orders, self._meta
         store.log += self._made
-        store.see(self._jobs.maps[0], self._instances.maps[0], self._applications.maps[0])
+        store.see(self._jobs.fresh, self._instances.fresh, self._applications.fresh)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
@@ -89,14 +109,14 @@ class MemoryTransaction(Transaction):
             check_job_move(stored, job.state)
         if job.spec is not stored.spec and job.spec != stored.spec:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
-        written = self._jobs[number] = replace(job, spec=stored.spec, revision=self.revision)
+        written = self._jobs.fresh[number] = changed(job, spec=stored.spec, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
     def _earlier_job(self, submission: Submission) -> Job | None:
         token = submission.token
         number = None if token is None else self._tokens.get((submission.spec.user, token))
-        return None if number is None else self._jobs[number]
+        return None if number is None else self._jobs.get(number)
 
     def _insert_jobs(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -106,9 +126,9 @@ class MemoryTransaction(Transaction):
                 checked_text(tag, "tag")
                 checked_text(value, f"value of tag {tag}")
             number = job_number(job.id)
-            self._jobs[number] = job
+            self._jobs.fresh[number] = job
             if job.submission_token is not None:
-                self._tokens[job.spec.user, job.submission_token] = number
+                self._tokens.fresh[job.spec.user, job.submission_token] = number
         self.head["revision"] = self.revision
 
     # ------------------------------------------------------------------------------------------------------- instances
@@ -124,7 +144,7 @@ class MemoryTransaction(Transaction):
         earlier = self._launch_tokens.get(checked_text(built.token, "launch token"))
         if earlier is not None:
             raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
-        self._launch_tokens[built.token] = number
+        self._launch_tokens.fresh[built.token] = number
         self.head["instances"] = number
         return self._write_instance(number, built)
 
@@ -142,7 +162,7 @@ class MemoryTransaction(Transaction):
         return self._write_instance(number, instance)
 
     def _write_instance(self, number: int, instance: Instance) -> Instance:
-        written = self._instances[number] = replace(instance, revision=self.revision)
+        written = self._instances.fresh[number] = changed(instance, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -153,15 +173,15 @@ class MemoryTransaction(Transaction):
 
     def applications(self, program: str) -> tuple[Application, ...]:
         """Return the applications of a program, by name."""
-        fresh = {name for name, row in self._applications.maps[0].items() if row.program == program}
-        names = sorted(fresh | self._by_program.get(program, set()))
-        return tuple(self._applications[name] for name in names if self._applications[name].program == program)
+        fresh = {name for name, row in self._applications.fresh.items() if row.program == program}
+        rows = [self._applications.get(name) for name in sorted(fresh | self._by_program.get(program, set()))]
+        return tuple(row for row in rows if row is not None and row.program == program)
 
     def put_application(self, application: Application) -> Application:
         """Write what is known of an application; see :meth:`Transaction.put_application`."""
         stored = self._applications.get(checked_text(application.name, "application"))
         check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
-        written = self._applications[application.name] = replace(application, revision=self.revision)
+        written = self._applications.fresh[application.name] = replace(application, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -250,7 +270,7 @@ class MemoryTransaction(Transaction):
             job_id=job_id,
             instance_id=instance_id,
             user=None if user is None else checked_text(user, "user"),
-            actor=checked_text(actor, "actor"),
+            actor=actor if actor == "hcloud" else checked_text(actor, "actor"),
             fields=_read_back(fields),
         )
         self._made.append(event)
@@ -311,8 +331,11 @@ class MemoryStore(Store):
                 self._highest_revision = opened.revision
                 check_lease(opened, lease)
                 yield opened
-                with self._committing():
-                    opened.merge(self)
+                if self._crash_point is not None:
+                    self._crash_point("commit:before")
+                opened.merge(self)
+                if self._crash_point is not None:
+                    self._crash_point("commit:after")
             finally:
                 self._writing_now = False
 
@@ -523,10 +546,13 @@ def _read_back(fields: dict[str, object]) -> dict[str, object]:
     return dict(fields)
 
 
-Row = TypeVar("Row")
+class _Table(Protocol[Row]):
+    def get(self, key: int, /) -> Row | None:
+        """Return the row of that number, or None."""
+        ...
 
 
-def _found(table: Mapping[int, Row], number: int, thing_id: str) -> Row:
+def _found(table: _Table[Row], number: int, thing_id: str) -> Row:
     row = table.get(number)
     if row is None:
         raise NotFound(f"there is no {thing_id}")
