@@ -34,7 +34,10 @@ PUBLISHED = {
     "paragon-large-high": "Paragon 61 %, NH 4 %, NI 3 %",
 }
 """Share of jobs that kept their QoS (Paragon §6.1, §6.2)."""
-CROWDED = "jobs wait long here and take the servers that are left, most of types that do not suit them"
+UNSIZED = (
+    "on a full cluster jobs wait for an idle machine to be profiled on, and who found none for one as large as asked "
+    "for, of which there are few; the papers' profiling has servers of its own"
+)
 DEPARTS = "what remains with the truth told is lost to full servers, drift and stragglers; the rest to wrong estimates"
 NOT_SO_FEW = (
     "a server drawn by lot is of a type within 5 % of the best for 28 % of the jobs here (small cluster; large: 24 %), "
@@ -179,7 +182,7 @@ def quasar() -> Iterator[Figure]:
                 ours=lambda seed: seed["Quasar"]["performance_pct"],
                 holds=lambda value: value >= 90,
                 unit="% of the best",
-                why=CROWDED,
+                why=UNSIZED,
             ),
             Claim(
                 text="Quasar does better than reservations placed by Paragon",
