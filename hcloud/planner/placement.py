@@ -473,8 +473,10 @@ def closed(draft: Draft, group: Group, among: Mask) -> Mask:
     shut = among & hybrid.closed(group.leaning, group.resources) if hybrid is not None else np.zeros_like(among)
     if draft.open_of is not None:
         asked = (among & ~shut).nonzero()[0]
-        shut[asked] = True
-        shut[draft.open_of(group, asked)] = False
+        left = draft.open_of(group, asked)
+        if left is not asked:  # mostly it is: nothing is kept from it
+            shut[asked] = True
+            shut[left] = False
     return shut
 
 

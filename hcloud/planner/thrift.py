@@ -32,7 +32,7 @@ class Thrift:
     price_usd_per_h: Amounts
     dear_room: DearRoom
     _needed: dict[int, float] = field(default_factory=dict)
-    _dearer: dict[float, Mask] = field(default_factory=dict)
+    _dearer: dict[float, Mask | None] = field(default_factory=dict)
 
     def open(self, group: Group, places: Places) -> Places:
         """Return those of the machines ``places`` that ``group`` is not kept from.
@@ -40,28 +40,32 @@ class Thrift:
         Few are asked about, as most who wait find hardly any that have room and suit them; what costs more to find out
         is asked about those only that are still open.
         """
-        left = places[~self._kept_up(group, places)] if places.size else places
+        shut = self._kept_up(group, places) if places.size else None
+        left = places if shut is None else places[~shut]
         if left.size and (paid := self.dear_room.paid_kept_from(group)) is not None:
             left = left[~paid[left]]
         if left.size and group.serves and not group.application:
             left = left[~machines_of_unkept_promises(self.draft)[left]]
-        return left[~self._too_small(group, left)] if left.size else left
+        small = self._too_small(group, left) if left.size else None
+        return left if small is None else left[~small]
 
-    def _too_small(self, group: Group, places: Places) -> Mask:
+    def _too_small(self, group: Group, places: Places) -> Mask | None:
         counter, suit = self.counter, self.draft.suit
         if group.aim is None or suit is None:
-            return np.zeros(places.size, dtype=np.bool_)
+            return None
         small: Mask = ~suit.enough(group.application, group.aim)[places]
         if small.any() and (counter.shortfalls(group)[counter.obtainable(group)] > 1).all():
             small[:] = False
         return small
 
-    def _kept_up(self, group: Group, places: Places) -> Mask:
+    def _kept_up(self, group: Group, places: Places) -> Mask | None:
         """Return those of ``places`` that a member of ``group`` would keep up dearly, or half empty, for longer than
-        they are needed."""
+        they are needed; None: none."""
         shut, dearly = self._half_empty(group, places), self.dear_room.kept_up_dearly(group)
         if dearly is not None:
-            shut |= dearly[places]
+            shut = dearly[places] if shut is None else shut | dearly[places]
+        if shut is None:
+            return None
         suit, asked = self.draft.suit, shut.nonzero()[0].tolist()
         lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
         if lasts_s is not None:
@@ -69,27 +73,29 @@ class Thrift:
                 shut[at] = self._needed_s(int(places[at])) < lasts_s
         return shut
 
-    def _half_empty(self, group: Group, places: Places) -> Mask:
+    def _half_empty(self, group: Group, places: Places) -> Mask | None:
         """Return those of ``places`` that would stay half empty with all that wait of ``group``, where a new machine is
         cheaper for one of them than such a part of theirs. To those that were moved none is closed: a machine was
         emptied for less than what goes on running."""
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
-        rented: Mask = self.rented[places]
-        none: Mask = np.zeros_like(rented)
-        if below <= 0.0 or group.moved or not rented.any():
-            return none
+        if below <= 0.0 or group.moved:
+            return None
         cheapest = self.counter.worth_usd_per_h(group)
-        if cheapest <= 0.0 or not (dear := rented & self._dear(cheapest)[places]).any():
-            return none
+        dear = self._dear(cheapest) if cheapest > 0.0 else None
+        if dear is None or not (dear := dear[places]).any():
+            return None
         capacity, ranks = fleet.capacity[:2].take(places, axis=1), max(1, group.pending) * group.wanted
         used = capacity - fleet.room[:2].take(places, axis=1) + ranks * group.taken_on(fleet.capacity, places)[:2]
         empty: Mask = dear & np.logical_and.reduce(used < below * capacity, axis=0)
         return empty
 
-    def _dear(self, usd_per_h: float) -> Mask:
-        """Return the machines of which the policy's part costs more: few prices are asked for, by many jobs."""
+    def _dear(self, usd_per_h: float) -> Mask | None:
+        """Return the rented machines of which the policy's part costs more, None where there is none: few prices are
+        asked for, by many jobs."""
         if usd_per_h not in self._dearer:
-            self._dearer[usd_per_h] = usd_per_h < self.draft.policy.retention.drain_below * self.price_usd_per_h
+            part = self.draft.policy.retention.drain_below * self.price_usd_per_h
+            dear: Mask = self.rented & (usd_per_h < part)
+            self._dearer[usd_per_h] = dear if dear.any() else None
         return self._dearer[usd_per_h]
 
     def _needed_s(self, at: int) -> float:
