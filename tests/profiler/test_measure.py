@@ -15,15 +15,15 @@ import pytest
 
 from hcloud.engine.host import EngineHost, _isolation
 from hcloud.errors import Unmeasurable
-from hcloud.known import MOST_KNEES, Findings, Measure
+from hcloud.known import MOST_KNEES, Findings, Measure, next_knee
 from hcloud.model import MetricsHook, ProfileRequest, ProgressHook
 from hcloud.profiler.beside import Placed
 from hcloud.profiler.caused import _ratio
 from hcloud.profiler.looking import _grows_evenly
-from hcloud.profiler.measure import Bench, Subject, measure
+from hcloud.profiler.measure import Bench, Rate, Subject, _Run, measure
 from hcloud.profiler.repeats import Interval
 from hcloud.profiler.sandbox import NOBODY_UID
-from hcloud.profiler.sources import source_named
+from hcloud.profiler.sources import Source, source_named
 from hcloud.profiler.subject import Stage
 from tests.machine import needs_stress_ng
 from tests.other_user import as_ordinary_user
@@ -271,14 +271,38 @@ def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
     assert any("asked to end" in note for note in findings.notes)
 
 
-def test_sizes_between_are_measured_where_growth_ends(workdir: Path) -> None:
-    findings = found(
-        subject(workdir, LOOP, progress=PROGRESS), steps_vcpus=(0.2, 2.0), run_s=0.4, total_s=4.0, knees=True
-    )
-    rates = {float(each.column.split()[0]): each.value for each in findings.readings if each.question == "step"}
-    between = [vcpus for vcpus in rates if 0.2 < vcpus < 2.0]
-    assert between and len(between) <= MOST_KNEES  # its one thread has use for one CPU
-    assert all(rates[0.2] < rates[vcpus] for vcpus in between)
+class _KnownCurve(Bench):
+    """A bench on which performance grows with the vCPUs, up to ``threads`` of them."""
+
+    threads = 1.0
+
+    def rate(self, vcpus: float, beside: tuple[Source, float] | None = None, *, within_s: float | None = None) -> Rate:
+        value = min(vcpus, self.threads)
+        return Rate(value=value, low=value, high=value, runs=1, measure=Measure.PROGRESS, use=())
+
+
+@pytest.mark.parametrize(("knees", "measured"), [(True, [0.2, 2.0, 1.0]), (False, [0.2, 2.0])])
+def test_sizes_between_are_measured_where_growth_ends(workdir: Path, knees: bool, measured: list[float]) -> None:
+    request = ProfileRequest(job_id="job-1", type_column="local/here", steps_vcpus=(0.2, 2.0), knees=knees)
+    with _KnownCurve(subject(workdir, LOOP), EngineHost(), run_s=0.4, deadline_s=60.0) as known:
+        run = _Run(request, known, lambda _: None)
+        run.answer_all()
+    assert list(_steps(run.findings())) == measured
+
+
+def test_sizes_between_of_a_real_program_follow_from_what_was_measured_of_it(workdir: Path) -> None:
+    script = subject(workdir, LOOP, progress=PROGRESS)
+    steps = list(_steps(found(script, steps_vcpus=(0.2, 2.0), run_s=0.4, total_s=4.0, knees=True)).items())
+    assert [vcpus for vcpus, _ in steps[:2]] == [0.2, 2.0][: len(steps)]
+    # What a busy machine lets be measured nobody knows; but what was measured after these is what they call for.
+    assert [next_knee(dict(steps[:known])) for known in range(2, len(steps))] == [vcpus for vcpus, _ in steps[2:]]
+    assert len(steps) <= 2 + MOST_KNEES
+
+
+def _steps(findings: Findings) -> dict[float, float]:
+    """Performance by vCPUs, in the order in which it was measured."""
+    steps = (each for each in findings.readings if each.question == "step")
+    return {float(each.column.split()[0]): each.value for each in steps}
 
 
 def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
