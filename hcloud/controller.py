@@ -39,6 +39,8 @@ OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
+_GONE_KEPT = 1000
+"""What was told of so many machines that are gone is kept; it is thrown away in one go."""
 _SUBMITTED, _USABLE = JobState.SUBMITTED, (InstanceState.READY, InstanceState.DRAINING)
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
@@ -66,7 +68,9 @@ class OfferBook:
                 continue
             self._asked_at[name] = now
             try:
-                self.by_provider[name] = provider.offers()
+                told = provider.offers()
+                if told != self.by_provider.get(name):  # the same objects while they say the same
+                    self.by_provider[name] = told
                 self.errors.pop(name, None)
             except ProviderError as trouble:
                 troubles[name] = trouble
@@ -334,14 +338,14 @@ class Controller:
         """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
         now = self.clock.now()
         live, reachable, told = self.store.live().instances, self.last_seen.reachable, self._renewed
+        if len(told) > 2 * len(live) + _GONE_KEPT:
+            told = self._renewed = {each.id: told[each.id] for each in live if each.id in told}
         due_at = now - RENEW_EVERY_S
         to_tell = [i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at]
         due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
         if not due:
             return
-        taken = self.runner.renew(due)
-        news = {instance_id: (due[instance_id], now) for instance_id in taken}
-        self._renewed = {i.id: told[i.id] for i in live if i.state in _USABLE and i.id in told} | news
+        told.update({instance_id: (due[instance_id], now) for instance_id in self.runner.renew(due)})
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:

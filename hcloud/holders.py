@@ -1,11 +1,11 @@
-"""Whose units are on which machine."""
+"""Whose units are on which machine, and which machines something happened to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hcloud.model import JOB_ON_INSTANCE, Allocation, Job
+from hcloud.model import JOB_ON_INSTANCE, Allocation, Instance, Job
 
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
@@ -13,24 +13,29 @@ Owner = tuple[Job, Allocation]
 
 @dataclass(slots=True)
 class Holders:
-    """Which units are on which machine; follows the live jobs, at the cost of those that changed.
+    """Which units are on which machine; follows the live rows, at the cost of those that changed.
 
-    ``owners``: unreleased allocations of jobs on machines, by machine and unit id. ``changes``: a number for each
-    machine that is another one whenever those have changed.
+    ``machines``: rows of live machines by id. ``owners``: unreleased allocations of jobs on machines, by machine and
+    unit id. ``touched``: machines whose row, or whose holders, are others than when whoever followed last took it.
     """
 
+    machines: dict[str, Instance] = field(default_factory=dict)
     owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
-    changes: dict[str, int] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
     _on: dict[str, dict[str, Job]] = field(default_factory=dict)
     """By machine, the jobs that hold part of it, whatever their state."""
     _known: dict[str, Job] = field(default_factory=dict)
     _jobs: Sequence[Job] = ()
-    _moments: int = 0
+    _instances: Sequence[Instance] = ()
 
-    def follow(self, jobs: Sequence[Job]) -> None:
-        """Take in all live jobs as they are now."""
-        if jobs is self._jobs:
-            return
+    def follow(self, jobs: Sequence[Job], instances: Sequence[Instance]) -> None:
+        """Take in all live jobs and machines as they are now."""
+        if jobs is not self._jobs:
+            self._follow_jobs(jobs)
+        if instances is not self._instances:
+            self._follow_instances(instances)
+
+    def _follow_jobs(self, jobs: Sequence[Job]) -> None:
         known, self._jobs = self._known, jobs
         changed = [job for job in jobs if known.get(job.id) is not job]
         for job in changed:
@@ -41,6 +46,21 @@ class Holders:
         if len(known) > len(jobs):
             for job_id in known.keys() - {job.id for job in jobs}:
                 self._count(known.pop(job_id), -1)
+
+    def _follow_instances(self, instances: Sequence[Instance]) -> None:
+        known, self._instances = self.machines, instances
+        changed = {each.id: each for each in instances if known.get(each.id) is not each}
+        known.update(changed)
+        self.touched.update(changed)
+        if len(known) > len(instances):
+            for name in known.keys() - {each.id for each in instances}:
+                del known[name]
+                self.touched.add(name)
+
+    def take_touched(self) -> set[str]:
+        """Return the machines that are ``touched``; from here on none is."""
+        taken, self.touched = self.touched, set()
+        return taken
 
     def busy(self, instance_id: str) -> bool:
         """Return whether anything of a machine is held."""
@@ -56,8 +76,7 @@ class Holders:
             if held.released:
                 continue
             name = held.instance_id
-            self._moments += 1
-            self.changes[name] = self._moments
+            self.touched.add(name)
             if by > 0:
                 self._on.setdefault(name, {})[job.id] = job
             elif (here := self._on.get(name)) is not None:

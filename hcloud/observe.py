@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 from typing import TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
@@ -63,6 +65,7 @@ UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
 _NOTHING_REACHED = Reached()
 _NOTHING_HEARD: Sequence[UnitReport] = ()
+_name_of = attrgetter("instance_id")
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
 
 
@@ -105,8 +108,8 @@ class Observer:
     _listed_at: dict[str, float] = field(default_factory=dict)
     _absent: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By machine: for how long complete listings have not named it, and when the last of them was asked for."""
-    _heard: dict[str, tuple[Instance, CloudInstance]] = field(default_factory=dict)
-    """By machine, the row and the listing beside it that taught nothing."""
+    _heard: dict[str, CloudInstance] = field(default_factory=dict)
+    """By machine, the listing that taught nothing beside its row as it is now."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampling: Sampling = field(default_factory=Sampling)
     _told_to_stop: dict[str, str] = field(default_factory=dict)
@@ -114,8 +117,13 @@ class Observer:
     _reached: dict[str, Reached] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     _holders: Holders = field(default_factory=Holders)
-    _settled: dict[str, tuple[WorkerReport, Instance, int, Policy]] = field(default_factory=dict)
-    """By machine, from what its worker's last report taught nothing new: the same again teaches nothing either."""
+    _settled: dict[str, WorkerReport] = field(default_factory=dict)
+    """By machine, the report that taught nothing new beside its row and its holders as they are now (and the policy as
+    it is): the same again teaches nothing either."""
+    _settled_under: Policy | None = None
+    _unlooked: set[str] = field(default_factory=set)
+    """Machines that may have become idle since that was last looked at."""
+    _on_the_way: set[str] = field(default_factory=set)
     _orphans: Orphans = field(default_factory=Orphans)
     _forgot_at: float = -math.inf
 
@@ -125,23 +133,34 @@ class Observer:
         engine = self.runner.observe()
         self.silent = engine.silent
         # Rows are read after the listings: a listed machine was recorded before it was launched.
-        view = self.store.live()
+        view = self._follow()
         now = self.clock.now()
         changes = [c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now)]
         ended: dict[str, str] = {}
         if engine.reachable:
-            changes += self._engine_changes(engine, view, now, policy, ended)
+            changes += self._engine_changes(engine, now, policy, ended)
         moved = self._commit(changes, lease)
         # Read again: what ended just now leaves its machine idle from now on, not from the next look.
-        moved = self._commit(list(self._idle_changes(self.store.live())), lease) or moved
+        self._follow()
+        moved = self._commit(list(self._idle_changes()), lease) or moved
+        self._unlooked.clear()
         if ended:
             self.runner.forget(ended)
-        self._forget_vanished(view, now)
-        return Observation(
-            reachable=frozenset(w.instance_id for w in engine.workers),
-            engine_reachable=engine.reachable,
-            moved=moved,
-        )
+        self._forget_vanished(now)
+        reachable = frozenset(map(_name_of, engine.workers))
+        return Observation(reachable=reachable, engine_reachable=engine.reachable, moved=moved)
+
+    def _follow(self) -> LiveView:
+        """Read the rows, and forget what was concluded of machines to which something has happened."""
+        view, holders = self.store.live(), self._holders
+        holders.follow(view.jobs, view.instances)
+        for name in (touched := holders.take_touched()):
+            row = holders.machines.get(name)
+            self._settled.pop(name, None)
+            self._heard.pop(name, None)
+            (self._on_the_way.add if row is not None and row.state in _ON_THE_WAY else self._on_the_way.discard)(name)
+        self._unlooked |= touched
+        return view
 
     def _commit(self, changes: Sequence[Change], lease: Lease | None) -> bool:
         if not changes:
@@ -154,12 +173,8 @@ class Observer:
     # --------------------------------------------------------------------------------------------------------- machines
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
         now = self.clock.now()
-        if now < self._listed_at.get(name, -1e18) + self._poll_s(name):
-            return None
-        ours = [i for i in self.store.live().instances if i.offer.provider == name]
-        busy = any(i.state in _ON_THE_WAY or i.id in self.silent or i.id in self._absent for i in ours)
-        every_s = self._poll_s(name) if busy else max(SLOW_POLL_S, self._poll_s(name))
-        if now < self._listed_at.get(name, -1e18) + every_s:
+        since_s, poll_s = now - self._listed_at.get(name, -1e18), self._poll_s(name)
+        if since_s < poll_s or (since_s < SLOW_POLL_S and not self._something_moves_at(name)):
             return None
         self._listed_at[name] = now
         try:
@@ -172,35 +187,35 @@ class Observer:
         self._end_orphans(name, listing, lease)
         return listing
 
+    def _something_moves_at(self, provider: str) -> bool:
+        """Return whether a machine of a provider is silent, or on its way up or down."""
+        self._follow()
+        rows = (self._holders.machines.get(each) for each in chain(self._on_the_way, self.silent, self._absent))
+        return any(row is not None and row.offer.provider == provider for row in rows)
+
     def _poll_s(self, provider: str) -> float:
         return self.poll_s.get(provider, DEFAULT_POLL_S)
 
     def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
         """End machines of our owner tag that no live record knows; listings repeat this until they are gone."""
-        known = {i.token for i in self.store.live().instances}
-        orphans = [
-            c
-            for c in listing.instances
-            if c.owner == self.owner and c.token not in known and c.state in (CloudState.PENDING, CloudState.RUNNING)
-        ]
+        known, up = {i.token for i in self.store.live().instances}, (CloudState.PENDING, CloudState.RUNNING)
+        unknown = [c for c in listing.instances if c.token not in known]
+        orphans = [c for c in unknown if c.owner == self.owner and c.state in up]
         self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
     def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
-        by_token = {c.token: c for c in listing.instances}
-        self._holders.follow(view.jobs)
-        for instance in view.instances:
+        by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self._holders.machines
+        for found in [key for key in self._absent if key not in rows or rows[key].token in by_token]:
+            del self._absent[found]
+        due = [i for i in view.instances if (cloud := by_token.get(i.token)) is None or heard.get(i.id) is not cloud]
+        for instance in due:
             if instance.offer.provider != name:
                 continue
             cloud = by_token.get(instance.token)
             if cloud is not None:
-                if self._absent:
-                    self._absent.pop(instance.id, None)
-                before = self._heard.get(instance.id)
-                if before is not None and before[0] is instance and before[1] is cloud:
-                    continue  # it taught nothing then either
                 news = list(self._listed(instance, cloud, view, now))
                 if not news:
-                    self._heard[instance.id] = (instance, cloud)
+                    heard[instance.id] = cloud
                 yield from news
             elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
@@ -236,41 +251,35 @@ class Observer:
         if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
             yield _price(instance.id, price)
 
-    def _idle_changes(self, view: LiveView) -> Iterator[Change]:
-        self._holders.follow(view.jobs)
-        for instance in view.instances:
-            unnoted = instance.idle_since is None and not self._holders.busy(instance.id)
-            if unnoted and instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                yield _idle(instance.id)
+    def _idle_changes(self) -> Iterator[Change]:
+        for name in sorted(self._unlooked, key=_number_of):
+            instance = self._holders.machines.get(name)
+            if instance is None or instance.idle_since is not None or self._holders.busy(name):
+                continue
+            if instance.state in (InstanceState.READY, InstanceState.DRAINING):
+                yield _idle(name)
 
     # ----------------------------------------------------------------------------------------------------------- engine
-    def _engine_changes(
-        self, engine: RunnerView, view: LiveView, now: float, policy: Policy, ended: dict[str, str]
-    ) -> list[Change]:
+    def _engine_changes(self, engine: RunnerView, now: float, policy: Policy, ended: dict[str, str]) -> list[Change]:
         changes: list[Change] = []
-        instances = {i.id: i for i in view.instances}
-        self._holders.follow(view.jobs)
-        holders, settled, seen_at = self._holders.changes, self._settled, self.seen_at
-        for worker in engine.workers:
+        settled, machines = self._settled, self._holders.machines
+        if policy is not self._settled_under:
+            settled.clear()
+            self._settled_under = policy
+        self.seen_at.update(dict.fromkeys(map(_name_of, engine.workers), now))
+        for worker in [each for each in engine.workers if settled.get(each.instance_id) is not each]:
             name = worker.instance_id
-            instance = instances.get(name)
+            instance, before = machines.get(name), settled.pop(name, None)
             if instance is None:
                 continue
-            seen_at[name] = now
-            before, held, heard = settled.get(name), holders.get(name, 0), _NOTHING_HEARD
-            if before is not None and before[1] is instance and before[2] == held and before[3] is policy:
-                if before[0] is worker:
-                    continue
-                heard = before[0].units
+            heard = before.units if before is not None else _NOTHING_HEARD
             news = list(self._worker_changes(worker, instance, now, policy, ended, heard))
             changes += news
             here = self._holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
             said = all(type(change) is SampleChange for change in news)
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
-                settled[name] = (worker, instance, held, policy)
-            else:
-                settled.pop(name, None)
+                settled[name] = worker
         return changes
 
     def _worker_changes(
@@ -388,19 +397,16 @@ class Observer:
             if now - since >= UNIT_MISSING_S:
                 yield _vanished(job.id, allocation.rank)
 
-    def _forget_vanished(self, view: LiveView, now: float) -> None:
+    def _forget_vanished(self, now: float) -> None:
         """Forget, now and then, machines that no live row knows and units that nobody holds: no end of a unit is
         ever reported that vanished with its machine."""
         if now < self._forgot_at + FORGET_EVERY_S:
             return
         self._forgot_at = now
-        machines = {instance.id for instance in view.instances}
+        machines = self._holders.machines.keys()
         units = {unit for here in self._holders.owners.values() for unit in here}
         self.seen_at = _only(self.seen_at, machines)
         self._absent = _only(self._absent, machines)
-        self._heard = _only(self._heard, machines)
-        self._holders.changes = _only(self._holders.changes, machines)
-        self._settled = _only(self._settled, machines)
         self._told_to_stop = {unit: name for unit, name in self._told_to_stop.items() if name in machines}
         self._unit_missing_since = _only(self._unit_missing_since, units)
         self._reached = _only(self._reached, units)
@@ -411,6 +417,10 @@ class Observer:
 
 def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:
     return {name: memory for name, memory in remembered.items() if name in known}
+
+
+def _number_of(instance_id: str) -> int:
+    return int(instance_id.rpartition("-")[2])
 
 
 def _place(job: Job, held: Allocation) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
-from hcloud.apply.machines import MachineActions, drain, emit_trouble, on_demand_price, renew
+from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, on_demand_price, renew
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
 from hcloud.errors import InvalidTransition, NotFound, Refused
@@ -186,13 +186,12 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Launch)]
         if not actions:
             return []
-        live = list(self.store.live().instances)
+        live = Living.of(self.store.live().instances)
 
         def record(txn: Transaction, action: Launch) -> Instance:
             """Write one launch beside the earlier ones of this plan: budgets and caps are judged with them."""
             list_price = on_demand_price(action.offer, offers)
-            live.append(self.machines.record_launch(txn, action, policy, live, list_price))
-            return live[-1]
+            return self.machines.record_launch(txn, action, policy, live, list_price)
 
         done, launched = self._record(actions, refused, lease, record)
         intents = {intent.token: intent for intent in self.store.live().intents}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,9 +64,9 @@ class MachineActions:
 
     # ------------------------------------------------------------------------------------------------------- launching
     def record_launch(
-        self, txn: Transaction, action: Launch, policy: Policy, live: Sequence[Instance], list_price_usd: float
+        self, txn: Transaction, action: Launch, policy: Policy, live: Living, list_price_usd: float
     ) -> Instance:
-        """Write a REQUESTED instance, its launch intent and its place in the jobs that await it.
+        """Write a REQUESTED instance, its launch intent and its place in the jobs that await it; count it to ``live``.
 
         Raises Refused when caps or back-offs no longer allow it (state is fresher than the plan).
         """
@@ -86,6 +86,7 @@ class MachineActions:
             if job.state in JOB_WAITING and not job.cancelled_by:
                 awaiting = (*job.awaiting, *[instance.id] * ranks)
                 change_job(txn, job, JobState.AWAITING_INSTANCE, awaits, awaiting=awaiting, wait_code="")
+        live.add(instance)
         return instance
 
     def _requested(self, new_id: str, action: Launch, now: float) -> Instance:
@@ -133,14 +134,12 @@ class MachineActions:
         if isinstance(answer, (Throttled, ProviderUnavailable, OutcomeUnknown)):
             self._postpone(intent, instance, answer, lease)
             return
-        earlier, full = self._backoff_of(instance.offer), self._backoff_of(instance.offer, quota=True)
         if isinstance(answer, ProviderError):
-            before = full if isinstance(answer, QuotaExceeded) else earlier
-            failures = (before.failures if before else 0) + 1
-            self._give_up(intent, instance, answer, policy.stockout.backoff_after_s(failures), failures, lease)
+            self._give_up(intent, instance, answer, policy, lease)
             return
         with self.store.transaction(self.clock.now(), lease) as txn:
             adopt(txn, instance.id, answer)
+            earlier, full = _backoff_of(txn, instance.offer), _backoff_of(txn, instance.offer, quota=True)
             if earlier is not None:
                 txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
             # A smaller machine than the one the quota had no room for says nothing of it.
@@ -166,28 +165,15 @@ class MachineActions:
             emit_trouble(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
 
     def _give_up(
-        self,
-        intent: Intent,
-        instance: Instance,
-        refusal: ProviderError,
-        backoff_s: float,
-        failures: int,
-        lease: Lease | None,
+        self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: Lease | None
     ) -> None:
         self.offers_failed = True
-        if isinstance(refusal, LaunchRejected):
-            backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
         with self.store.transaction(self.clock.now(), lease) as txn:
             fresh = txn.instance(instance.id)
             code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
             change_instance(txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}"))
             txn.close_intent(intent.token)
-            _remember(txn, instance.offer, refusal, backoff_s, failures)
-
-    def _backoff_of(self, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
-        """Return what is remembered of this very offer, or of its market's ``quota``, past or present."""
-        key = (offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
-        return next((b for b in self.store.live().backoffs if _key(b) == key), None)
+            _remember(txn, instance.offer, refusal, policy)
 
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
@@ -200,9 +186,7 @@ class MachineActions:
             return None
         change_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
-            earlier = self._backoff_of(instance.offer)
-            failures = (earlier.failures if earlier else 0) + 1
-            _remember(txn, instance.offer, action.reason.text, policy.stockout.backoff_after_s(failures), failures)
+            _remember(txn, instance.offer, action.reason.text, policy)
         intent = Intent(
             token=f"terminate:{instance.id}", kind=IntentKind.TERMINATE, subject=instance.id, created_at=txn.now
         )
@@ -273,13 +257,20 @@ def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
     return after
 
 
-def _key(backoff: OfferBackoff) -> tuple[str, str, str, str]:
-    return (backoff.provider, backoff.zone, backoff.instance_type, backoff.market)
+def _backoff_of(txn: Transaction, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
+    """Return what is remembered of this very offer, or of its market's ``quota``, past or present."""
+    return txn.backoff(offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
 
 
-def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, backoff_s: float, failures: int) -> None:
-    """Write down that an offer could not be had. A quota belongs to the account: it closes all types of its market."""
-    narrow = "" if isinstance(refusal, QuotaExceeded) else offer.instance_type.name
+def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, policy: Policy) -> None:
+    """Write down that an offer could not be had, for longer each time. A quota belongs to the account: it closes all
+    types of its market."""
+    quota = isinstance(refusal, QuotaExceeded)
+    earlier, narrow = _backoff_of(txn, offer, quota=quota), "" if quota else offer.instance_type.name
+    failures = (earlier.failures if earlier else 0) + 1
+    backoff_s = policy.stockout.backoff_after_s(failures)
+    if isinstance(refusal, LaunchRejected):
+        backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
     backoff = OfferBackoff(
         provider=offer.provider,
         zone=offer.zone,
@@ -346,10 +337,31 @@ def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: floa
         )
 
 
-def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Sequence[Instance]) -> None:
-    if len(live) >= policy.caps.max_instances:
+@dataclass(slots=True)
+class Living:
+    """The machines that live, as caps and budgets count them: how many, and what all of them cost per hour."""
+
+    count: int = 0
+    usd_per_h: float = 0.0
+
+    @classmethod
+    def of(cls, instances: Iterable[Instance]) -> Living:
+        """Count these."""
+        living = cls()
+        for instance in instances:
+            living.add(instance)
+        return living
+
+    def add(self, instance: Instance) -> None:
+        """Count one more."""
+        self.count += 1
+        self.usd_per_h += instance.offer.price_usd_per_h
+
+
+def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Living) -> None:
+    if live.count >= policy.caps.max_instances:
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
-    burn = sum(i.offer.price_usd_per_h for i in live) + offer.price_usd_per_h
+    burn = live.usd_per_h + offer.price_usd_per_h
     limit = policy.budgets.per_hour_usd
     if limit is not None and burn > limit + 1e-9:
         raise Refused(f"budgets.per_hour_usd {limit} has no room: {burn:.4f} would be spent per hour")

@@ -6,8 +6,8 @@ import heapq
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
@@ -121,8 +121,9 @@ class FakeRunner:
                     return RunnerView(workers=(), reachable=False)
                 silent = frozenset(self._silent & self._machines.keys())
                 if self._report_changed() or silent != self._view.silent:
-                    answering = (report for key, report in self._reports.items() if key not in silent)
-                    self._view = RunnerView(workers=tuple(answering), silent=silent)
+                    told = self._reports
+                    names: Iterable[InstanceId] = [key for key in told if key not in silent] if silent else told
+                    self._view = RunnerView(workers=tuple(map(told.__getitem__, names)), silent=silent)
                 return self._view
         except OSError:  # the journal cannot be read: nothing may be concluded
             return RunnerView(workers=(), reachable=False)
@@ -282,9 +283,10 @@ class FakeRunner:
     @contextmanager
     def _hold(self) -> Iterator[None]:
         """Keep others out, learn what they wrote, and bring machines and units up to the present."""
-        with self._held() as news:
+        with self._held() as told:
+            news = {} if self._journal is None else cast(Mapping[str, Mapping[str, Any]], told)
             for key, row in news.items():
-                self._learn(key, cast(Mapping[str, Any], row))
+                self._learn(key, row)
             self._now = max(self._now, self._clock.now())
             self._find_machines(news_of_units=bool(news))
             self._live_on()
@@ -325,14 +327,9 @@ class FakeRunner:
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
 
-    @contextmanager
-    def _held(self) -> Iterator[Mapping[str, object]]:
-        if self._journal is None:
-            with self._lock:
-                yield {}
-        else:
-            with self._journal.hold() as news:
-                yield news
+    def _held(self) -> AbstractContextManager[object]:
+        """What keeps others out, and with a journal gives what they wrote."""
+        return self._lock if self._journal is None else self._journal.hold()
 
     def _learn(self, key: str, row: Mapping[str, Any]) -> None:
         if key.startswith(UNIT):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,8 @@ class Recent:
     quality: TypeQuality = _NOTHING_MEASURED
     busy_s: tuple[float, ...] = ()
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    _released: list[NDArray[np.float64]] = field(init=False, default_factory=list, compare=False, repr=False)
+    _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
+    """The releases as an array, once that was asked for."""
 
     def queue_growth(self, now: float, window_s: float) -> int:
         """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
@@ -146,6 +147,9 @@ class RecentBook:
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _summary: Recent | None = None
+    _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What summaries say, the same objects until something was told or forgotten of it."""
+    _released: list[NDArray[np.float64]] = field(default_factory=list)
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in events in order, each once; those of no interest are passed over."""
@@ -159,10 +163,10 @@ class RecentBook:
         """Return the summary as of ``now``; the same object while nothing has changed."""
         while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
             self._queue.popleft()
-            self._summary = None
+            self._other("queue")
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
-            self._summary = None
+            self._other("releases")
         if self._summary is None:
             self._summary = self._summed_up()
         return self._summary
@@ -170,14 +174,28 @@ class RecentBook:
     def _summed_up(self) -> Recent:
         if self._unjudged:
             self._judge()
+        if "releases" not in self._parts:
+            self._released = []
         return Recent(
-            queue=tuple(self._queue),
-            releases=tuple(self._releases),
+            queue=self._part("queue", self._queue),
+            releases=self._part("releases", self._releases),
             delivered=self._delivered,
             quality=self._quality,
-            busy_s=tuple(self._busy_s),
-            boots_s={provider: tuple(each) for provider, each in self._boots_s.items()},
+            busy_s=self._part("busy", self._busy_s),
+            boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
+            _released=self._released,
         )
+
+    def _part(self, name: str, told: Iterable[Any]) -> tuple[Any, ...]:
+        found = self._parts.get(name)
+        if found is None:
+            found = self._parts[name] = tuple(told)
+        return found
+
+    def _other(self, name: str) -> None:
+        """Note that a part is another one."""
+        self._parts.pop(name, None)
+        self._summary = None
 
     def _judge(self) -> None:
         """Judge the types anew that are to be; what was handed out before stays as it is."""
@@ -231,6 +249,7 @@ class RecentBook:
         if machine is not None:
             seen_s = self._boots_s.setdefault(machine.provider, deque(maxlen=_BOOTS))
             seen_s.append(_number(event, "boot_s"))
+            self._other(f"boots {machine.provider}")
 
     def _terminated(self, event: Event) -> None:
         machine = self._forget(event.instance_id or "")
@@ -256,6 +275,7 @@ class RecentBook:
         started_at = _number(event, "started_at")
         if 0.0 < started_at <= event.at:
             self._busy_s.append(event.at - started_at)
+            self._other("busy")
         if machine is None:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:
@@ -263,6 +283,7 @@ class RecentBook:
             self._unjudged.add(machine.kind)
         elif machine.market == Market.RESERVED.value and vcpus > 0:
             self._releases.append(Release(at=event.at, vcpus=vcpus))
+            self._other("releases")
 
     def _job_state(self, event: Event) -> None:
         self._count(event, waits=event.fields.get("to") in _WAITING)
@@ -275,8 +296,10 @@ class RecentBook:
         (self._waiting.add if waits else self._waiting.discard)(event.job_id or "")
         if self._queue and self._queue[-1][0] >= event.at:
             self._queue[-1] = (self._queue[-1][0], len(self._waiting))
+            self._other("queue")
         elif not self._queue or self._queue[-1][1] != len(self._waiting):
             self._queue.append((event.at, len(self._waiting)))
+            self._other("queue")
 
     def _measured(self, event: Event) -> None:
         """Take in how a job ran alone on a machine; what neighbours of ours cost it is not to be held against it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -81,6 +81,7 @@ class MemoryTransaction(Transaction):
         self._tokens = _Over(store.tokens)
         self._launch_tokens = _Over(store.launch_tokens)
         self._intents = store.intents
+        self._fresh_intents: dict[str, Intent | None] = {}
         self._backoffs = store.backoffs
         self._orders = store.orders
         self._meta = store.metas
@@ -90,10 +91,12 @@ class MemoryTransaction(Transaction):
         """Let everybody see what was written."""
         for each in (self._jobs, self._instances, self._applications, self._tokens, self._launch_tokens):
             each.merge()
-        store.intents, store.backoffs, store.head = self._intents, self._backoffs, self.head
+        stale = {"backoffs"} if self._backoffs is not store.backoffs else set()
+        stale |= {"orders"} if self._orders is not store.orders else set()
+        store.backoffs, store.head = self._backoffs, self.head
         store.orders, store.metas = self._orders, self._meta
         store.log += self._made
-        store.see(self._jobs.fresh, self._instances.fresh, self._applications.fresh)
+        store.see(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
@@ -188,32 +191,32 @@ class MemoryTransaction(Transaction):
     # --------------------------------------------------------------------------------------------- intents, back-offs
     def intent(self, token: str) -> Intent | None:
         """Return the open intent of that token, or None."""
-        return self._intents.get(token)
+        return self._fresh_intents[token] if token in self._fresh_intents else self._intents.get(token)
 
     def open_intent(self, intent: Intent) -> None:
         """Write down an outside effect before it is tried. Raises StaleWrite when its token is open already."""
-        if intent.token in self._intents:
+        if self.intent(intent.token) is not None:
             raise StaleWrite(f"intent {intent.token} is open already")
         self._write_intent(checked_text(intent.token, "intent token"), intent)
 
     def put_intent(self, intent: Intent) -> None:
         """Rewrite an open intent (another try). Raises StaleWrite when it is not open any more."""
-        if intent.token not in self._intents:
+        if self.intent(intent.token) is None:
             raise StaleWrite(f"intent {intent.token} is not open any more")
         self._write_intent(intent.token, intent)
 
     def close_intent(self, token: str) -> None:
         """Forget an intent whose outcome is recorded; closing it twice is harmless."""
-        if token in self._intents:
+        if self.intent(token) is not None:
             self._write_intent(token, None)
 
     def _write_intent(self, token: str, intent: Intent | None) -> None:
-        left = {**self._intents}
-        left.pop(token, None)
-        if intent is not None:
-            left[token] = intent
-        self._intents = left
+        self._fresh_intents[token] = intent
         self.head["revision"] = self.head["intents_revision"] = self.revision
+
+    def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
+        """Return what is remembered of an offer; see :meth:`Transaction.backoff`."""
+        return self._backoffs.get((provider, zone, instance_type, market))
 
     def put_backoff(self, backoff: OfferBackoff) -> None:
         """Remember not to try an offer; replaces what was remembered of the same one."""
@@ -290,13 +293,16 @@ class MemoryStore(Store):
         self.by_program: dict[str, set[str]] = {}
         self.tokens: dict[tuple[str, str], int] = {}
         self.launch_tokens: dict[str, int] = {}
-        self.intents: Mapping[str, Intent] = {}
+        self.intents: dict[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Order] = {}
         self.metas: Mapping[str, str] = {}
         self._living: tuple[dict[int, Job], dict[int, Instance]] = ({}, {})
         self._view = LiveView()
+        self._viewing = threading.Lock()
+        self._stale: set[str] = set()
+        self._learnt: dict[str, Application] = {}
         self._known: Layers[Application] = Layers()
         self._highest_revision = 0
         self._lock = threading.RLock()
@@ -348,38 +354,43 @@ class MemoryStore(Store):
             self._crash_point("commit:after")
 
     def see(
-        self, jobs: Mapping[int, Job], instances: Mapping[int, Instance], applications: Mapping[str, Application]
+        self,
+        jobs: Mapping[int, Job],
+        instances: Mapping[int, Instance],
+        applications: Mapping[str, Application],
+        intents: Mapping[str, Intent | None],
+        stale: Set[str],
     ) -> None:
-        """Make the next view out of what has just been written."""
-        living_jobs, living_instances = self._living
-        for number, job in jobs.items():
-            if job.state in JOB_ENDED:
-                living_jobs.pop(number, None)
-            else:
-                living_jobs[number] = job
-        for number, instance in instances.items():
-            if instance.state is InstanceState.TERMINATED:
-                living_instances.pop(number, None)
-            else:
-                living_instances[number] = instance
-        for name, row in applications.items():
-            self.by_program.setdefault(row.program, set()).add(name)
-        view = self._view
-        if self.head["revision"] == self._seen:
-            return
-        self._seen = self.head["revision"]
-        if applications:
-            self._known = self._known.over(applications)
-        self._view = LiveView(
-            jobs=tuple(living_jobs.values()) if jobs else view.jobs,
-            instances=tuple(living_instances.values()) if instances else view.instances,
-            intents=tuple(self.intents[token] for token in sorted(self.intents)),
-            backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)),
-            applications=self._known,
-            orders=tuple(self.orders[key] for key in sorted(self.orders)),
-        )
+        """Take in what has just been written; ``stale``: what else of the view is another now."""
+        with self._viewing:
+            living_jobs, living_instances = self._living
+            for number, job in jobs.items():
+                _keep(living_jobs, number, None if job.state in JOB_ENDED else job)
+            for number, instance in instances.items():
+                _keep(living_instances, number, None if instance.state is InstanceState.TERMINATED else instance)
+            for token, intent in intents.items():
+                _keep(self.intents, token, intent)
+            for name, row in applications.items():
+                self.by_program.setdefault(row.program, set()).add(name)
+            written = {"jobs": jobs, "instances": instances, "intents": intents}
+            self._stale |= stale | {name for name, rows in written.items() if rows}
+            self._learnt |= applications
 
-    _seen = 0
+    def _renewed(self) -> LiveView:
+        """Return the view with what was written since the last one: many commits may lie between."""
+        view, stale, (jobs, instances) = self._view, self._stale, self._living
+        if self._learnt:
+            self._known = self._known.over(self._learnt)
+        self._stale, self._learnt = set(), {}
+        return LiveView(
+            jobs=tuple(jobs.values()) if "jobs" in stale else view.jobs,
+            instances=tuple(instances.values()) if "instances" in stale else view.instances,
+            intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
+            else view.intents,
+            backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,
+            applications=self._known,
+            orders=tuple(self.orders[key] for key in sorted(self.orders)) if "orders" in stale else view.orders,
+        )  # fmt: skip
 
     def set_meta(self, key: str, value: str) -> None:
         """Keep a text under a key."""
@@ -423,7 +434,10 @@ class MemoryStore(Store):
     # --------------------------------------------------------------------------------------------------------- reading
     def live(self) -> LiveView:
         """Return everything that has not ended."""
-        return self._view
+        with self._viewing:
+            if self._stale or self._learnt:
+                self._view = self._renewed()
+            return self._view
 
     def job(self, job_id: JobId) -> Job:
         """Return a job. Raises NotFound, which names the nearest there is."""
@@ -534,22 +548,34 @@ class MemoryStore(Store):
                 yield event
 
 
-_PLAIN = (float, int, bool, type(None))
+_PLAIN = frozenset({float, int, bool, type(None)})
 
 
 def _read_back(fields: dict[str, object]) -> dict[str, object]:
     """Return what is read of an event's fields from a database: most of them are as they were."""
-    for each in fields.values():
-        if type(each) not in _PLAIN and not (type(each) is str and each.isascii()):
+    lists = dict[str, object]()
+    for name, each in fields.items():
+        if type(each) in _PLAIN or (type(each) is str and each.isascii()):
+            continue
+        if not isinstance(each, (list, tuple)) or not all(type(part) is str and part.isascii() for part in each):
             found: dict[str, object] = from_json(dump(fields))
             return found
-    return dict(fields)
+        lists[name] = list(each)
+    return {**fields, **lists}
 
 
 class _Table(Protocol[Row]):
     def get(self, key: int, /) -> Row | None:
         """Return the row of that number, or None."""
         ...
+
+
+def _keep(table: dict[Key, Value], key: Key, value: Value | None) -> None:
+    """Replace in place, append what is new, drop what is over."""
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
 
 
 def _found(table: _Table[Row], number: int, thing_id: str) -> Row:

@@ -36,6 +36,7 @@ from hcloud.store.documents import (
     instance_number,
     job_number,
     load_application,
+    load_backoff,
     load_instance,
     load_intent,
     load_job,
@@ -67,6 +68,9 @@ _DELETE_INTENT = delete(schema.intent).where(schema.intent.c.token == bindparam(
 _BACKOFF_COLUMNS = ("provider", "zone", "instance_type", "market")
 _DELETE_BACKOFF = delete(schema.offer_backoff).where(
     *(schema.offer_backoff.c[name] == bindparam(f"the_{name}") for name in _BACKOFF_COLUMNS)
+)
+_BACKOFF = select(schema.offer_backoff.c.document).where(
+    *(schema.offer_backoff.c[name] == bindparam(name) for name in _BACKOFF_COLUMNS)
 )
 _CLEAR_BACKOFFS = delete(schema.offer_backoff).where(schema.offer_backoff.c.until_at < bindparam("limit"))
 _DELETE_ORDER = delete(schema.machine_order).where(
@@ -329,6 +333,12 @@ class Transaction:
     def _intent_columns(self, intent: Intent) -> dict[str, object]:
         self.head["revision"] = self.head["intents_revision"] = self.revision
         return {"revision": self.revision, "document": dump(intent)}
+
+    def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
+        """Return what is remembered of an offer (a market's quota: of no type), past or present, or None."""
+        key = dict(zip(_BACKOFF_COLUMNS, (provider, zone, instance_type, market), strict=True))
+        document = self._connection.execute(_BACKOFF, key).scalar()
+        return None if document is None else load_backoff(document)
 
     def put_backoff(self, backoff: OfferBackoff) -> None:
         """Remember not to try an offer; replaces what was remembered of the same one."""

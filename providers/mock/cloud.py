@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+from hcloud.model import Market
 from hcloud.provider import Journal
 from providers.mock.machine import MachineRow
 
@@ -19,7 +21,8 @@ class Cloud:
     """All machines ever launched. Use only inside :meth:`hold`, which brings it up to the present first.
 
     ``now`` is the cloud's own time: it never runs backwards, whatever its clock does. ``touched``: whose turn it was,
-    again and again, that something that can be told of it changed. ``live`` are the machines that have not ended.
+    again and again, that something that can be told of it changed. ``live`` are the machines that have not ended;
+    ``reserved`` counts the reserved ones of them by zone and type.
     """
 
     def __init__(self, journal: Journal | None) -> None:
@@ -33,6 +36,7 @@ class Cloud:
         self.machines: dict[str, MachineRow] = {}
         self.live: dict[str, MachineRow] = {}
         self.ended: dict[str, MachineRow] = {}
+        self.reserved: Counter[tuple[str, str]] = Counter()
         self.by_token: dict[str, str] = {}
         self.by_instance: dict[tuple[str, str], str] = {}
 
@@ -48,7 +52,8 @@ class Cloud:
     @contextmanager
     def hold(self, now: float) -> Iterator[None]:
         """Keep others out, learn what they wrote, and let everything happen that is due by ``now``."""
-        with self._held() as news:
+        with self._held() as told:
+            news = {} if self._journal is None else cast(Mapping[str, object], told)
             for key, row in news.items():
                 self._learn(key, row)
             self._advance(now)
@@ -78,14 +83,9 @@ class Cloud:
             heapq.heappop(self._heap)  # settled otherwise since
         return None
 
-    @contextmanager
-    def _held(self) -> Iterator[Mapping[str, object]]:
-        if self._journal is None:
-            with self._lock:
-                yield {}
-        else:
-            with self._journal.hold() as news:
-                yield news
+    def _held(self) -> AbstractContextManager[object]:
+        """What keeps others out, and with a journal gives what they wrote."""
+        return self._lock if self._journal is None else self._journal.hold()
 
     def _learn(self, key: str, row: object) -> None:
         if key.startswith(MACHINE):
@@ -108,7 +108,9 @@ class Cloud:
                 heapq.heappush(self._heap, (at, row.provider_id))
 
     def _sort_in(self, row: MachineRow) -> None:
-        ended = row.ends_at <= self.now
+        ended, lived = row.ends_at <= self.now, row.provider_id in self.live
+        if row.market is Market.RESERVED:
+            self.reserved[row.zone, row.type_name] += (not ended) - lived
         (self.live if ended else self.ended).pop(row.provider_id, None)
         (self.ended if ended else self.live)[row.provider_id] = row
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,7 +64,7 @@ class MockProvider:
         self._faults = FaultDeck(self.settings, self._cloud)
         self._fate = Fate(self._catalogue, self._faults)
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
-        self._offers: tuple[tuple[int, int], tuple[Offer, ...]] | None = None
+        self._offers: tuple[tuple[int, dict[tuple[str, str], int]], tuple[Offer, ...]] | None = None
         self._told: dict[str, _Told] = {}
         self._running: tuple[int, dict[InstanceId, Machine]] = (0, {})
 
@@ -79,9 +78,9 @@ class MockProvider:
         """Return the catalogue at present prices, sorted; reserved offers say how many are left."""
         with self._cloud.hold(self._clock.now()):
             self._gate("offers")
-            key = (self._catalogue.step_of(self._cloud.now), self._cloud.version)
+            key = (self._catalogue.step_of(self._cloud.now), dict(self._cloud.reserved))
             if self._offers is None or self._offers[0] != key:
-                self._offers = (key, self._catalogue.offers(self._cloud.now, self._reserved_in_use()))
+                self._offers = (key, self._catalogue.offers(self._cloud.now, self._cloud.reserved))
             return self._offers[1]
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -243,7 +242,7 @@ class MockProvider:
             offer, self._cloud.now
         ):
             raise InsufficientCapacity(f"{self.name} is out of {what}")
-        taken = self._reserved_in_use()[offer.zone, offer.instance_type.name]
+        taken = self._cloud.reserved[offer.zone, offer.instance_type.name]
         if offer.market is Market.RESERVED and taken >= self._catalogue.reserved_count(offer.instance_type.name):
             raise InsufficientCapacity(f"{self.name}: every reserved {what} is in use")
 
@@ -312,16 +311,12 @@ class MockProvider:
         cost_usd = self._catalogue.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
         return row.record_at(now, cost_usd)
 
-    def _up(self, among: Container[InstanceId] | None = None) -> list[MachineRow]:
-        """This owner's machines that are running now; ``among`` some."""
-        now = self._cloud.now
-        rows = [row for row in self._cloud.live.values() if among is None or row.instance_id in among]
-        return [row for row in rows if row.owner == self.owner and row.state_at(now) is CloudState.RUNNING]
-
-    def _reserved_in_use(self) -> Counter[tuple[str, str]]:
-        """How many reserved machines are taken, by zone and type."""
-        live = self._cloud.live.values()
-        return Counter((row.zone, row.type_name) for row in live if row.market is Market.RESERVED)
+    def _up(self, among: Iterable[InstanceId]) -> list[MachineRow]:
+        """Those of this owner's machines that are running now, in order of launch."""
+        cloud, names = self._cloud, self._cloud.by_instance
+        found = [cloud.live.get(names.get((self.owner, each), "")) for each in among]
+        rows = [row for row in found if row is not None and row.state_at(cloud.now) is CloudState.RUNNING]
+        return sorted(rows, key=_by_id)
 
     def _find_state_file(self, state_dir: str) -> Path | None:
         if self.settings.state_file:

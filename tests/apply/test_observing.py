@@ -212,6 +212,34 @@ def _names_in(thing: object) -> set[str]:
     return set(thing) if isinstance(thing, set | frozenset) else set()
 
 
+def _story(site: Deployment, *, forgets: bool) -> list[Event]:
+    """Let jobs come and go, and a machine die; ``forgets``: no conclusion about anything outlasts a cycle."""
+    observer = site.scene.controller.observer
+    site.submit("sleep", "4", count=2)
+    site.submit("sleep", "25")
+    for cycle in range(60):
+        if cycle == 20:
+            site.scene.cloud.kill(site.machines_up()[0])
+        if forgets:
+            observer._settled.clear()
+            observer._heard.clear()
+            observer._unlooked |= observer._holders.machines.keys()
+        site.cycle()
+    return list(site.scene.store.iter_events())
+
+
+def test_what_is_not_looked_at_again_would_have_taught_nothing(make: MakeDeployment) -> None:
+    told = _story(make(), forgets=False)
+    assert {EventKind.UNIT_ENDED, EventKind.INSTANCE_TERMINATED} <= {event.kind for event in told}
+    assert told == _story(make(), forgets=True)
+
+
+def test_the_comparison_sees_changes_that_are_not_noticed(make: MakeDeployment, monkeypatch: Any) -> None:
+    told = _story(make(), forgets=False)
+    monkeypatch.setattr(Holders, "take_touched", lambda _: set[str]())
+    assert told != _story(make(), forgets=False)
+
+
 def test_output_is_archived_before_the_end_is_recorded(site: Deployment) -> None:
     site.submit("/bin/sh", "-c", "echo done")
     site.until_state(JobState.SUCCEEDED)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.apply import Applier, Refusal
+from hcloud.apply.machines import Living
 from hcloud.apply.records import change_instance
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
@@ -88,7 +89,7 @@ class BelievesBeforeItLaunches(Applier):
         for action in plan.actions:
             if isinstance(action, Launch):
                 with self.store.transaction(self.clock.now(), lease) as txn:
-                    row = self.machines.record_launch(txn, action, policy, self.store.live().instances, 1.0)
+                    row = self.machines.record_launch(txn, action, policy, Living.of(self.store.live().instances), 1.0)
                     believed = replace(row, launched_at=txn.now, provider_id=f"mock-{row.id}")
                     reason = Reason(code="launched", text="surely it will be")
                     change_instance(txn, believed, InstanceState.BOOTING, reason)

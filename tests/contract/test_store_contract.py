@@ -241,6 +241,9 @@ def test_backoffs_are_replaced_by_key_and_cleared_by_time(store: Store) -> None:
         tx.put_backoff(narrow)
         tx.put_backoff(wide)
         tx.put_backoff(replace(wide, until_at=60.0, failures=2))
+        assert tx.backoff("mock", "a", "s", "spot") == narrow
+        assert tx.backoff("mock", "", "", "") == replace(wide, until_at=60.0, failures=2)
+        assert tx.backoff("mock", "a", "s", "") is None
     assert store.live().backoffs == (replace(wide, until_at=60.0, failures=2), narrow)
     with store.transaction(NOW) as tx:
         tx.clear_backoffs(before=70.0)

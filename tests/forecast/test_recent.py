@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.forecast.recent import RecentBook, _Machine
+from hcloud.forecast.recent import Recent, RecentBook, _Machine
 from hcloud.model import Event, EventKind
 
 Told = tuple[int, int, float]
@@ -64,3 +64,47 @@ class OnlyTheFirst(RecentBook):
 def test_the_comparison_sees_a_machine_that_is_gone_and_still_judged_by() -> None:
     reads = [(4, one, 1.0 - one / 10) for one in (0, 2, 4) for _ in range(3)]
     assert _differs(OnlyTheFirst(), [*reads, (1, 0, 0.0)]) or _differs(OnlyTheFirst(), [*reads, (0, 0, 0.0)])
+
+
+def _life(number: int, at: float) -> list[Event]:
+    """What the log tells of a job that waits, and of its reserved machine that boots for it."""
+    job, machine, unit = f"job-{number}", f"inst-{number}", {"attempt": f"job-{number}.1", "rank": 0, "vcpus": 2.0}
+    about: list[tuple[EventKind, dict[str, object]]] = [
+        (EventKind.JOB_STATE, {"to": "queued"}),
+        (EventKind.INSTANCE_REQUESTED, {"provider": "mock", "type": "m", "market": "reserved"}),
+        (EventKind.INSTANCE_READY, {"boot_s": 3.0 + number}),
+        (EventKind.JOB_STATE, {"to": "placed"}),
+        (EventKind.UNIT_STARTED, unit),
+        (EventKind.UNIT_ENDED, {**unit, "started_at": at + 4.0}),
+        (EventKind.JOB_FINISHED, {}),
+    ]
+    return [
+        Event(at=at + step, kind=kind, job_id=job, instance_id=machine, fields=fields)
+        for step, (kind, fields) in enumerate(about)
+    ]
+
+
+def _handed_out() -> tuple[list[Recent], list[Recent]]:
+    """Return the summaries after each event of one book, and of new ones that were told the same."""
+    book, ours, others = RecentBook(), list[Recent](), list[Recent]()
+    log = sorted([*_life(1, 10.0), *_life(2, 12.5), *_life(3, 4000.0)], key=lambda event: event.at)
+    for count, event in enumerate(log, 1):
+        book.follow([event])
+        anew = RecentBook()
+        anew.follow(log[:count])
+        ours.append(book.recent(event.at))
+        others.append(anew.recent(event.at))
+    return ours, others
+
+
+def test_summaries_stay_as_they_were_handed_out_and_miss_nothing() -> None:
+    ours, others = _handed_out()
+    assert ours == others
+    assert ours[-1].busy_s and ours[-1].releases and len(ours[-1].boots_s["mock"]) == 3
+    assert len(ours[-1].releases) == 1, "what is older than an hour is forgotten"
+
+
+def test_the_comparison_sees_a_part_that_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecentBook, "_other", lambda _, __: None)
+    ours, others = _handed_out()
+    assert ours != others
