@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 
 from hcloud.errors import Unmeasurable
 from hcloud.known import Measure
 from hcloud.profiler.counters import INSTRUCTIONS, can_count
-from hcloud.profiler.subject import READ_EVERY_S, SERVICE_PATIENCE_S, Stage
+from hcloud.profiler.subject import READ_EVERY_S, SERVICE_PATIENCE_S, UNSEEN_S_MAX, Stage, Watched
 
 LOOKS_MIN = 4
 PROGRESS_STEPS_MIN = 5
@@ -59,10 +58,10 @@ def first_look(stage: Stage, vcpus: float) -> Look:
     Raises Unmeasurable: it cannot be run, or nothing of it can be seen.
     """
     live = stage.play(vcpus)
-    began, seen = time.monotonic(), _Seen()
+    watched, seen = Watched(min(UNSEEN_S_MAX, stage.run_s / LOOKS_MIN)), _Seen()
     output, cpu_s = [live.output_mib()], list[float]()
     patience_s = max(stage.run_s, min(SERVICE_PATIENCE_S, stage.left_s() / 3)) if stage.subject.metrics else stage.run_s
-    while (spent_s := time.monotonic() - began) < patience_s and not (spent_s >= stage.run_s and seen.served):
+    while (spent_s := watched.look()) < patience_s and not (spent_s >= stage.run_s and seen.served):
         stage.watch(READ_EVERY_S)
         seen.take(stage)
         if live.ended:

@@ -278,14 +278,21 @@ def _held_mib(pids: set[int]) -> float:
     """Disk space held by open files that have no name any more, as stress-ng's are."""
     held: dict[tuple[int, int], int] = {}
     for pid in pids:
-        for handle in Path(f"/proc/{pid}/fd").glob("*"):
+        for handle in _open_files(pid):
             try:
-                about = handle.stat()
+                about = os.stat(handle)
             except OSError:  # closed meanwhile, or another user's
                 continue
             if stat.S_ISREG(about.st_mode) and about.st_nlink == 0:
                 held[about.st_dev, about.st_ino] = about.st_blocks * 512
     return sum(held.values()) / MIB
+
+
+def _open_files(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:  # ended meanwhile, or another user's
+        return []
 
 
 def _sent_mib(pid: int) -> float:

@@ -20,6 +20,6 @@ def own_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
         monkeypatch.setattr(tempfile, "tempdir", name)
         yield Path(name)
         monkeypatch.undo()
-        wait_until(lambda: not list(Path(name).glob("hcloud-*")), timeout_s=10)
-        wait_until(lambda: not found_cgroups(f"profile-{os.getpid()}"), timeout_s=10)
+        wait_until(lambda: not list(Path(name).glob("hcloud-*")), timeout_s=60)
+        wait_until(lambda: not found_cgroups(f"profile-{os.getpid()}"), timeout_s=60)
         assert name not in Path("/proc/self/mounts").read_text()

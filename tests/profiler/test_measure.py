@@ -7,7 +7,7 @@ import ctypes
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,19 @@ def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) 
     return Bench(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
 
 
-def found(subject: Subject, host: EngineHost | None = None, **changes: Any) -> Findings:
-    """What a profiling run at one size finds."""
-    request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 14.0}
-    return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost())
+def found(
+    subject: Subject, host: EngineHost | None = None, told: Callable[[Findings], None] = lambda _: None, **changes: Any
+) -> Findings:
+    """What a profiling run at one size finds, with time enough for a busy machine."""
+    request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 60.0}
+    return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost(), told=told)
+
+
+def found_in_time(run: Callable[[float], Findings], total_s: float) -> Findings:
+    """What a run finds that uses all of its time; it gets more where the machine was too busy for that."""
+    findings = run(total_s)
+    late = any("time for profiling was over" in note for note in findings.notes)
+    return run(8 * total_s) if late else findings
 
 
 # ----------------------------------------------------------------------------------------------------------- measures
@@ -100,7 +109,7 @@ def test_service_that_answers_later_under_the_same_load_has_lost_performance(wor
     )
     try:
         values = [stage.sample(Measure.REQUESTS, 0.5)]
-        wait_until(lambda: values.append(stage.sample(Measure.REQUESTS, 0.5)) or values[-1] == 5.0, timeout_s=40)
+        wait_until(lambda: values.append(stage.sample(Measure.REQUESTS, 0.5)) or values[-1] == 5.0, timeout_s=60)
     finally:
         stage.clear()
     assert values[0] == 10.0
@@ -173,7 +182,7 @@ def test_missing_command_is_named(workdir: Path) -> None:
     ids=["network", "gpu"],
 )
 def test_what_a_copy_may_not_or_cannot_have_is_its_own_failure(workdir: Path, script: str, words: str) -> None:
-    findings = found(subject(workdir, "", command=("python3", "-c", script)), run_s=10.0)
+    findings = found(subject(workdir, "", command=("python3", "-c", script)), run_s=40.0)
     assert findings.readings == ()
     assert any("ended with code 1" in note and words in note for note in findings.notes)
 
@@ -194,14 +203,14 @@ def test_nonsense_progress_is_said_and_something_else_measured(workdir: Path, sc
 
 
 def test_program_over_at_once_gives_readings_and_a_warning(workdir: Path) -> None:
-    findings = found(subject(workdir, "true"), run_s=5.0)
+    findings = found(subject(workdir, "true"), run_s=20.0)
     assert findings.measure is Measure.COMPLETION
     assert {each.question for each in findings.readings} >= {"type", "step"}
 
 
 def test_job_that_needs_more_memory_than_it_has_is_told_so(workdir: Path) -> None:
     hog = "x = bytearray(300 << 20); import signal; signal.pause()"
-    findings = found(subject(workdir, "", command=("python3", "-c", hog), memory_mib=64), run_s=10.0)
+    findings = found(subject(workdir, "", command=("python3", "-c", hog), memory_mib=64), run_s=40.0)
     assert findings.readings == ()
     assert findings.notes
 
@@ -226,16 +235,15 @@ def test_run_of_one_more_node_answers_for_that_only(workdir: Path) -> None:
 
 @needs_stress_ng
 def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> None:
-    told: list[Findings] = []
-    request = ProfileRequest(
-        job_id="job-1",
-        type_column="local/here",
-        steps_vcpus=(0.5,),
-        sources=("integer", "memory-capacity", "network-bandwidth", "no-such-source"),
-        run_s=0.8,
-        total_s=16.0,
-    )
-    findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), EngineHost(), told=told.append)
+    sources = ("integer", "memory-capacity", "network-bandwidth", "no-such-source")
+    looped = subject(workdir, LOOP, progress=PROGRESS)
+    told: list[list[Findings]] = []
+
+    def run(total_s: float) -> Findings:
+        told.append([])
+        return found(looped, sources=sources, total_s=total_s, told=told[-1].append)
+
+    findings = found_in_time(run, 16.0)
     pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
     assert {each.column for question, each in pressures.items() if question[0] == "caused"} >= {"memory-capacity"}
     for each in findings.readings:
@@ -244,7 +252,7 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
     assert pressures["tolerated", "network-bandwidth"].value == 100
     assert pressures["caused", "network-bandwidth"].value == 0
     assert any("there is no source 'no-such-source'" in note for note in findings.notes)
-    assert [len(each.readings) for each in told] == sorted(len(each.readings) for each in told)
+    assert [len(each.readings) for each in told[-1]] == sorted(len(each.readings) for each in told[-1])
 
 
 def test_missing_stress_ng_is_noted_and_the_rest_measured(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +272,11 @@ def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
     told: list[Findings] = []
     host = EngineHost(stopping=lambda: bool(told))
     request = ProfileRequest(
-        job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=24.0
+        job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=60.0
     )
     findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, told=told.append)
     assert [each.column for each in findings.readings if each.question == "step"] == ["0.5 vCPU"]
+    assert [each.readings for each in told[:1]] == [findings.readings]
     assert any("asked to end" in note for note in findings.notes)
 
 
@@ -313,8 +322,8 @@ def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
 
 @needs_stress_ng
 def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) -> None:
-    host = EngineHost(isolation=_isolation(), cgroup=None)
-    findings = found(subject(workdir, LOOP, progress=PROGRESS), host, sources=("integer",), total_s=12.0)
+    host, looped = EngineHost(isolation=_isolation(), cgroup=None), subject(workdir, LOOP, progress=PROGRESS)
+    findings = found_in_time(lambda total_s: found(looped, host, sources=("integer",), total_s=total_s), 12.0)
     assert ("tolerated", "integer") in [(each.question, each.column) for each in findings.readings]
     assert any("no writable control groups" in note for note in findings.notes)
 
@@ -337,13 +346,13 @@ def test_paused_copy_stands_still_and_goes_on(workdir: Path) -> None:
     stage = Stage(subject(workdir, LOOP, progress=PROGRESS), EngineHost(), run_s=0.8, deadline=time.monotonic() + 60)
     try:
         stage.play(0.5)
-        wait_until(lambda: stage.attend(0.05) or stage.progress(), timeout_s=20)
+        wait_until(lambda: stage.attend(0.05) or stage.progress(), timeout_s=60)
         with stage.paused():
             stage.attend(0.2)
             before = stage.progress()
             stage.attend(0.4)
             assert stage.progress() == before
-        wait_until(lambda: stage.attend(0.05) or stage.progress() != before, timeout_s=20)
+        wait_until(lambda: stage.attend(0.05) or stage.progress() != before, timeout_s=60)
     finally:
         stage.clear()
 
@@ -361,7 +370,7 @@ def test_copy_that_ends_is_started_again(workdir: Path) -> None:
     stage = Stage(subject(workdir, "sleep 0.05"), EngineHost(), run_s=0.8, deadline=time.monotonic() + 60)
     try:
         stage.play(0.5)
-        wait_until(lambda: stage.attend(0.05) or stage.starts >= 3, timeout_s=20)
+        wait_until(lambda: stage.attend(0.05) or stage.starts >= 3, timeout_s=60)
     finally:
         stage.clear()
 

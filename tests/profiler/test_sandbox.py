@@ -1,18 +1,20 @@
 """A profiling copy leaves no trace, whatever it tries, for root and for an ordinary user."""
 
 import ctypes
+import itertools
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hcloud.engine.host import EngineHost
 from hcloud.errors import BadInput
-from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, run_copy
+from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, live_copy, run_copy
 from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
 
@@ -25,7 +27,7 @@ open("/tmp/hcloud-untidy", "w").write("z")
 door = socket.socket(socket.AF_UNIX); door.bind("door"); door.listen()
 seen = "none"
 try:
-    socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=2)
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
     seen = "reached"
 except OSError:
     seen = "closed"
@@ -106,11 +108,20 @@ def test_allowed_network_is_reached_and_said(workdir: Path, listener: int) -> No
     assert any("allowed the network" in lack for lack in outcome.lacks)
 
 
+def test_last_words_are_kept_however_late_they_are_read(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live_copy(copy_of(workdir, "echo", "last words"), EngineHost()) as live:
+        os.waitid(os.P_PID, live.pid, os.WEXITED | os.WNOWAIT)
+        # As if all CPU were taken away for long whenever the time is asked for.
+        stolen = SimpleNamespace(monotonic=itertools.count(0.0, 100.0).__next__)
+        monkeypatch.setattr("hcloud.engine.launch.time", stolen)
+        assert live.end().stdout == b"last words\n"
+
+
 def test_endless_copy_is_killed_with_its_children(workdir: Path) -> None:
     outcome = run_copy_here(copy_of(workdir, "sh", "-c", "sleep 601 & sleep 602", max_s=1.0))
     assert outcome.timed_out
     assert outcome.exit_code == 137
-    wait_until(lambda: not _running(b"sleep\x00601"), timeout_s=10)
+    wait_until(lambda: not _running(b"sleep\x00601"), timeout_s=60)
 
 
 def _running(command: bytes) -> bool:

@@ -52,7 +52,7 @@ def test_the_fifteen_of_the_paper_are_there_with_one_variant() -> None:
 )
 def test_every_source_starts_and_works(source: Source, tmp_path: Path) -> None:
     with loopback_network(HOST) as enter, start(source, 100, CPU, host=HOST, directory=tmp_path, enter=enter) as load:
-        wait_until(lambda: getattr(load.used(), source.meter) > 0, timeout_s=20)
+        wait_until(lambda: getattr(load.used(), source.meter) > 0, timeout_s=60)
         assert load.running
     assert not load.running
 
@@ -62,18 +62,20 @@ def test_memory_held_follows_intensity(tmp_path: Path) -> None:
     source = replace(source_named("memory-capacity"), full_mib=160)
     for intensity, least, most in ((25, 36, 90), (100, 144, 220)):
         with start(source, intensity, CPU, host=HOST, directory=tmp_path) as load:
-            wait_until(lambda at=least, load=load: load.used().memory_mib >= at, timeout_s=20)
+            wait_until(lambda at=least, load=load: load.used().memory_mib >= at, timeout_s=60)
             assert load.used().memory_mib < most
 
 
 @needs_stress_ng
 def test_quota_holds_a_source_to_its_share(tmp_path: Path) -> None:
+    began = os.times().elapsed
     with start(source_named("integer"), 20, CPU, host=HOST, directory=tmp_path) as load:
         if not load.tunable:
             pytest.fail("this machine refuses control groups, yet an intensity of 20 % was accepted")
-        began = os.times().elapsed
-        wait_until(lambda: os.times().elapsed - began > 1.5, timeout_s=20)
-        assert 0 < load.used().cpu_s / (os.times().elapsed - began) < 0.35
+        # Read in this order, a machine that lets nobody run for a while only makes the share smaller.
+        wait_until(lambda: os.times().elapsed - began > 1.5 and load.used().cpu_s > 0, timeout_s=60)
+        used_s = load.used().cpu_s
+        assert used_s / (os.times().elapsed - began) < 0.35
 
 
 @needs_stress_ng
@@ -86,7 +88,7 @@ def test_intensity_zero_is_nothing(tmp_path: Path) -> None:
 @needs_stress_ng
 def test_load_ends_by_itself_when_its_time_is_over(tmp_path: Path) -> None:
     with start(source_named("integer"), 100, CPU, host=HOST, max_s=1, directory=tmp_path) as load:
-        wait_until(lambda: not load.running, timeout_s=20)
+        wait_until(lambda: not load.running, timeout_s=60)
 
 
 FOREVER = """
@@ -107,8 +109,8 @@ def test_load_dies_with_a_killed_starter_and_its_group_is_swept(tmp_path: Path) 
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
         starter.send_signal(signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=20)
-    wait_until(lambda: _swept(starter.pid), timeout_s=20)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=60)
+    wait_until(lambda: _swept(starter.pid), timeout_s=60)
     for left in tmp_path.glob("hcloud-source-*"):  # nobody lives who could; it holds no data
         assert not [path for path in left.rglob("*") if path.is_file()]
         shutil.rmtree(left)
@@ -145,7 +147,7 @@ def _as_user(folder: Path) -> str:
     source = source_named("integer")
     with start(source, 100, CPU, host=HOST, directory=folder) as load:
         tunable = load.tunable
-        wait_until(lambda: load.used().cpu_s > 0, timeout_s=20)
+        wait_until(lambda: load.used().cpu_s > 0, timeout_s=60)
     if tunable:
         return "tunable"
     try:
