@@ -5,6 +5,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,14 @@ from tests.databases import BINARIES
 def needs(present: object, lack: str) -> pytest.MarkDecorator:
     """Return a mark for tests that can only run where something is ``present``; ``lack`` says what is not."""
     return pytest.mark.skipif(not present, reason=lack)
+
+
+def groups_named(name: str) -> list[Path]:
+    """Control groups of this name, and all inside them, in every hierarchy.
+
+    Other tests make and remove groups at the same time; what vanishes while one looks ends a ``glob`` with an error.
+    """
+    return [Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if name in folder.split("/")]
 
 
 ROOT = os.geteuid() == 0

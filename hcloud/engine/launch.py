@@ -17,6 +17,8 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 OPEN_FILES = 4096
 DRAIN_S = 2.0
+LATE_READS = 64
+"""What lay in the pipes when that time was over is still taken: so many reads, of 64 KiB each, hold all of it."""
 
 
 class Launch:
@@ -60,9 +62,14 @@ class Launch:
 
     def drain(self) -> None:
         """Copy what is left in the pipes once nobody writes any more."""
-        deadline = time.monotonic() + DRAIN_S
-        while self.handles and time.monotonic() < deadline:
-            self.take(select.select(self.handles, [], [], 0.2)[0])
+        deadline, late = time.monotonic() + DRAIN_S, 0
+        while self.handles and late < LATE_READS:
+            over = time.monotonic() >= deadline  # perhaps only because nobody here got any CPU
+            ready = select.select(self.handles, [], [], 0.0 if over else 0.2)[0]
+            if over and not ready:
+                break
+            late += over
+            self.take(ready)
         for handle, output in self._outputs.items():
             output.close()
             os.close(handle)

@@ -17,6 +17,7 @@ MIB = 1 << 20
 CPU_PERIOD_US = 100_000
 V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids", "freezer", "cpuset")
 KILL_DEADLINE_S = 10.0
+REMOVE_DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,14 +408,15 @@ def _remove_tree(path: Path) -> None:
 
 
 def _remove_directory(path: Path) -> None:
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + REMOVE_DEADLINE_S
     while True:
+        over = time.monotonic() > deadline
         try:
             path.rmdir()
             return
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+            if error.errno != errno.EBUSY or over:
                 return
             time.sleep(0.005)

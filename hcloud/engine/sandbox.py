@@ -19,7 +19,8 @@ from hcloud.errors import UnitRefused
 from hcloud.provider import UnitSpec
 
 UID_RANGE = 64
-_PROBE_LIMIT_S = 10
+_PROBE_LIMIT_S = 60
+"""Who starts slowly must not be taken for a machine without sandboxes as long as it runs."""
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 READONLY_TREES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 READONLY_FILES = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ def disk_bytes(directory: Path, stop_at: int) -> int:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    with suppress(FileNotFoundError):  # removed meanwhile; the others are still there
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError:  # removed meanwhile, or closed to us
             continue
     return total

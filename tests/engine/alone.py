@@ -95,7 +95,7 @@ def _asked(request: Mapping[str, object], prefix: Sequence[str]) -> dict[str, An
         input=json.dumps(request),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -172,7 +172,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
         keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation)
     os.close(lock)
     os.waitpid(pid, 0)
-    wait_until(lambda: unit.ended and not unit.kept, timeout_s=80)
+    wait_until(lambda: unit.ended and not unit.kept, timeout_s=180)
     streams = [read_output(unit.path / "log", stream, 0, 1 << 20)[0] for stream in ("stdout", "stderr")]
     return {
         "exit": cast(dict[str, Any], unit.read("exit.json")),

@@ -1,5 +1,6 @@
 """An engine with workers as real processes on this host, made to be broken by tests."""
 
+import itertools
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hcloud.clock import SystemClock
@@ -18,16 +20,25 @@ from hcloud.model import Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSpec, UnitState
 from tests.waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""Whatever a test waits for happens on any machine within this time; none of them takes as long."""
 SMALL = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.1)
 ENGINE = "import sys, pathlib, hcloud.engine.scheduler as s; s.serve(sys.argv[1], pathlib.Path(sys.argv[2]))"
 
 
+# Below the ports that clients are given: a client that looks for an engine that is away could be given its very port.
+_PORTS_FROM, _PORTS = 10_000, 20_000
+_ports = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, and which this process was not given before."""
+    for number in _ports:
+        port = _PORTS_FROM + number % _PORTS
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("there is no end of numbers")
 
 
 class Machine:
@@ -77,8 +88,9 @@ class Machine:
     def _links(self) -> Iterator[int]:
         children = Path(f"/proc/{self.supervisor.pid}/task/{self.supervisor.pid}/children").read_text().split()
         for child in children:
-            if b"hcloud.engine.link" in Path(f"/proc/{child}/cmdline").read_bytes():
-                yield int(child)
+            with suppress(OSError):  # it ended meanwhile
+                if b"hcloud.engine.link" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    yield int(child)
 
     def unit(self, unit_id: str) -> Unit:
         """The directory of one of its units."""
@@ -140,7 +152,7 @@ class Site:
 
     def runner(self, settings: Mapping[str, object] | None = None) -> DaskRunner:
         """A daemon's side of the engine."""
-        runner = DaskRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": 3.0})
+        runner = DaskRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": PATIENCE_S})
         self._runners.append(runner)
         return runner
 

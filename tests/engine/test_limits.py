@@ -75,7 +75,7 @@ def test_v1_group_holds_counts_and_kills_a_tree() -> None:
         group.make(Bounds(vcpus=0.5, memory_mib=64, pids=20))
         script = "(setsid sleep 300 &) ; while :; do :; done"
         process = subprocess.Popen(["/bin/sh", "-c", script], preexec_fn=group.enter)
-        wait_until(lambda: len(group.processes()) >= 2 and (group.usage().cpu_s or 0) > 0.05, timeout_s=10)
+        wait_until(lambda: len(group.processes()) >= 2 and (group.usage().cpu_s or 0) > 0.05, timeout_s=60)
         assert group.usage().memory_mib is not None
         assert group.kill(lambda: None)
         assert process.wait() == -9 and group.processes() == set()

@@ -40,7 +40,7 @@ def read_in_sandbox(hook: MetricsHook) -> dict[str, Any]:
         return reader.latest
 
     try:
-        return wait_until(latest, 20)
+        return wait_until(latest, 60)
     finally:
         reader.close()
         sandbox.kill()

@@ -13,6 +13,7 @@ from hcloud.planner.plan import Place
 from hcloud.provider import UnitSpec
 from hcloud.store import MemoryStore
 from tests.engine.site import PATIENCE_S, Site, Watch
+from tests.machine import groups_named
 from tests.planner.scenes import decide, machine, of, offer
 from tests.planner.test_joint_sizing import QUASAR, here, sized
 from tests.waiting import wait_until
@@ -35,9 +36,9 @@ def chosen_unit(folder: Path, watch: Watch) -> UnitSpec:
 
 def quotas(unit: UnitSpec) -> list[float]:
     """How many vCPUs the kernel lets the unit use, by its control group (version 1 or 2)."""
-    found = [float(path.read_text()) for path in Path("/sys/fs/cgroup").rglob(f"{unit.id}/cpu.cfs_quota_us")]
-    found += [float(path.read_text().split()[0]) for path in Path("/sys/fs/cgroup").rglob(f"{unit.id}/cpu.max")]
-    return [quota / 100_000 for quota in found]
+    own = [group for group in groups_named(unit.id) if group.name == unit.id]
+    files = [group / name for group in own for name in ("cpu.cfs_quota_us", "cpu.max")]
+    return [float(path.read_text().split()[0]) / 100_000 for path in files if path.exists()]
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -168,9 +170,25 @@ def test_progress_follows_no_link_out_of_the_work_directory(tmp_path: Path) -> N
 def test_counting_disk_gives_up_beyond_the_limit(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"d{number}").mkdir()
-        (tmp_path / f"d{number}" / "f").write_bytes(bytes(100_000))
+        (tmp_path / f"d{number}" / "f").write_bytes(os.urandom(100_000))
     assert disk_bytes(tmp_path, 10**9) >= 500_000
     assert disk_bytes(tmp_path, 150_000) < 500_000
+
+
+def test_file_that_is_removed_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(os.urandom(100_000))
+    real = os.scandir
+
+    @contextmanager
+    def vanishing(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        with real(path) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+        (tmp_path / "a").unlink()
+        yield listed
+
+    monkeypatch.setattr("hcloud.engine.usage.os.scandir", vanishing)
+    assert disk_bytes(tmp_path, 10**9) >= 200_000
 
 
 # -------------------------------------------------------------------------------------------------------------- wire
@@ -212,10 +230,10 @@ def test_last_resort_kills_the_units_of_this_deployment_only(tmp_path: Path) -> 
     ]
     try:
         kill_unit(units[0], bare)
-        assert running[0].wait(timeout=20) == -signal.SIGKILL
+        assert running[0].wait(timeout=60) == -signal.SIGKILL
         assert running[1].poll() is None
         kill_unit(Unit(tmp_path / "theirs" / ".." / "theirs" / "units" / "job-1.1.0"), bare)  # however it is spelled
-        assert running[1].wait(timeout=20) == -signal.SIGKILL
+        assert running[1].wait(timeout=60) == -signal.SIGKILL
     finally:
         for process in running:
             process.kill()
