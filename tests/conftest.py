@@ -1,6 +1,7 @@
 """Settings for every test: same examples in every run, a clean environment, and no process left behind."""
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ pytest_plugins = ["tests.databases"]
 
 settings.register_profile("hcloud", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("hcloud")
+
+# Who is started in the background by a shell without job control ignores Ctrl-C, and so does all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
     del os.environ[_name]
@@ -86,7 +91,7 @@ def no_process_left_running() -> Iterator[None]:
     yield
     WARM.close()
     try:
-        wait_until(lambda: not processes_of_session(token), timeout_s=30)
+        wait_until(lambda: not processes_of_session(token), timeout_s=60)
     except TimeoutError:
         left = processes_of_session(token)
         pytest.fail("tests left processes running: " + "; ".join(f"{_state(pid)} {line}" for pid, line in left.items()))

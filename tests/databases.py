@@ -79,7 +79,7 @@ class PostgresqlServer:
         options = [word for setting in settings for word in ("-c", setting)]
         self._process = self._program("postgres", "-D", str(self.directory / "data"), *options)
         try:
-            wait_until(self.answers, timeout_s=30)
+            wait_until(self.answers, timeout_s=60)
         except TimeoutError as error:
             raise RuntimeError(f"PostgreSQL does not start: {(self.directory / 'log').read_text()}") from error
 

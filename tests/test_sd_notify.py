@@ -17,7 +17,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     address, announced = (str(tmp_path / "notify"),) * 2 if request.param == "path" else (f"\0{name}", f"@{name}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address)
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", announced)
         yield receiver
 

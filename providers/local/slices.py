@@ -26,7 +26,7 @@ from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
 
 SLICE_VARIABLE = "HCLOUD_SLICE"
 """Environment variable of everything a slice runs; its value is the slice's directory."""
-_KILL_TIMEOUT_S = 3.0
+_KILL_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 20.0
 
 

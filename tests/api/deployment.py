@@ -44,10 +44,10 @@ MOST_CYCLES = 500
 class Deployment:
     """The parts, and ways to move them on. ``refusal``, where set, is why nothing may be submitted."""
 
-    def __init__(self, home: Path, *, max_upload_bytes: int = 2**20) -> None:
+    def __init__(self, home: Path, *, max_upload_bytes: int = 2**20, busy_timeout_s: float = 60.0) -> None:
         self.home = home
         self.clock = ManualClock(START_AT)
-        self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=0.2)
+        self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=busy_timeout_s)
         self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
         self.engine = FakeRunner((self.cloud,), self.clock)
         self.policy_file = home / "policy.yaml"

@@ -2,13 +2,15 @@
 
 import logging
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from tests.api.deployment import ROOT, SUBMITTER, Deployment, job, sentence
 
 
-def test_a_locked_database_is_503_with_a_time_to_retry(deployment: Deployment) -> None:
+def test_a_locked_database_is_503_with_a_time_to_retry(home: Path) -> None:
+    deployment = Deployment(home, busy_timeout_s=0.2)
     client = deployment.client(SUBMITTER)
     other = sqlite3.connect(deployment.home / "hcloud.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -19,6 +21,7 @@ def test_a_locked_database_is_503_with_a_time_to_retry(deployment: Deployment) -
     other.execute("ROLLBACK")
     other.close()
     assert client.post("/v1/jobs", json=[job(token="t")]).status_code == 201
+    deployment.close()
 
 
 def test_a_defect_is_logged_whole_and_told_without_its_insides(

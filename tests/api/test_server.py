@@ -216,7 +216,7 @@ def test_stopping_does_not_wait_for_those_who_wait(deployment: Deployment) -> No
         client.post("/v1/jobs", json=[job()])
         asking = threading.Thread(target=_wait_long, args=(server,))
         asking.start()
-        wait_until(lambda: _connections(server) >= 2, timeout_s=10)
+        wait_until(lambda: _connections(server) >= 2, timeout_s=60)
         server.stop()
         assert not server.alive
     asking.join()
@@ -235,7 +235,7 @@ def test_a_socket_that_was_deleted_is_opened_again(deployment: Deployment) -> No
     with deployment.served() as server:
         mode = server.socket_path.stat().st_mode
         server.socket_path.unlink()
-        wait_until(server.socket_path.exists, 30)
+        wait_until(server.socket_path.exists, 60)
         with _over(server) as client:
             assert client.get("/v1/status").status_code == 200
         assert server.socket_path.stat().st_mode == mode

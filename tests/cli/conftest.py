@@ -64,8 +64,9 @@ def deployment() -> Iterator[Deployment]:
 
 @pytest.fixture
 def shell(deployment: Deployment) -> Iterator[Shell]:
-    """A shell whose ``hcloud`` reaches a running deployment."""
+    """A shell whose ``hcloud`` reaches a running deployment, which has asked its cloud for offers."""
     (deployment.home / "user").mkdir()
+    deployment.cycle()
     with deployment.served() as server, deployment.running():
         yield Shell(
             directory=deployment.home / "user",

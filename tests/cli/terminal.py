@@ -66,7 +66,7 @@ class Terminal:
 
     def until(self, words: str) -> None:
         """Wait until these words were shown."""
-        wait_until(lambda: words in self.shown or self.process.poll() is not None, PATIENCE_S)
+        wait_until(lambda: words in self.shown or not self._reader.is_alive(), PATIENCE_S)
         assert words in self.shown, self.shown
 
     def press(self, keys: str) -> None:

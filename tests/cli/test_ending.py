@@ -23,7 +23,7 @@ OWNER = "hcloud-a"
 
 
 def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) -> None:
-    shell.run("submit", "--", "sleep", "10000")
+    shell.run("submit", "--", "sleep", "1000000")
     wait_until(lambda: any(i.ready_at for i in deployment.store.live().instances), 60)
     assert shell.run("drain")[0] == "nothing is drained\n"
     _, err = shell.run("drain", "inst-1", "--deadline", "soon", exit_code=2)
@@ -49,7 +49,7 @@ def test_without_a_daemon_bad_input_is_told_first_and_the_other_way_is_named(lon
 
 
 def test_at_a_terminal_the_number_of_machines_must_be_typed(shell: Shell, deployment: Deployment) -> None:
-    shell.run("submit", "--", "sleep", "10000")
+    shell.run("submit", "--", "sleep", "1000000")
     wait_until(lambda: bool(deployment.store.live().instances), 60)
     with at_terminal(shell, "destroy", "--all") as terminal:
         terminal.until("Type 'destroy 1'")

@@ -143,17 +143,17 @@ def test_cancel_stops_jobs(shell: Shell, deployment: Deployment) -> None:
     for _ in range(3):
         shell.run("submit", "-q", "--", "sleep", "1000000")
     assert "job-2" in shell.run("cancel", "2")[0]
-    wait_until(lambda: deployment.store.job("job-2").state is JobState.CANCELLED, timeout_s=20)
+    wait_until(lambda: deployment.store.job("job-2").state is JobState.CANCELLED, timeout_s=60)
     shell.run("cancel", "--all", "-y")
-    wait_until(lambda: not deployment.store.live().jobs, timeout_s=20)
+    wait_until(lambda: not deployment.store.live().jobs, timeout_s=60)
     assert "no job of yours" in shell.run("cancel", "--all")[0]
 
 
 def test_interrupting_run_leaves_the_job_running_and_says_how_to_stop_it(shell: Shell, deployment: Deployment) -> None:
     process = shell.start("run", "-q", "--", "sleep", "1000000")
-    wait_until(lambda: deployment.store.jobs() and deployment.store.job("job-1").attempt is not None, timeout_s=30)
+    wait_until(lambda: deployment.store.jobs() and deployment.store.job("job-1").attempt is not None, timeout_s=60)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "hcloud cancel job-1" in err
     assert "Traceback" not in err
@@ -162,7 +162,7 @@ def test_interrupting_run_leaves_the_job_running_and_says_how_to_stop_it(shell: 
 
 def test_status_shows_jobs_and_machines_in_every_form(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "-q", "--name", "sorter", "--", "sleep", "1000000")
-    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=60)
     out, _ = shell.run("status")
     assert "sorter" in out
     assert "inst-1" in out
@@ -193,13 +193,13 @@ def test_watching_ends_quietly_when_interrupted(shell: Shell) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
 
 
 def test_tables_of_the_fleet(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "-q", "--", "sleep", "1000000")
-    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=60)
     assert "m.one" in shell.run("instances")[0]
     (machine,) = csv.DictReader(io.StringIO(shell.run("instances", "-o", "csv")[0]))
     assert (machine["instance"], machine["jobs"]) == ("inst-1", "job-1")
@@ -227,7 +227,7 @@ def test_a_daemon_restart_does_not_end_what_follows_it(deployment: Deployment) -
         shell = Shell(directory=directory, environment={"HCLOUD_SOCKET": str(server.socket_path)})
         shell.run("submit", "-q", "--", "true")
         waiting = shell.start("wait", "1")
-        wait_until(lambda: _waits(server), timeout_s=30)
+        wait_until(lambda: _waits(server), timeout_s=60)
     with deployment.served(), deployment.running():
         _, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, "succeeded" in err) == (0, True), err

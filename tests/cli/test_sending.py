@@ -92,7 +92,7 @@ def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
 
 
 def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell, deployment: Deployment) -> None:
-    wait_until(lambda: deployment.controller.offers.all, timeout_s=20)  # the first cycle asks for them
+    wait_until(lambda: deployment.controller.offers.all, timeout_s=60)  # the first cycle asks for them
     jobs = "---\n".join(f"name: n{at}\ncommand: x\nresources: {{vcpus: 2}}\n" for at in range(PLANS_SHOWN + 2))
     (shell.directory / "many.yaml").write_text(jobs)
     planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "many.yaml")[0])
@@ -109,4 +109,4 @@ def test_run_may_return_at_once_or_give_up_and_leaves_the_job_running(shell: She
     (shell.directory / "two.yaml").write_text("name: a\ncommand: sleep 9999\n---\nname: b\ncommand: sleep 9999\n")
     _, err = shell.run("run", "-q", "--timeout", "0.2", "two.yaml", exit_code=1)
     assert "still running: job-3 job-4" in err
-    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=20)
+    wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=60)

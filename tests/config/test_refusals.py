@@ -1,8 +1,8 @@
 """Every way to get a file wrong: one sentence with file, line and key, exit code 2, through the real command line."""
 
-import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,17 +137,16 @@ def test_what_is_no_readable_file_is_refused(command: str, tmp_path: Path, hclou
     assert below_a_file.endswith("cannot be read: Not a directory")
 
 
-def test_file_without_permission_is_refused_for_an_ordinary_user(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(CONFIG)
-    file.chmod(0)
+def test_file_without_permission_is_refused_for_an_ordinary_user() -> None:
     # Root may read everything, so the child becomes another user first; directories above must let that user through.
-    for directory in [tmp_path, *tmp_path.parents][:3]:
-        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
-            directory.chmod(directory.stat().st_mode | 0o011)
-    done = subprocess.run(
-        [sys.executable, "-c", READ_AS_NOBODY, str(file)], capture_output=True, text=True, check=False
-    )
+    with tempfile.TemporaryDirectory(prefix="refused-") as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        file = Path(open_to_all) / "config.yaml"
+        file.write_text(CONFIG)
+        file.chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_AS_NOBODY, str(file)], capture_output=True, text=True, check=False
+        )
     assert done.stdout == f"{file}: may not be read: permission denied\n", done.stderr
 
 

@@ -91,7 +91,7 @@ class RealTime:
     def let_pass(self, seconds: float) -> None:
         """Wait until the clock has moved on by so much."""
         end_at = self.clock.now() + seconds
-        wait_until(lambda: self.clock.now() >= end_at, timeout_s=seconds + 5)
+        wait_until(lambda: self.clock.now() >= end_at, timeout_s=seconds + 60)
 
     def until(self, condition: Callable[[], T | None], timeout_s: float) -> T:
         """Wait until the condition holds, and return its value."""

@@ -229,14 +229,14 @@ class Session:
         for process in reversed(self.background):
             process.terminate()
             try:
-                process.wait(timeout=20)
+                process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         config_file = self.directory / ".hcloud" / "config.yaml"
         if self.background and config_file.exists():
             end_machines(config_file)
-        wait_until(lambda: not self._end_children(), timeout_s=20)
+        wait_until(lambda: not self._end_children(), timeout_s=60)
 
     def _end_children(self) -> list[int]:
         """Kill what else runs with this HCloud home, such as a command that hung; return the process ids."""

@@ -77,9 +77,9 @@ STARTS = {
 class LocalBench(RealTime, ProviderBench):
     """Spot slices (the only ones that can be taken back) with a stand-in worker."""
 
-    boot_patience_s = 20.0
-    end_patience_s = 20.0
-    expiry_s = 2.0
+    boot_patience_s = 120.0
+    end_patience_s = 120.0
+    expiry_s, expiry_slack_s = 2.0, 60.0
     misspelt_setting = ("oversubscribtion", "oversubscription")
     bootstrap = WorkerBootstrap(scheduler_address="tls://127.0.0.1:1", tls_dir="/nowhere")
 
@@ -157,11 +157,11 @@ class LocalBench(RealTime, ProviderBench):
 
     def worker_pid(self, machine: CloudInstance) -> int:
         """Wait until the stand-in worker runs; its process id."""
-        return int(wait_until(lambda: self._text(machine, "machine/worker.pid"), 20))
+        return int(wait_until(lambda: self._text(machine, "machine/worker.pid"), 60))
 
     def unit_pid(self, machine: CloudInstance) -> int:
         """Wait until the stand-in's detached unit runs; its process id."""
-        return int(wait_until(lambda: self._text(machine, "machine/unit.pid"), 20))
+        return int(wait_until(lambda: self._text(machine, "machine/unit.pid"), 60))
 
     def _text(self, machine: CloudInstance, name: str) -> str:
         path = self.directory(machine.provider_id).path / name
@@ -171,7 +171,7 @@ class LocalBench(RealTime, ProviderBench):
         """Power everything off and check that nothing is left."""
         left = list((self.state_dir / "instances").glob("local-*"))
         for path in left:
-            wait_until(lambda path=path: SliceDirectory(path).power_off(reason="test over", at=0.0), 20)  # type: ignore[misc]
+            wait_until(lambda path=path: SliceDirectory(path).power_off(reason="test over", at=0.0), 60)  # type: ignore[misc]
         assert [path.name for path in left if marked(path)] == []
         assert [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/hcloud-test-{os.getpid()}/*")] == []
         shutil.rmtree(self.state_dir, ignore_errors=True)

@@ -49,7 +49,7 @@ def test_dead_worker_is_started_again_and_its_unit_goes_on(bench: LocalBench) ->
     machine = bench.provider.launch(bench.request())
     worker, unit = bench.worker_pid(machine), bench.unit_pid(machine)
     os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: bench.worker_pid(machine) != worker, 20)
+    wait_until(lambda: bench.worker_pid(machine) != worker, 60)
     assert not gone(unit)
     assert bench.sight(machine).state is CloudState.RUNNING  # type: ignore[union-attr]
 
@@ -76,7 +76,7 @@ def test_dead_supervisor_takes_its_units_down_before_the_slice_is_called_ended(
     supervisor = bench.directory(machine.provider_id).supervisor()
     assert supervisor is not None
     supervisor.signal(signal.SIGKILL)
-    wait_until(lambda: not supervisor.alive(), 10)
+    wait_until(lambda: not supervisor.alive(), 60)
     (ended,) = bench.listed()
     assert ended.state is CloudState.TERMINATED
     assert ended.detail == "its supervisor died"
@@ -127,10 +127,10 @@ def test_slice_cannot_take_more_memory_than_it_has(bench: LocalBench, cgroups: b
         provider = bench.build({**limits, "worker_command": hungry(bench, mib)})
         home = bench.directory(provider.launch(bench.request()).provider_id).machine
         if fits:
-            wait_until((home / "had").exists, 20)
+            wait_until((home / "had").exists, 60)
         else:
             log = home.parent / "supervisor.log"
-            wait_until(lambda log=log: "the worker ended with" in log.read_text(), 20)  # type: ignore[misc]
+            wait_until(lambda log=log: "the worker ended with" in log.read_text(), 60)  # type: ignore[misc]
             assert (home / "tried").exists()
             assert not (home / "had").exists()
 
@@ -144,7 +144,7 @@ def test_reused_process_id_is_not_taken_for_the_supervisor(bench: LocalBench) ->
     stranger = subprocess.Popen(["sleep", "1000"])
     try:
         supervisor.signal(signal.SIGKILL)
-        wait_until(lambda: not supervisor.alive(), 10)
+        wait_until(lambda: not supervisor.alive(), 60)
         content = {"pid": stranger.pid, "started_ticks": supervisor.started_ticks, "boot_id": supervisor.boot_id}
         write_json(directory.path / "supervisor.json", content)
         assert bench.sight(machine).state is CloudState.TERMINATED  # type: ignore[union-attr]
@@ -195,10 +195,14 @@ def test_record_of_a_long_ended_slice_is_deleted(bench: LocalBench) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- its time
 def test_renewed_slice_lives_beyond_its_first_expiry_and_ends_at_the_new_one(bench: LocalBench) -> None:
-    first_at = bench.clock.now() + 2.5
-    machine = bench.provider.launch(bench.request(expires_at=first_at))
-    second_at = first_at + 2
-    write_json(bench.directory(machine.provider_id).machine / "renewal.json", {"expires_at": second_at})
+    for life_s in (2.5, 20.0, 200.0):  # as long as a launch and a renewal take on a busy machine
+        first_at = bench.clock.now() + life_s
+        machine = bench.provider.launch(bench.request(expires_at=first_at))
+        second_at = first_at + 2
+        write_json(bench.directory(machine.provider_id).machine / "renewal.json", {"expires_at": second_at})
+        if bench.clock.now() < first_at - life_s / 2:
+            break
+        bench.provider.terminate([machine.provider_id])
     assert bench.sight(machine).expires_at == second_at  # type: ignore[union-attr]
     ended = bench.until_gone(machine)
     assert ended is not None
@@ -220,7 +224,7 @@ def test_operators_mistaken_wish_for_preemption_is_refused(bench: LocalBench, ma
     machine = bench.provider.launch(bench.request(offer=replace(bench.offer(), market=market)))
     directory = bench.directory(machine.provider_id).path
     (directory / "preempt").write_text(wish)
-    wait_until((directory / "preempt.refused").exists, 20)
+    wait_until((directory / "preempt.refused").exists, 60)
     seen = bench.sight(machine)
     assert seen is not None
     assert (seen.state, seen.preempt_at) == (CloudState.RUNNING, None)

@@ -177,8 +177,8 @@ def test_held_journal_keeps_other_processes_out(tmp_path: Path) -> None:
     journal = FileJournal(path)
     with journal.hold():
         process = subprocess.Popen([sys.executable, "-c", script, str(path), str(ready)], cwd=Path(__file__).parents[2])
-        wait_until(ready.exists, timeout_s=30)
+        wait_until(ready.exists, timeout_s=60)
         journal.write({"first": 1})
         journal.write({"second": 2})
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     assert rows_of(journal) == {"seen": ["first", "second"]}
