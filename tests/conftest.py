@@ -21,6 +21,8 @@ settings.load_profile("hcloud")
 # Who is started in the background by a shell without job control ignores Ctrl-C, and so does all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# What tests make for other users is open to them, as a test says, whoever runs the tests.
+os.umask(0o022)
 
 for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
     del os.environ[_name]

@@ -41,6 +41,17 @@ def free_port() -> int:
     raise AssertionError("there is no end of numbers")
 
 
+_units = itertools.count(1)
+
+
+def new_unit_id() -> str:
+    """An id for a unit that no other test has, also none that runs at the same time in another process.
+
+    Control groups and processes of a unit are looked for on the whole host, by its id.
+    """
+    return f"job-{os.getpid()}{next(_units):04}.1.0"
+
+
 class Machine:
     """One instance: its bootstrap file and the worker process on it."""
 

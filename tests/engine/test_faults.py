@@ -1,6 +1,5 @@
 """Whatever part of the engine dies, units go on, are found again, or are honestly said to be lost."""
 
-import itertools
 import json
 import os
 import signal
@@ -22,15 +21,13 @@ from hcloud.engine.unit import read_json
 from hcloud.model import FailureCause, Resources
 from hcloud.provider import UnitSpec, UnitState
 from tests.engine.conftest import NAME
-from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill
+from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill, new_unit_id
 from tests.waiting import wait_until
-
-NUMBERS = itertools.count(1)
 
 
 def unit(script: str, name: str = NAME, **changes: object) -> UnitSpec:
     spec = UnitSpec(
-        id=f"job-{next(NUMBERS)}.1.0",
+        id=new_unit_id(),
         instance_id=name,
         rank=0,
         command=("/bin/sh", "-c", script),

@@ -1,6 +1,5 @@
 """Whatever ends a profiling run, nothing of it is left on the machine, and what it found by then is told."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,10 @@ from hcloud.model import FailureCause, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME
-from tests.engine.site import PATIENCE_S, Machine, Watch, kill
+from tests.engine.site import PATIENCE_S, Machine, Watch, kill, new_unit_id
 from tests.machine import groups_named, needs_cgroups_v1, needs_stress_ng
 from tests.waiting import wait_until
 
-NUMBERS = itertools.count(1)
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -38,7 +36,7 @@ def profiled(
         total_s=total_s,
     )
     settings = {
-        "id": f"job-{next(NUMBERS)}.1.0",
+        "id": new_unit_id(),
         "instance_id": NAME,
         "rank": 0,
         "command": ("/bin/sh", "-c", script),
