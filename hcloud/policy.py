@@ -439,7 +439,8 @@ class Profiling:
     fruitless_runs: PositiveCount = 3
     """A program of which so many runs could not learn anything is not profiled again."""
     sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] | None = None
-    """Sources of interference to measure every job beside; []: none. null: the two that leave least to guess."""
+    """Sources of interference to measure every job beside; []: none. null: on each of two machines the two
+    that leave least to guess."""
 
     def __post_init__(self) -> None:
         _check_order("run_s", self.run_s, "total_s", self.total_s)

@@ -196,11 +196,11 @@ def learn(
 ) -> Application:
     """Return the application with what a profiling run of it found; a cell measured again replaces the earlier one.
 
-    Runs of different measures are not comparable, so they never stand in one row: a base run (several sizes, or
-    neighbours) or a look starts the row afresh; what any other run found that way is left out.
+    Runs of different measures are not comparable, so they never stand in one row: a base run (several sizes) or a look
+    starts the row afresh; what any other run found that way is left out.
     """
     row = row or Application(name=identity.name, program=identity.program)
-    base = not request.look and bool(request.sources or len(request.steps_vcpus) > 1)
+    base = not request.look and len(request.steps_vcpus) > 1
     if not comparable(row, findings):
         if not base and not request.look:
             return replace(row, runs=(*row.runs, run)[-MOST_RUNS:])

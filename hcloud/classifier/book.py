@@ -235,11 +235,13 @@ def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> d
 
 
 def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) -> dict[str, Estimate]:
-    widened = {}
-    for column, each in answers.items():
-        more = spreads.get(column, 0.0) * TO_80
-        low, high = max(0.0, each.low - more), min(100.0, each.high + more)
-        widened[column] = Estimate(value=each.value, low=low, high=high, observed=each.observed)
+    """Give measured pressures the limits they were measured with; what is usual of a measurement (``NOISE``) is for
+    those that came without."""
+    widened = dict(answers)
+    for column, spread in spreads.items():
+        if spread > 0 and column in widened and widened[column].observed:
+            value, reach = widened[column].value, spread * TO_80
+            widened[column] = Estimate(value, max(0.0, value - reach), min(100.0, value + reach), True)
     return widened
 
 

@@ -26,9 +26,9 @@ from hcloud.classifier.rows import Matrix, Scale
 from hcloud.known import SOURCES, Application
 
 COUNT = 2
-"""Two probes per question, as in Paragon §2.2."""
-USUAL = ("llc-capacity", "memory-bandwidth", "storage-bandwidth")
-"""The first two are asked while little is known: felt from other cores, and best in the shipped library."""
+"""Two probes per question and run, as in Paragon §2.2."""
+USUAL = ("llc-capacity", "memory-bandwidth", "storage-bandwidth", "memory-capacity")
+"""The first are asked while little is known: felt from other cores, and best in the shipped library."""
 ROWS_MIN = 5
 """A covariance of fewer programs says nothing yet."""
 GAIN_MIN = 0.1
@@ -91,20 +91,27 @@ def _covariance(fitted: FittedGaussian, sources: Sequence[str]) -> Matrix:
 
 
 def choose_sources(
-    prior: SourcePrior | None, *, left_out: Collection[str] = (), row: Application | None = None
+    prior: SourcePrior | None,
+    *,
+    left_out: Collection[str] = (),
+    row: Application | None = None,
+    besides: Sequence[str] = (),
 ) -> Pressing:
     """Return the two sources that leave least doubt, on average, of what a job tolerates and causes of all that count.
 
     ``left_out``: sources that its machine cannot press. ``row``: what was measured of it before, each cell as sure as
-    its limits say, so that a further profile asks what is least known. The same answer for the same input, always.
+    its limits say, so that a further profile asks what is least known. ``besides``: sources that another run measures
+    at the same time. The same answer for the same input, always.
     """
-    usual = tuple(source for source in USUAL if source not in left_out)[:COUNT]
+    usual = tuple(source for source in USUAL if source not in left_out and source not in besides)[:COUNT]
     if prior is None:
         return Pressing(
             sources=usual, why=f"the usual ones, as fewer than {ROWS_MIN} programs were measured beside all"
         )
-    before = [_given(each, *_known(prior, row, q)) for each, q in zip(prior.covariances, _QUESTIONS, strict=True)]
-    free = [at for at, source in enumerate(prior.sources) if source not in left_out]
+    known = [_given(each, *_known(prior, row, q)) for each, q in zip(prior.covariances, _QUESTIONS, strict=True)]
+    others = [at for at, source in enumerate(prior.sources) if source in besides]
+    before = [_given(each, others, [NOISE[Scale.SCORE]] * len(others)) for each in known]
+    free = [at for at, source in enumerate(prior.sources) if source not in left_out and source not in besides]
     pairs = list(itertools.combinations(free, min(COUNT, len(free))))
     doubt = {tuple(prior.sources[at] for at in pair): _doubt(before, pair) for pair in pairs}
     best = min(doubt, key=lambda pair: (doubt[pair], pair))
@@ -112,7 +119,7 @@ def choose_sources(
     if familiar is not None and doubt[best] > (1.0 - GAIN_MIN) * doubt[familiar]:
         best = familiar
     why = f"after which the {len(prior.sources)} that count are known to {100 * doubt[best]:.0f} points on average"
-    return Pressing(sources=best, why=f"{why}, {100 * _doubt(before, ()):.0f} without")
+    return Pressing(sources=best, why=f"{why}, {100 * _doubt(known, ()):.0f} without")
 
 
 def _known(prior: SourcePrior, row: Application | None, question: Question) -> tuple[list[int], list[float]]:

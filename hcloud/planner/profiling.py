@@ -37,6 +37,7 @@ from hcloud.model import (
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.sizing import expected
+from hcloud.planner.strategies import forbidden
 from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
 from hcloud.policy import Profiling
 
@@ -276,7 +277,7 @@ def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | No
         )
     hold = _why_not_now(desk, job, identity, offers)
     if hold is None:
-        pressing = Pressing(sources=(), why="") if look else _pressing(desk, job, identity, offers[0])
+        pressing = [] if look else _all_pressing(desk, job, identity, offers)
         runs, cost_usd = _affordable(desk, _runs(desk, job, offers, pressing, look=look), offers)
         if not runs:
             text = f"even one run on {offer_words(offers[0])} would cost more than {usd(cost_usd)}"
@@ -313,7 +314,7 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
     runs, cost_usd = _affordable(desk, [run], offers)
     if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
         return None
-    reason = _starting(runs, cost_usd, desk.policy.total_s, pressing)
+    reason = _starting(runs, cost_usd, desk.policy.total_s, [pressing])
     return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
 
 
@@ -398,7 +399,7 @@ def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
 def _roomy(desk: _Desk, job: Job, offers: Sequence[Offer]) -> list[Offer]:
     """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
     such that are not too dear."""
-    roomy = [o for o in offers if o.instance_type.capacity.vcpus >= job.spec.resources.vcpus + desk.policy.spare_vcpus]
+    roomy = [offer for offer in offers if _has_spare_vcpus(desk, job, offer)]
     limit_usd, most = _limit_usd(desk), _most_vcpus(job)
     wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and _run_usd(desk, o) <= limit_usd]
     return wide or roomy
@@ -427,16 +428,14 @@ def _column_of(offer: Offer) -> str:
 
 
 def _to_profile_on(draft: Draft) -> list[Offer]:
-    """Return the offers that the policy lets anybody be profiled on, cheapest first."""
+    """Return the offers that the policy lets anybody be profiled on, cheapest first; where its strategy never rents, a
+    run would wait in vain."""
     policy, types = draft.policy, draft.policy.profiling.instance_types
-    limit_usd, found = policy.caps.max_price_usd_per_h, list[Offer]()
+    found = list[Offer]()
     for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
-        name = offer.instance_type.name
-        never_rented = policy.provisioning.strategy == "sr" and offer.market is not Market.RESERVED
-        dear = limit_usd is not None and offer.price_usd_per_h > limit_usd
-        refused = never_rented or dear or policy.caps.max_instances_per_type.get(name) == 0
-        named = not types or matches(name, types)
-        if named and not refused and offer.market is not Market.SPOT and policy.allow.refusal(offer) is None:
+        refused = forbidden(policy, offer) is not None or draft.strategy.refusal(offer) is not None
+        named = not types or matches(offer.instance_type.name, types)
+        if named and not refused and offer.market is not Market.SPOT:
             found.append(offer)
     return found
 
@@ -449,30 +448,60 @@ def _can_be_had(desk: _Desk, offer: Offer) -> bool:
     return offer.available != 0 and not any(b.covers(offer) and b.until_at > now for b in backoffs)
 
 
-def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer) -> Pressing:
-    """Return the sources to measure a job beside on a machine, and why these."""
+def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()) -> Pressing:
+    """Return the sources to measure a job beside on a machine, and why these; ``besides``: those that another run of it
+    is for."""
     fixed, snapshot = desk.policy.sources, desk.draft.snapshot
     if fixed is not None:
-        return Pressing(sources=fixed, why="as the policy says (profiling.sources)")
+        sources = tuple(source for source in fixed if source not in besides)
+        return Pressing(sources=sources, why="as the policy says (profiling.sources)")
     # A copy has no network: it tolerates any load of it and causes none, so nothing need be measured.
     left_out = {"network-bandwidth"}
     if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
         left_out.add("memory-capacity")
     rows = snapshot.programs.get(identity.program, ())
     own = next((row for row in rows if row.name == identity.name), None)
-    return choose_sources(snapshot.source_prior, left_out=left_out, row=own)
+    return choose_sources(snapshot.source_prior, left_out=left_out, row=own, besides=besides)
+
+
+def _all_pressing(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
+    """Return what each run beside sources measures, the base run first: one more where a second machine has a vCPU for
+    them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time."""
+    found = [_pressing(desk, job, identity, offers[0])]
+    second = _second(desk, offers)
+    if second is not None and found[0].sources and _has_spare_vcpus(desk, job, second):
+        found.append(_pressing(desk, job, identity, second, besides=found[0].sources))
+    return found
+
+
+def _second(desk: _Desk, offers: Sequence[Offer]) -> Offer | None:
+    """Return on what the second machine of a profile is: another type, else the same, if the policy wants several types
+    and two machines can be had. None: there is no second one."""
+    if len(offers) > 1 or desk.policy.types == 1:
+        return offers[1] if len(offers) > 1 else None
+    first = offers[0]
+    two = desk.idle[_type_of(first)] > 1 or first.available is None or first.available > 1
+    return first if two else None
+
+
+def _has_spare_vcpus(desk: _Desk, job: Job, offer: Offer) -> bool:
+    return offer.instance_type.capacity.vcpus >= job.spec.resources.vcpus + desk.policy.spare_vcpus
 
 
 def _runs(
-    desk: _Desk, job: Job, offers: Sequence[Offer], pressing: Pressing, *, look: bool
+    desk: _Desk, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
 ) -> list[tuple[JobSpec, float]]:
     """Return the runs to make, most telling first, each with what it may cost."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
-    steps = _steps(job, first.instance_type.capacity.vcpus)
-    runs = [_run(desk, job, first, "base", steps_vcpus=steps, sources=pressing.sources)]
-    runs += [_run(desk, job, each, "type", steps_vcpus=(vcpus,)) for each in offers[1:]]
+    steps, sources = _steps(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
+    runs = [_run(desk, job, first, "base", steps_vcpus=steps, sources=sources[0])]
+    for at, offer in enumerate(offers[1:], start=1):
+        beside = sources[at] if at < len(sources) else ()
+        runs.append(_run(desk, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
+    if len(offers) == 1 and len(sources) > 1 and sources[1]:
+        runs.append(_run(desk, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
     if job.spec.nodes.count > 1:
         runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
@@ -574,13 +603,15 @@ def _affordable(
     return tuple(taken), cost_usd
 
 
-def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Pressing) -> Reason:
+def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
     what = "looked at in one short run, as its program is known" if looks else f"profiled in {len(runs)} run(s)"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))
     text = f"{what} on {types}, for {usd(cost_usd)} and {seconds(lasts_s)} at most"
     numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types, "lasts_s": lasts_s}
-    if pressing.sources:
-        text += f"; beside {' and '.join(pressing.sources)}, {pressing.why}"
-        numbers["sources"] = ", ".join(pressing.sources)
+    sources = [run.profile.sources for run in runs if run.profile is not None and run.profile.sources]
+    if sources:
+        text += f"; beside {', then elsewhere '.join(' and '.join(each) for each in sources)}, "
+        text += pressing[len(sources) - 1].why
+        numbers["sources"] = ", ".join(name for each in sources for name in each)
     return Reason(code="profiling", text=text, numbers=numbers)

@@ -183,6 +183,14 @@ def test_numbers_of_different_kinds_are_never_in_one_row_whichever_comes_first()
     assert (both.measure, both.cells, both.profiled_at) == (Measure.PROGRESS, known().cells, 9.5)
 
 
+def test_run_beside_sources_at_one_size_adds_to_the_row_and_is_no_base() -> None:
+    other = ProfileRequest(job_id="job-1", type_column="mock/big", steps_vcpus=(2.0,), sources=("llc-capacity",))
+    pressed = (Reading(question="caused", column="llc-capacity", value=7.0, low=6.0, high=9.0),)
+    row = learn(known(), identify(spec()), other, findings(readings=pressed), "job-3", 9.0)
+    assert (row.cells["caused"]["llc-capacity"], row.spreads["caused"]["llc-capacity"]) == (7.0, 2.0)
+    assert (row.type_column, row.profiled_at) == (known().type_column, known().profiled_at)
+
+
 def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
     better = feed(row, "mock/small", 12.0, expected, alone=False)

@@ -138,6 +138,16 @@ def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
     assert wide.low < wide.value < wide.high
 
 
+def test_measured_pressure_is_as_sure_as_its_limits_say() -> None:
+    cells = {"caused": {"llc-capacity": 6.0, "memory-bandwidth": 6.0}}
+    book, one = Book(), row(1, cells=cells, spreads={"caused": {"llc-capacity": 1.0, "memory-bandwidth": 0.0}})
+    book.follow(rows(one))
+    caused = book.believe([one.name])[one.name].caused
+    stated, usual = caused["llc-capacity"], caused["memory-bandwidth"]
+    assert stated.high - stated.value == pytest.approx(stated.value - stated.low) == pytest.approx(0.654, abs=1e-3)
+    assert usual.high - usual.value == pytest.approx(2.56, abs=0.01)  # two points, where nothing was said
+
+
 def test_types_are_chosen_that_tell_most_together_and_twins_are_not() -> None:
     shapes = {"fast": 1.0, "slow": 0.0, "other": -1.0}
     cells = {

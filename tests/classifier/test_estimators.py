@@ -90,6 +90,14 @@ def test_a_row_unlike_any_other_is_answered_with_more_doubt() -> None:
     assert (odd.sd[2:] > 2 * usual.sd[2:]).all()
 
 
+def test_a_resource_that_hardly_any_program_uses_stays_narrow_beside_one_that_some_fill() -> None:
+    rng = np.random.default_rng(0)
+    known = {f"p{i}": {"rare": rng.uniform(0, 4), "common": rng.uniform(0, 100)} for i in range(20)}
+    found = GaussianFoldIn(calibrate=False).fit(rows_of(Scale.SCORE, known)).complete({"common": 50.0})
+    low, high = found.interval()
+    assert high[found.columns.index("rare")] - low[found.columns.index("rare")] < 8.0
+
+
 def test_resource_use_tells_apart_what_observed_cells_cannot() -> None:
     """Half of the applications wait for their disk, which shows on c3 only, and in nothing else but their use."""
     rng = np.random.default_rng(0)

@@ -52,6 +52,14 @@ def test_usual_pair_is_asked_while_little_is_known() -> None:
     assert choose_sources(None, left_out={"llc-capacity"}).sources == ("memory-bandwidth", "storage-bandwidth")
 
 
+def test_what_another_run_measures_is_not_asked_and_tells_what_to_ask() -> None:
+    assert set(choose_sources(None, besides=USUAL).sources).isdisjoint(USUAL)
+    prior = prior_of(library(12))
+    memory = {"memory-capacity", "llc-bandwidth"}
+    apart = choose_sources(prior, besides=("storage-bandwidth", "llc-capacity"), left_out={"network-bandwidth"})
+    assert set(apart.sources) & memory
+
+
 def test_sources_that_few_programs_were_measured_beside_are_not_chosen() -> None:
     known = dict(library(12).known)
     for name in list(known)[4:]:

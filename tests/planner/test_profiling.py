@@ -86,7 +86,8 @@ def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
         (1.0, 0.5), 2, "mock/small",
     )  # fmt: skip
     assert other.profile is not None
-    assert (other.profile.steps_vcpus, other.profile.sources) == ((1.0,), ())
+    assert (other.profile.steps_vcpus, len(other.profile.sources)) == ((1.0,), 2)
+    assert set(other.profile.sources).isdisjoint(base.profile.sources)
     assert (nodes.nodes.count, nodes.nodes.gang) == (2, True)
     assert all(run.exclusive and run.priority == 7 and not run.interruptible for run in action.runs)
     assert base.tags == {"team": "a", "hcloud.profile": "job-1"}
@@ -131,13 +132,17 @@ def sources_for(asked: Job, *others: Any, policy: Policy = ALWAYS, **known: Any)
 def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
     usual, why = sources_for(new())
     assert usual == ("llc-capacity", "memory-bandwidth")
-    assert "; beside llc-capacity and memory-bandwidth, the usual ones, as fewer than 5 programs" in why
+    assert "; beside llc-capacity and memory-bandwidth, then elsewhere storage-bandwidth and memory-capacity, " in why
+    assert "the usual ones, as fewer than 5 programs" in why
     names = ("memory-capacity", "network-bandwidth", "llc-capacity", "memory-bandwidth", "storage-bandwidth")
     alone = np.diag([0.09, 0.16, 0.0025, 0.0025, 0.04])
     prior = SourcePrior(sources=names, covariances=(alone, alone), rows=20)
     chosen, why = sources_for(new(), source_prior=prior)
     assert chosen == ("memory-capacity", "storage-bandwidth")  # no copy has a network
-    assert "; beside memory-capacity and storage-bandwidth, after which the 5 that count are known to 11 points" in why
+    assert (
+        "; beside memory-capacity and storage-bandwidth, then elsewhere llc-capacity and memory-bandwidth, after" in why
+    )
+    assert "after which the 5 that count are known to 10 points on average, 20 without" in why
     tight = new(resources=Resources(vcpus=1.0, memory_mib=SMALL.instance_type.capacity.memory_mib, disk_gib=1.0))
     assert "memory-capacity" not in sources_for(tight, source_prior=prior)[0]
     cells = {question: {"memory-capacity": 5.0} for question in ("tolerated", "caused")}
@@ -163,6 +168,26 @@ def test_first_machine_has_room_for_a_neighbour_where_there_is_one() -> None:
     assert [run.instance_types for run in alone.runs] == [("tiny",)]
 
 
+def test_second_machine_is_for_further_sources_where_it_has_room_even_of_the_same_type() -> None:
+    tiny = offer("tiny", vcpus=1.0, usd_per_h=0.05)
+    (cramped,) = of(decide(scene(new(), tiny, SMALL), ALWAYS), Profile)
+    assert [run.profile.sources for run in cramped.runs if run.profile] == [("llc-capacity", "memory-bandwidth"), ()]
+    (alone,) = of(decide(scene(new(), SMALL), ALWAYS), Profile)
+    assert [run.instance_types for run in alone.runs] == [("small",), ("small",)]
+    assert [len(run.profile.sources) for run in alone.runs if run.profile] == [2, 2]
+    assert alone.reason.numbers["sources"].count(",") == 3  # type: ignore[union-attr]
+    single = Policy(profiling=Profiling(enabled="always", types=1))
+    (once,) = of(decide(scene(new(), SMALL, LARGE), single), Profile)
+    assert len(once.runs) == 1
+
+
+def test_nobody_is_profiled_on_machines_that_the_strategy_never_rents() -> None:
+    full = offer("full", vcpus=16.0, usd_per_h=0.8)
+    policy = replace(ALWAYS, provisioning=Provisioning(strategy="hf", full_server_vcpus=16.0))
+    (action,) = of(decide(scene(new(), SMALL, LARGE, full), policy), Profile)
+    assert {run.instance_types for run in action.runs} == {("full",)}
+
+
 def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
     asked = new()
     plan = decide(knowing(scene(asked, machine(1)), row_of(asked)), ALWAYS)
@@ -185,7 +210,7 @@ def test_look_in_vain_is_followed_by_one_whole_profile() -> None:
     looked = replace(other, profile_runs=("job-7",))
     own = row_of(other, profiled_at=None, looked_at=NOW - 5)
     plan = decide(knowing(scene(looked, SMALL), row_of(first), own), ALWAYS)
-    assert [run.name for run in of(plan, Profile)[0].runs] == ["job:profile-base"]
+    assert [run.name for run in of(plan, Profile)[0].runs] == ["job:profile-base", "job:profile-beside"]
     done = replace(other, profile_runs=("job-7", "job-8"))
     plan = decide(knowing(scene(done, SMALL), row_of(first), own), ALWAYS)
     assert of(plan, Classify)[0].reason.code == "profiling_failed"
