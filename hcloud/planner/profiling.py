@@ -37,7 +37,7 @@ from hcloud.model import (
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.sizing import expected
-from hcloud.planner.strategies import forbidden
+from hcloud.planner.strategies import ONLY_RESERVED, forbidden
 from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
 from hcloud.policy import Profiling
 
@@ -466,9 +466,12 @@ def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer, besides: 
 
 def _all_pressing(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
     """Return what each run beside sources measures, the base run first: one more where a second machine has a vCPU for
-    them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time."""
+    them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time.
+
+    Where nothing is ever rented, jobs wait for the machine it would keep meanwhile.
+    """
     found = [_pressing(desk, job, identity, offers[0])]
-    second = _second(desk, offers)
+    second = _second(desk, offers) if desk.draft.policy.provisioning.strategy not in ONLY_RESERVED else None
     if second is not None and found[0].sources and _has_spare_vcpus(desk, job, second):
         found.append(_pressing(desk, job, identity, second, besides=found[0].sources))
     return found

@@ -31,7 +31,7 @@ from hcloud.policy import Policy, Provisioning
 
 _NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
 _FILLED_TO = {"p5": 0.5, "p6": 0.7, "p7": 0.9}
-_ONLY_RESERVED, _NO_RESERVED = ("sr",), ("odf", "odm")
+ONLY_RESERVED, _NO_RESERVED = ("sr",), ("odf", "odm")
 _FULL_ONLY = ("odf", "hf")
 _HYBRIDS = ("hf", "hm")
 
@@ -59,7 +59,7 @@ class Strategy:
     def refusal(self, offer: Offer) -> str | None:
         """Return why ``offer`` may not be rented under this strategy, or None when it may."""
         name, reserved = self.policy.strategy, offer.market is Market.RESERVED
-        if name in _ONLY_RESERVED and not reserved:
+        if name in ONLY_RESERVED and not reserved:
             return f"provisioning.strategy {name} uses reserved machines only"
         if name in _NO_RESERVED and reserved:
             return f"provisioning.strategy {name} uses no reserved machines"

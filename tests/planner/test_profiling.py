@@ -179,6 +179,10 @@ def test_second_machine_is_for_further_sources_where_it_has_room_even_of_the_sam
     single = Policy(profiling=Profiling(enabled="always", types=1))
     (once,) = of(decide(scene(new(), SMALL, LARGE), single), Profile)
     assert len(once.runs) == 1
+    owned, wide = offer("mine", market=Market.RESERVED), offer("ours", vcpus=8.0, market=Market.RESERVED)
+    fixed = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    (kept,) = of(decide(scene(new(), owned, wide), fixed), Profile)  # jobs wait for machines that nobody rents
+    assert [len(run.profile.sources) for run in kept.runs if run.profile] == [2, 0]
 
 
 def test_nobody_is_profiled_on_machines_that_the_strategy_never_rents() -> None:
