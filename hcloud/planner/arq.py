@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -110,7 +111,7 @@ class Prospect:
 
     def switch(self, below: float) -> Switch:
         """Return when to take a server of quality ``below`` instead."""
-        downward = np.flatnonzero(self.left_s * below >= self.worth - 1e-12)
+        downward = (self.left_s * below >= self.worth - 1e-12).nonzero()[0]
         at = int(downward[-1]) if downward.size else 0
         return Switch(within_s=float(self.left_s[at]), chance=float(self.chance[at]))
 
@@ -122,7 +123,17 @@ def prospect(
     if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
         nothing = np.zeros(1)
         return Prospect(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
-    left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
+    left, remains = _grid(slack)
     chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
-    worth = (np.maximum(left[:, None] - left[None, :], 0.0) * own * chance[None, :]).max(axis=1)
+    worth = np.maximum.reduce(remains * own * chance[None, :], axis=1)
     return Prospect(left_s=left, chance=chance, worth=worth)
+
+
+@lru_cache(maxsize=8)
+def _grid(slack: float) -> tuple[Floats, Floats]:
+    """Return some times up to ``slack``, shape ``(T,)``, and what remains of each after each, shape ``(T, T)``."""
+    left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
+    remains: Floats = np.maximum(left[:, None] - left[None, :], 0.0)
+    left.setflags(write=False)
+    remains.setflags(write=False)
+    return left, remains

@@ -15,7 +15,7 @@ import numpy as np
 from hcloud.known import Classification
 from hcloud.model import Instance, Job, Offer
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK, vector
+from hcloud.planner.fleet import SLACK
 from hcloud.planner.offers import may_use
 from hcloud.planner.plan import Candidate
 from hcloud.planner.sizing import expected
@@ -51,25 +51,26 @@ def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
     known = draft.suit is not None and group.application
     suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
     places = may.nonzero()[0]
-    types, first = np.unique(fleet.type_at[places], return_index=True)
+    first = dict(zip(fleet.type_at[places[::-1]].tolist(), places[::-1].tolist(), strict=True))
     suit_some, have_some = (set(fleet.type_at[may & mask].tolist()) for mask in (suited, room))
-    for number, at in zip(types.tolist(), places[first].tolist(), strict=True):
+    for number, at in sorted(first.items()):
         column = fleet.type_columns[number]
         seen.add(column)
         why = RANKED if number in suit_some else DISTURBED if number in have_some else NO_ROOM
         yield _candidate(draft, job, column, fleet.instances[at], why)
+    demand = group.demand.tolist()
     for offer in draft.snapshot.offers:
         column = f"{offer.provider}/{offer.instance_type.name}"
-        if column not in seen and _could_be_had(draft, group, offer):
+        if column not in seen and _could_be_had(draft, group, offer, demand):
             seen.add(column)
             boot = seconds(offer.instance_type.boot_delay_s)
             yield _candidate(draft, job, column, offer, f"not there yet, {boot} to start")
 
 
-def _could_be_had(draft: Draft, group: Group, offer: Offer) -> bool:
-    fits = bool((vector(offer.instance_type.capacity) >= group.demand - SLACK).all())
-    named = may_use(group, offer)
-    return fits and named and offer.available != 0 and draft.policy.allow.refusal(offer) is None
+def _could_be_had(draft: Draft, group: Group, offer: Offer, demand: list[float]) -> bool:
+    has, (vcpus, memory_mib, disk_gib) = offer.instance_type.capacity, demand
+    fits = has.vcpus >= vcpus - SLACK and has.memory_mib >= memory_mib - SLACK and has.disk_gib >= disk_gib - SLACK
+    return fits and may_use(group, offer) and offer.available != 0 and draft.policy.allow.refusal(offer) is None
 
 
 def _candidate(draft: Draft, job: Job, column: str, machine: Instance | Offer, why: str) -> Candidate:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from hcloud.forecast.boots import broken_by_a_boot
 from hcloud.model import Job, Market
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK, Amounts, Mask
+from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.lateness import Hurry
 from hcloud.planner.offers import Counter
 from hcloud.planner.placement import permitted
@@ -37,13 +37,11 @@ FEW_OF_CAP = 0.25
 
 @dataclass(slots=True, eq=False)
 class DearRoom:
-    """The answers for one plan. ``paid``: places of reserved machines that may be used now; ``price_usd_per_h``: of
-    each machine, shape ``(N,)``."""
+    """The answers for one plan. ``paid``: places of reserved machines that may be used now."""
 
     draft: Draft
     counter: Counter
     paid: npt.NDArray[np.intp]
-    price_usd_per_h: Amounts
     _dearly: dict[int, Mask | None] = field(default_factory=dict)
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
@@ -74,16 +72,18 @@ class DearRoom:
 
     def _kept_up_dearly(self, group: Group) -> Mask | None:
         fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_dearer
+        if group.moved or not self._pays_little(group):
+            return None
         steady = fleet.placeable & fleet.steady & ~fleet.reserved
-        if not steady.any() or group.moved or not self._pays_little(group):
+        if not steady.any():
             return None
         if group.promise and not (self._machines_to_spare() and self._bears_a_boot(group)):
             return None
-        rate = self.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
+        rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
         alone_usd_per_h = self.counter.worth_usd_per_h(group)
         kept: Mask = steady & (self._rate(group) < limit * rate)
-        kept &= alone_usd_per_h < self.price_usd_per_h / (1.0 + units)
+        kept &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
         return kept if kept.any() else None
 
     def _machines_to_spare(self) -> bool:

@@ -296,13 +296,18 @@ class Draft:
     def quickest_s(self, group: Group) -> float:
         """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
         if group.resources not in self.fresh_s:
+            offers, policy = self.snapshot.offers, self.policy
+            had = self.snapshot.memo.of(
+                "to be had",
+                (offers, policy),
+                lambda: [each for each in offers if each.available != 0 and policy.allow.refusal(each) is None],
+            )
+            backoffs = [each for each in self.snapshot.backoffs if each.until_at > self.now]
             delays = [
                 offer.instance_type.boot_delay_s
-                for offer in self.snapshot.offers
+                for offer in had
                 if group.resources.fits(offer.instance_type.capacity)
-                and offer.available != 0
-                and self.policy.allow.refusal(offer) is None
-                and not any(b.until_at > self.now and b.covers(offer) for b in self.snapshot.backoffs)
+                and not any(backoff.covers(offer) for backoff in backoffs)
             ]
             self.fresh_s[group.resources] = min(delays, default=inf)
         return self.fresh_s[group.resources]
@@ -451,7 +456,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
         fleet=fleet,
         ledger=open_ledger(snapshot, policy, live, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
-        whereabouts=Whereabouts(fleet, [job for job in jobs if job.id in roster.demanding]),
+        whereabouts=Whereabouts(fleet, [job for job in jobs if job.id in roster.demanding] if roster.demanding else []),
         stopping=set(roster.stopping),
         measuring=frozenset(roster.measuring),
     )

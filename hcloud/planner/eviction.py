@@ -35,15 +35,11 @@ class Victims:
 def find_victims(draft: Draft) -> Victims:
     """Collect who may be evicted; nobody, where the policy says so."""
     victims = Victims([[] for _ in draft.fleet.instances], np.zeros_like(draft.fleet.room))
-    if draft.policy.disruption.evict_best_effort and any(map(_makes_no_promise, draft.running)):
+    if draft.policy.disruption.evict_best_effort and draft.snapshot.memo.roster.unpromised:
         for at, held in enumerate(draft.fleet.holdings):
             if draft.fleet.placeable[at]:
                 _collect(draft, victims, at, held)
     return victims
-
-
-def _makes_no_promise(job: Job) -> bool:
-    return job.spec.target.kind == "best_effort"
 
 
 def _collect(draft: Draft, victims: Victims, at: int, held: list[tuple[Job, Allocation]]) -> None:

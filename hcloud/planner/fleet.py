@@ -60,6 +60,7 @@ class _Lasting(NamedTuple):
     type_at: Places
     sizes: list[tuple[str, float]]
     kinds: Kinds
+    price_usd_per_h: Amounts
 
 
 def _lasting(offers: Sequence[Offer]) -> _Lasting:
@@ -76,8 +77,9 @@ def _lasting(offers: Sequence[Offer]) -> _Lasting:
         type_at=np.array([places[column] for column in columns], dtype=np.intp),
         sizes=sizes,
         kinds=kinds_of(sizes),
+        price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
     )
-    for shared in (found.capacity, found.steady, found.reserved, found.type_at):
+    for shared in (found.capacity, found.steady, found.reserved, found.type_at, found.price_usd_per_h):
         shared.setflags(write=False)
     return found
 
@@ -90,7 +92,7 @@ class Fleet:
     asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
     that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
     ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
-    ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind.
+    ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind; ``price_usd_per_h``: of each machine.
     """
 
     def __init__(self, instances: Sequence[Instance], memo: Memo) -> None:
@@ -121,7 +123,7 @@ class Fleet:
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
         self.type_columns, self.type_at, self.sizes = lasting.type_columns, lasting.type_at, lasting.sizes
-        self.kinds = lasting.kinds
+        self.kinds, self.price_usd_per_h = lasting.kinds, lasting.price_usd_per_h
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""

@@ -35,9 +35,9 @@ class Ladders:
     """The steps of K kinds of machines, least first, S at most; shorter ones are filled up with their last.
 
     Shape ``(K, S)``: ``vcpus``, the ``performance`` expected alone and its logarithm (``mean``), the standard deviation
-    of that (``doubt``), and what it surely reaches, with the confidence wanted (``surely``): nothing, where there is no
-    such step (it is not ``there``). ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do less
-    than another, may be taken for it; ``halved``: whether any may. ``itself``: each step's own place.
+    of that (``doubt``), and what it surely reaches, with the confidence wanted (``surely``): both logarithms are minus
+    infinity where there is no such step. ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do
+    less than another, may be taken for it; ``halved``: whether any may. ``itself``, shape ``(S, S)``: each step.
     ``most_surely``, shape ``(K,)``, is the most of ``surely``. Of a kind of which nothing is known the only step is
     what was asked for, and it meets everything. ``asked``: the last target, and what became of it.
     """
@@ -47,10 +47,9 @@ class Ladders:
     mean: Floats
     doubt: Floats
     surely: Floats
-    there: Flags
     halves: Flags
     halved: bool
-    itself: Places
+    itself: Flags
     most_surely: Floats
     asked: list[object] = field(default_factory=list, repr=False)
 
@@ -61,44 +60,59 @@ class Ladders:
         return cast(Steps, self.asked[1])
 
     def _towards(self, target: float) -> Steps:
-        above: Floats = np.where(self.there, (self.mean - math.log(target)) / self.doubt, -1e9)
-        best: Places = (above >= above.max(axis=1, keepdims=True) - _DUST).argmax(axis=1)
-        taken: Floats = np.take_along_axis(self.vcpus, self.worth(target), axis=1)
-        return Steps(ladders=self, target=math.log(target), taken=taken, best=best, above=above)
+        return Steps(ladders=self, target=math.log(target), taken=self.worth(target))
 
-    def worth(self, target: float) -> Places:
-        """Return by kind and step which one is taken for it: the least with at most half of its vCPUs that is expected
-        to meet ``target`` as well and comes near it, if any.
+    def worth(self, target: float) -> Floats:
+        """Return by kind and step the vCPUs taken for it: the least, at most half of its own, that are expected to meet
+        ``target`` as well and come near it, if any.
 
         A little more performance, or a little more certainty of it, is not worth twice the price; whoever then misses
         its target is corrected.
         """
         if not self.halved:
-            return self.itself
+            return self.vcpus
         whole = self.performance
         room = np.where(whole >= target, np.minimum(target * (1.0 + ROOM), whole / (1.0 + ALIKE)), 0.0)
         does_as_well = self.halves & (whole[:, None, :] >= room[:, :, None])
-        found: Places = np.where(np.logical_or.reduce(does_as_well, axis=2), does_as_well.argmax(axis=2), self.itself)
+        # Half of a step comes before it.
+        found: Floats = self.vcpus[np.arange(len(whole))[:, None], (does_as_well | self.itself).argmax(axis=2)]
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Steps:
-    """How ladders stand to a ``target`` (its logarithm): what is ``taken`` for each step, shape ``(K, S)``, by how many
-    standard deviations it is ``above`` the target, and which one of each kind (``best``) is taken where none meets it
-    with the confidence: the likeliest to."""
+    """How ladders stand to a ``target`` (its logarithm): what is ``taken`` for each step, shape ``(K, S)``. Worked out
+    when it is first asked for: by how many standard deviations each is ``above`` the target, the most of that
+    (``highest``), and which one of each kind (``best``) is taken where none meets it with the confidence: the likeliest
+    to."""
 
     ladders: Ladders
     target: float
     taken: Floats
-    best: Places
-    above: Floats
+    _above: tuple[Floats, Floats] | None = None
+    _best: Places | None = None
+
+    def above(self) -> tuple[Floats, Floats]:
+        """Return by how many standard deviations each step is above the target, and of each kind the most of that."""
+        if self._above is None:
+            above = (self.ladders.mean - self.target) / self.ladders.doubt
+            self._above = above, np.maximum.reduce(above, axis=1)
+        return self._above
+
+    def best(self) -> Places:
+        """Return by kind the first of the steps that are likeliest to meet the target."""
+        if self._best is None:
+            above, highest = self.above()
+            self._best = (above >= highest[:, None] - _DUST).argmax(axis=1)
+        return self._best
 
     def least(self, kind_at: Places, losses: Floats) -> Floats:
         """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
         ``(N,)``), and are worth it; where none do, the best."""
         enough = self.ladders.surely[kind_at] >= (self.target - np.log(1.0 - losses + _DUST))[:, None]
-        places = np.where(np.logical_or.reduce(enough, axis=1), enough.argmax(axis=1), self.best[kind_at])
+        places, met = enough.argmax(axis=1), np.logical_or.reduce(enough, axis=1)
+        if np.count_nonzero(met) < len(met):
+            places = np.where(met, places, self.best()[kind_at])
         found: Floats = self.taken[kind_at, places]
         return found
 
@@ -106,20 +120,29 @@ class Steps:
         """Return :meth:`least` of one machine."""
         enough = self.ladders.surely[kind] >= self.target - np.log(1.0 - loss + _DUST)
         place = int(enough.argmax())
-        return float(self.taken[kind, place if enough[place] else self.best[kind]])
+        return float(self.taken[kind, place if enough[place] else self.best()[kind]])
 
     def alone(self) -> Floats:
         """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
-        kinds = np.arange(len(self.best))
+        kinds = np.arange(len(self.taken))
         return self.least(kinds, np.zeros(len(kinds)))
 
     def shortfalls(self) -> Places:
         """Return by kind 0 where an empty machine meets the target with the wanted confidence (or nothing is known of
         it), 1 where it is more likely than not to, else one more for each standard deviation below it."""
-        below = np.ceil(-self.above.max(axis=1) - _DUST).clip(min=0.0)
-        surely = self.ladders.most_surely >= self.target - _DUST
-        found: Places = np.where(surely, 0, 1 + below.astype(np.intp))
+        below = np.maximum(np.ceil(-self.above()[1] - _DUST), 0.0)
+        found: Places = np.where(self._surely(), 0, 1 + below.astype(np.intp))
         return found
+
+    def likely(self) -> Flags:
+        """Return by kind whether an empty machine is more likely than not to meet the target: :meth:`shortfalls` of 1
+        at most."""
+        found: Flags = self._surely() | (self.above()[1] >= -_DUST)
+        return found
+
+    def _surely(self) -> Flags:
+        surely: Flags = self.ladders.most_surely >= self.target - _DUST
+        return surely
 
 
 def ladders(known: Classification, kinds: tuple[tuple[str, float], ...], aim: Aim, confidence: float) -> Ladders:
@@ -153,13 +176,12 @@ def ladders_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> La
     return Ladders(
         vcpus=vcpus,
         performance=performance,
-        mean=mean,
         doubt=np.maximum(doubt, LEAST_DOUBT),
         surely=surely,
-        there=~np.isneginf(surely),
+        mean=np.where(np.isneginf(surely), -np.inf, mean),
         halves=halves,
         halved=bool(halves.any()),
-        itself=np.broadcast_to(np.arange(vcpus.shape[1]), vcpus.shape),
+        itself=np.eye(vcpus.shape[1], dtype=np.bool_),
         most_surely=surely.max(axis=1),
     )
 

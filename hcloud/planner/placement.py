@@ -106,8 +106,8 @@ def _lost_to_types(draft: Draft, group: Group) -> Amounts:
     that is free.
     """
     if group.lost is None:
-        group.lost = np.zeros(len(draft.fleet.instances))
-        if draft.suit is not None and group.application and draft.policy.admission.queues == "by_quality":
+        group.lost, by_quality = np.zeros(len(draft.fleet.instances)), draft.policy.admission.queues == "by_quality"
+        if draft.suit is not None and group.application and by_quality and draft.suit.loses_to_types:
             among = suited(draft, group, draft.fleet.placeable) & draft.fleet.large_enough(group.demand)
             group.lost = draft.suit.type_losses(group.application, among)
     return group.lost
@@ -326,7 +326,7 @@ def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int,
     """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
     while True:
         if draft.suit is not None:
-            draft.suit.aim_at(job)
+            draft.suit.aim_at(job, group.aim)
         # Where nothing suited the last member of the group, nothing suits this one.
         hopeful, present = group.fits_well or held or needed < group.needed, _present(draft, job, group)
         choosy = job.state is JobState.QUEUED
@@ -470,9 +470,10 @@ def closed(draft: Draft, group: Group, among: Mask) -> Mask:
     hybrid = draft.strategy.hybrid
     if group.lifted or (hybrid is None and draft.open_of is None):
         return np.zeros_like(among)
-    shut = among & hybrid.closed(group.leaning, group.resources) if hybrid is not None else np.zeros_like(among)
+    full = hybrid.closed(group.leaning, group.resources) if hybrid is not None else None
+    shut = among & full if full is not None else np.zeros_like(among)
     if draft.open_of is not None:
-        asked = (among & ~shut).nonzero()[0]
+        asked = (among if full is None else among & ~full).nonzero()[0]
         left = draft.open_of(group, asked)
         if left is not asked:  # mostly it is: nothing is kept from it
             shut[asked] = True

@@ -78,7 +78,8 @@ class Roster:
     ``holding``: their attempt is not over; ``stopping``: and was asked to end; ``going_on``: nothing in the row calls
     for anything, they just run; ``measuring``: profiling runs; ``corrected``: something was done for them that held;
     ``incomplete``: they run with fewer ranks than they may have; ``demanding``: they say where they may be placed;
-    ``scattered``: they run with enough ranks that do not need each other to tell who of them is slow.
+    ``scattered``: they run with enough ranks that do not need each other to tell who of them is slow; ``unpromised``:
+    they run without a promise.
     ``residents``: by machine.
     """
 
@@ -91,6 +92,7 @@ class Roster:
     incomplete: set[JobId] = field(default_factory=set)
     demanding: set[JobId] = field(default_factory=set)
     scattered: set[JobId] = field(default_factory=set)
+    unpromised: set[JobId] = field(default_factory=set)
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
 
     def follow(self, jobs: Sequence[Job]) -> None:
@@ -141,6 +143,7 @@ class Roster:
             (self.incomplete, _lacks_ranks),
             (self.demanding, _demands),
             (self.scattered, _is_scattered),
+            (self.unpromised, _makes_no_promise),
         )
 
 
@@ -191,6 +194,10 @@ def _lacks_ranks(job: Job) -> bool:
 
 def _demands(job: Job) -> bool:
     return job.spec.placement is not None
+
+
+def _makes_no_promise(job: Job) -> bool:
+    return job.spec.target.kind == "best_effort" and _holds(job)
 
 
 def _is_scattered(job: Job) -> bool:

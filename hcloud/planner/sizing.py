@@ -218,8 +218,7 @@ def wanted_performance(job: Job, known: Classification, now: float, tolerance: f
     return (1.0 - tolerance) * best if best > 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class Platform(NamedTuple):
     """A type at hand: its column, the vCPUs of one machine, the price of one, and the loss (0..1) beside neighbours."""
 
     column: str
@@ -336,8 +335,7 @@ def _price_key(size: Size) -> tuple[float, int, float, str]:
     return (round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
+class Aim(NamedTuple):
     """What is asked of a job's sizes: so much performance, on ``nodes`` nodes, each with ``low`` to ``high`` vCPUs.
 
     ``asked_vcpus``: at which it was measured on types, and what it gets where nothing better is known.

@@ -136,6 +136,16 @@ def soft_limit(snapshot: Snapshot, policy: Provisioning) -> float:
     return min(max(limit, policy.soft_limit_minimum), policy.hard_limit)
 
 
+class _Offered(NamedTuple):
+    """Which of some ``offers`` are of reserved machines, what quality is to be expected of them, and which are full
+    servers; each of shape ``(M,)``."""
+
+    offers: Sequence[Offer]
+    reserved: Mask
+    quality: Amounts
+    full: Mask
+
+
 @dataclass(slots=True, eq=False)
 class Hybrid:
     """Who goes to reserved machines (HF, HM). Machines are those of ``fleet``, offers those given.
@@ -161,7 +171,8 @@ class Hybrid:
     _suits: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[Leaning, Leaning]] = field(default_factory=dict)
     _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
-    _offered: tuple[Sequence[Offer], Amounts, Mask] | None = None
+    _offered: _Offered | None = None
+    _paid_at: tuple[Places, Amounts] | None = None
     _waits_s: dict[float, float | None] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
@@ -215,15 +226,19 @@ class Hybrid:
         """Return the part (0..1) of the reserved vCPUs that units hold; 1 where nothing is reserved."""
         if self.paid_vcpus <= 0:
             return 1.0
-        held = self.fleet.capacity[0, self.reserved] - self.fleet.free[0, self.reserved]
-        return float(held.sum()) / self.paid_vcpus
+        if self._paid_at is None:
+            places = self.reserved.nonzero()[0]
+            self._paid_at = places, self.fleet.capacity[0].take(places)
+        places, vcpus = self._paid_at
+        return float(np.add.reduce(vcpus - self.fleet.free[0].take(places))) / self.paid_vcpus
 
-    def closed(self, leaning: Leaning, size: Resources) -> Mask:
-        """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now."""
+    def closed(self, leaning: Leaning, size: Resources) -> Mask | None:
+        """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now; None:
+        there are none."""
         name = self.policy.mapping
         by_load = name == "p8" or name in _FILLED_TO
         if not by_load or self.utilisation < self.limit(leaning, size) - SLACK:
-            return np.zeros_like(self.reserved)
+            return None
         # What is paid for and entirely idle is used before anything is rented.
         return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
 
@@ -251,18 +266,24 @@ class Hybrid:
     def rentable(self, leaning: Leaning, size: Resources, offers: Sequence[Offer]) -> Mask:
         """Return which of ``offers`` may be launched for jobs that lean so and ask for ``size``."""
         side = self._side(leaning, size)
-        reserved = np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_)
+        if self._offered is None or self._offered.offers is not offers:
+            self._offered = self._look_at(offers)
+        there = self._offered
         if side is not None:
-            return reserved if side else ~reserved
+            return there.reserved if side else ~there.reserved
         if self.policy.mapping != "p8":
-            return np.ones_like(reserved)
-        if self._offered is None or self._offered[0] is not offers:
-            qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
-            full = np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_)
-            self._offered = (offers, np.array(qualities, dtype=np.float64), full)
-        _, quality, full = self._offered
-        good: Mask = reserved | (quality > leaning.quality)
-        return good | full if self.rents_sooner(leaning, size) else good
+            return np.ones_like(there.reserved)
+        good: Mask = there.reserved | (there.quality > leaning.quality)
+        return good | there.full if self.rents_sooner(leaning, size) else good
+
+    def _look_at(self, offers: Sequence[Offer]) -> _Offered:
+        qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
+        return _Offered(
+            offers=offers,
+            reserved=np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_),
+            quality=np.array(qualities, dtype=np.float64),
+            full=np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_),
+        )
 
     def rents_sooner(self, leaning: Leaning, size: Resources) -> bool:
         """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from hcloud.policy import Policy
 
 KNOWS_PRESSURE = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
 KNOWS_TYPES = frozenset({"paragon", "quasar", "interference_oblivious"})
+LOSES_TO_TYPES = KNOWS_TYPES - {"quasar"}
 DOUBT = 40.0
 """By so many points pressures that were not measured themselves are off in one of ten cases (Paragon's small cluster:
 28 points, root mean square)."""
@@ -72,7 +73,6 @@ class Suitability:
     aim: Aim | None = None
     aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
     sufficient: dict[tuple[str, Aim], Mask] = field(default_factory=dict)
-    platforms: dict[int, tuple[Platform, ...]] = field(default_factory=dict)
     prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
     node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
     loss: float = 0.0
@@ -80,7 +80,7 @@ class Suitability:
     short: dict[tuple[str, Aim], Places] = field(default_factory=dict)
     steps: dict[tuple[str, Aim], Steps] = field(default_factory=dict)
     sizes: tuple[tuple[str, float], ...] | None = None
-    places: dict[tuple[tuple[str, float], ...], Places] = field(default_factory=dict)
+    places: dict[int, tuple[Kinds, Places]] = field(default_factory=dict)
 
     @property
     def pressure(self) -> Pressure | None:
@@ -230,22 +230,27 @@ class Suitability:
         confidence is in the bounds already, all of the doubt where estimates are compared as they are."""
         return DOUBT * max(0.0, 1.0 - reach_of(self.policy.placement.confidence))
 
+    @property
+    def loses_to_types(self) -> bool:
+        """Whether types count by what is lost there: not where they count by price (Quasar)."""
+        return self.policy.placement.order in LOSES_TO_TYPES
+
     def type_losses(self, application: str, among: Mask) -> Amounts:
         """Return by machine which part of its performance (0..1) an application loses to its type.
 
-        Beside the best type ``among`` some machines; nothing where types are not known, or count by price (Quasar).
+        Beside the best type ``among`` some machines; nothing where types are not known, or count otherwise.
         """
-        by_speed = self.policy.placement.order in KNOWS_TYPES - {"quasar"}
-        preference = self.preference(application) if by_speed and among.any() else None
+        preference = self.preference(application) if self.loses_to_types and among.any() else None
         if preference is None:
             return np.zeros(len(among))
         losses: Amounts = -np.expm1(np.minimum(0.0, preference[among].min() - preference))
         return losses
 
-    def aim_at(self, job: Job) -> None:
-        """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar)."""
+    def aim_at(self, job: Job, aim: Aim | None) -> None:
+        """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar): ``aim``, where
+        :meth:`aim_of` was asked before."""
         self.chosen.clear()
-        self.loss, self.aim = 0.0, self.aim_of(job)
+        self.loss, self.aim = 0.0, aim or self.aim_of(job)
 
     def aim_of(self, job: Job) -> Aim | None:
         """Return what is asked of the sizes of ``job`` (Quasar), or None where nothing is known of it.
@@ -263,7 +268,7 @@ class Suitability:
         aim = Aim(target=float(f"{target:.3g}"), asked_vcpus=asked, low=low, high=high, nodes=nodes.count)
         if job.spec.vcpus_within is None or nodes.gang or nodes.minimum >= nodes.count:
             return aim
-        return replace(aim, nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
+        return aim._replace(nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
 
     def _least_nodes(self, application: str, known: Classification, aim: Aim, minimum: int) -> int:
         """Return the node count of the least size, machines being what they are now."""
@@ -291,7 +296,7 @@ class Suitability:
         """Return :meth:`granted` on one machine of ``kinds``."""
         if self.known(application) is None:
             return aim.asked_vcpus
-        return self._steps(application, aim).least_on(int(self._places_of(kinds)[kinds.at[at]]), loss)
+        return self._steps(application, aim).least_on(int(self._places(kinds)[at]), loss)
 
     def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
         """Return :meth:`granted` on machines of some kinds with nobody else there."""
@@ -327,25 +332,23 @@ class Suitability:
 
     def _sizes(self) -> tuple[tuple[str, float], ...]:
         if self.sizes is None:
-            offers = self.snapshot.offers
-            offered = self.snapshot.memo.of(
-                "sizes", (offers,), lambda: {(column_of(o), o.instance_type.capacity.vcpus) for o in offers}
-            )
-            self.sizes = tuple(sorted(offered.union(self.fleet.kinds.sizes)))
-        return self.sizes
+            offers, there = self.snapshot.offers, self.fleet.kinds.sizes
 
-    def _places_of(self, kinds: Kinds) -> Places:
-        """Return where each of some kinds stands among all kinds."""
-        known = self.places.get(kinds.sizes)
-        if known is None:
-            sizes = {size: place for place, size in enumerate(self._sizes())}
-            known = self.places[kinds.sizes] = np.array([sizes[size] for size in kinds.sizes], dtype=np.intp)
-        return known
+            def together() -> tuple[tuple[str, float], ...]:
+                """All kinds that are there or on offer."""
+                return tuple(sorted({*there, *((column_of(o), o.instance_type.capacity.vcpus) for o in offers)}))
+
+            self.sizes = self.snapshot.memo.of("sizes", (offers, there), together)
+        return self.sizes
 
     def _places(self, kinds: Kinds) -> Places:
         """Return where the kind of each of some machines stands among all kinds."""
-        found: Places = self._places_of(kinds)[kinds.at]
-        return found
+        known = self.places.get(id(kinds))
+        if known is None:
+            sizes = {size: place for place, size in enumerate(self._sizes())}
+            found: Places = np.array([sizes[size] for size in kinds.sizes], dtype=np.intp)[kinds.at]
+            known = self.places[id(kinds)] = (kinds, found)  # kept with it, so no other gets its identity
+        return known[1]
 
     def shortfalls(self, application: str, aim: Aim, kinds: Kinds) -> Places:
         """Return how far empty machines of some kinds fall short of the target, as far as is known: see
@@ -362,7 +365,7 @@ class Suitability:
         """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
         key = (application, aim)
         if key not in self.sufficient:
-            good = self.shortfalls(application, aim, self.fleet.kinds) <= 1
+            good = self._steps(application, aim).likely()[self._places(self.fleet.kinds)]
             hopeful = good.all() or self._hopeful(application, aim)
             self.sufficient[key] = good if hopeful else np.ones_like(good)
         return self.sufficient[key]
@@ -372,7 +375,7 @@ class Suitability:
         known = self.snapshot.applications[application]
         types = tuple([(column, aim.high) for column in known.by_type])
         steps = ladders(known, types, aim, self.policy.placement.confidence).towards(aim.target) if types else None
-        return steps is not None and bool((steps.shortfalls() <= 1).any())
+        return steps is not None and bool(steps.likely().any())
 
     def _least_type(self, application: str, known: Classification, aim: Aim) -> Amounts:
         """Return by machine the rank of its type: the least resources that meet the target, then the rest.
@@ -390,15 +393,16 @@ class Suitability:
 
     def _platforms(self, nodes: int) -> tuple[Platform, ...]:
         """Return the types of the machines at hand, each at the lowest price one of them has."""
-        if nodes not in self.platforms:
-            cheapest: dict[str, Platform] = {}
-            for (column, _), instance in zip(self.fleet.sizes, self.fleet.instances, strict=True):
-                price = instance.offer.price_usd_per_h
-                if column not in cheapest or price < cheapest[column].price_usd_per_h:
-                    size = instance.capacity.vcpus
-                    cheapest[column] = Platform(column=column, vcpus=size, price_usd_per_h=price, machines=nodes)
-            self.platforms[nodes] = tuple(cheapest[column] for column in sorted(cheapest))
-        return self.platforms[nodes]
+
+        def cheapest() -> tuple[Platform, ...]:
+            """Of each type the cheapest machine, the first of several."""
+            found: dict[str, Platform] = {}
+            for (column, vcpus), price in zip(self.fleet.sizes, self.fleet.price_usd_per_h.tolist(), strict=True):
+                if column not in found or price < found[column].price_usd_per_h:
+                    found[column] = Platform(column=column, vcpus=vcpus, price_usd_per_h=price, machines=nodes)
+            return tuple(found[column] for column in sorted(found))
+
+        return self.snapshot.memo.of(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
 
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.

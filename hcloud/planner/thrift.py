@@ -17,19 +17,19 @@ import numpy as np
 from hcloud.model import Job
 from hcloud.planner.dear_room import DearRoom
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import Amounts, Mask, Places
+from hcloud.planner.fleet import Mask, Places
 from hcloud.planner.offers import Counter
 from hcloud.planner.unkept import machines_of_unkept_promises
 
 
 @dataclass(slots=True, eq=False)
 class Thrift:
-    """The answers for one plan. ``rented``, ``price_usd_per_h``: of each machine, shape ``(N,)``."""
+    """The answers for one plan. ``rented``: of each machine, shape ``(N,)``; ``some_rented``: whether any is."""
 
     draft: Draft
     counter: Counter
     rented: Mask
-    price_usd_per_h: Amounts
+    some_rented: bool
     dear_room: DearRoom
     _needed: dict[int, float] = field(default_factory=dict)
     _dearer: dict[float, Mask | None] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Thrift:
         cheaper for one of them than such a part of theirs. To those that were moved none is closed: a machine was
         emptied for less than what goes on running."""
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
-        if below <= 0.0 or group.moved:
+        if below <= 0.0 or group.moved or not self.some_rented:
             return None
         cheapest = self.counter.worth_usd_per_h(group)
         dear = self._dear(cheapest) if cheapest > 0.0 else None
@@ -93,7 +93,7 @@ class Thrift:
         """Return the rented machines of which the policy's part costs more, None where there is none: few prices are
         asked for, by many jobs."""
         if usd_per_h not in self._dearer:
-            part = self.draft.policy.retention.drain_below * self.price_usd_per_h
+            part = self.draft.policy.retention.drain_below * self.draft.fleet.price_usd_per_h
             dear: Mask = self.rented & (usd_per_h < part)
             self._dearer[usd_per_h] = dear if dear.any() else None
         return self._dearer[usd_per_h]
@@ -116,18 +116,7 @@ class Thrift:
 
 def open_thrift(draft: Draft, counter: Counter) -> Thrift:
     """Return which machines are closed in this plan."""
-    fleet, offers = draft.fleet, [instance.offer for instance in draft.fleet.instances]
-    price_usd_per_h: Amounts = np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64)
-    dear_room = DearRoom(
-        draft=draft,
-        counter=counter,
-        paid=np.flatnonzero(fleet.placeable & fleet.reserved),
-        price_usd_per_h=price_usd_per_h,
-    )
-    return Thrift(
-        draft=draft,
-        counter=counter,
-        rented=~fleet.reserved,
-        price_usd_per_h=price_usd_per_h,
-        dear_room=dear_room,
-    )
+    fleet = draft.fleet
+    dear_room = DearRoom(draft=draft, counter=counter, paid=np.flatnonzero(fleet.placeable & fleet.reserved))
+    rented = ~fleet.reserved
+    return Thrift(draft=draft, counter=counter, rented=rented, some_rented=bool(rented.any()), dear_room=dear_room)

@@ -47,7 +47,6 @@ class Whereabouts:
         self._there: dict[Company, Counts] = {}
         self._clashing: dict[Company, Counts] = {}
         self._journal: list[tuple[int, Company, int]] = []
-        self._zones = np.array([instance.offer.zone for instance in fleet.instances], dtype=np.str_)
         for at, held in enumerate(fleet.holdings if self.users else ()):
             for job, _ in held:
                 self.arrive(at, self.company(job.spec))
@@ -86,7 +85,9 @@ class Whereabouts:
         if constraints.spread != "none":
             free[list(taken)] = False
         if constraints.spread == "zone":
-            free &= ~np.isin(self._zones, self._zones[list(taken)])
+            zones = [instance.offer.zone for instance in self._fleet.instances]
+            there = {zones[at] for at in taken}
+            free &= np.array([zone not in there for zone in zones], dtype=np.bool_)
         return free
 
     # ------------------------------------------------------------------------------------------------- coming and going

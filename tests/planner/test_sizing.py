@@ -169,16 +169,16 @@ def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
 
 
 def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> None:
-    def taken(*performance: float) -> list[int]:
-        """Which of three steps is taken for each, where 100 are wanted."""
+    def taken(*performance: float) -> list[float]:
+        """What is taken for each of three steps, where 100 are wanted."""
         vcpus, mean = np.array([[1.0, 4.0, 16.0]]), np.log(np.array([performance]))
-        return [int(step) for step in ladders_of(vcpus, mean, mean, mean).worth(100.0)[0]]
+        return ladders_of(vcpus, mean, mean, mean).worth(100.0)[0].tolist()
 
-    assert taken(30.0, 108.0, 111.0) == [0, 1, 1]
-    assert taken(30.0, 103.0, 111.0) == [0, 1, 2]  # 103 are too near to the 100 that were promised
-    assert taken(30.0, 108.0, 140.0) == [0, 1, 2]
-    assert taken(80.0, 85.0, 86.0) == [0, 0, 0]  # nobody meets it, and the least is as good
-    assert taken(30.0, 101.0, 103.0) == [0, 1, 1]  # what the whole does more is within the noise
+    assert taken(30.0, 108.0, 111.0) == [1.0, 4.0, 4.0]
+    assert taken(30.0, 103.0, 111.0) == [1.0, 4.0, 16.0]  # 103 are too near to the 100 that were promised
+    assert taken(30.0, 108.0, 140.0) == [1.0, 4.0, 16.0]
+    assert taken(80.0, 85.0, 86.0) == [1.0, 1.0, 1.0]  # nobody meets it, and the least is as good
+    assert taken(30.0, 101.0, 103.0) == [1.0, 4.0, 4.0]  # what the whole does more is within the noise
 
 
 def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
@@ -190,7 +190,7 @@ def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
     rungs = ladders(asked, ((COLUMN, 16.0),), aim, 0.9)
     # By the worst that is to be feared eight are better; but they are sure to miss it, and sixteen are not.
     assert rungs.surely.max() < np.log(aim.target) and rungs.vcpus[0, rungs.surely[0].argmax()] == 8.0
-    assert rungs.vcpus[0, rungs.towards(aim.target).best[0]] == 16.0
+    assert rungs.vcpus[0, rungs.towards(aim.target).best()[0]] == 16.0
     assert rungs.towards(aim.target).alone().tolist() == [16.0]
 
 
@@ -202,6 +202,7 @@ def test_kinds_of_machines_side_by_side_say_what_each_says_alone() -> None:
         alone = [ladders(known, (kind,), aim, 0.9).towards(target) for kind in kinds]
         assert together.towards(target).alone().tolist() == [each.alone()[0] for each in alone]
         assert together.towards(target).shortfalls().tolist() == [each.shortfalls()[0] for each in alone]
+        assert together.towards(target).likely().tolist() == (together.towards(target).shortfalls() <= 1).tolist()
     far = together.towards(300.0)
     assert far.alone()[2] == aim.asked_vcpus and far.shortfalls()[2] == 0
 
