@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.waiting import wait_until
 from tests.warm import WARM
@@ -15,7 +15,9 @@ from tests.warm import WARM
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
 pytest_plugins = ["tests.databases"]
 
-settings.register_profile("hcloud", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile(
+    "hcloud", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("hcloud")
 
 # Who is started in the background by a shell without job control ignores Ctrl-C, and so does all that it starts.
