@@ -26,6 +26,7 @@ from hcloud.clock import holds_within
 TIME_LIMIT_S = 220
 POLL_S = 1.0
 DEAD_S = 4.0
+STILL_ENDING_S = 20.0
 REPORTS = ("cost", "--by", "market"), ("cost", "--by", "tag:kind"), ("performance", "--by", "job"), ("savings",)
 
 
@@ -67,7 +68,7 @@ class Demo:
         self.stage.init()
         self.stage.start("engine")
         self.stage.start("daemon")
-        self.stage.until_daemon_answers(30)
+        self.stage.until_daemon_answers(90)
         (facts,) = (provider["facts"] for provider in self.status()["daemon"]["daemon"]["providers"].values())
         for key, text in facts.items():
             print(f"  {key:9} {text}")
@@ -106,7 +107,7 @@ class Demo:
         after = self.look_at_units()
         print(f"  {DEAD_S:.0f} s later: {len(before & after)} of these units go on, {len(before - after)} have ended")
         self.stage.start("daemon")
-        self.stage.until_daemon_answers(30)
+        self.stage.until_daemon_answers(90)
         print(f"  {self.elapsed_s():4.0f} s  the daemon is back")
 
     def report(self) -> None:
@@ -179,6 +180,7 @@ class Demo:
         for name in ("daemon", "engine"):
             code = self.stage.stop(name)
             self.checks.that(code == 0, f"{name} stopped on request with {code}")
+        holds_within(lambda: not any(self.stage.left_behind().values()), STILL_ENDING_S, POLL_S)
         for what, found in self.stage.left_behind().items():
             self.checks.that(not found, f"no {what} left{': ' + ', '.join(found) if found else ''}")
 
