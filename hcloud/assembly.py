@@ -28,6 +28,7 @@ from hcloud.config import Config, EngineSettings, ProviderSettings, load_library
 from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
+from hcloud.holders import Holders
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
@@ -140,14 +141,15 @@ def build_controller(
     if library is None:
         library = load_library([shipped.path("profiles"), config.state_dir / "profiles"])
     logs = logs or LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
+    observer = _observer(config, store, providers, runner, clock, logs)
     return Controller(
         store=store,
         providers=providers,
         runner=runner,
         clock=clock,
         policy=policy,
-        observer=_observer(config, store, providers, runner, clock, logs),
-        applier=_applier(config, store, providers, runner, clock),
+        observer=observer,
+        applier=_applier(config, store, providers, runner, clock, observer.holders),
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
         planner=planner,
@@ -172,7 +174,14 @@ def _observer(
     )
 
 
-def _applier(config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock) -> Applier:
+def _applier(
+    config: Config,
+    store: Store,
+    providers: Mapping[str, Provider],
+    runner: Runner,
+    clock: Clock,
+    holders: Holders,
+) -> Applier:
     return Applier(
         store,
         providers,
@@ -181,6 +190,7 @@ def _applier(config: Config, store: Store, providers: Mapping[str, Provider], ru
         owner=config.owner,
         bootstrap=_worker_bootstrap(config.engine),
         uploads_dir=config.state_dir / "uploads",
+        holders=holders,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hcloud.model import JOB_ON_INSTANCE, Allocation, Instance, Job
+from hcloud.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, Resources
 
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
@@ -69,6 +69,19 @@ class Holders:
     def jobs_on(self, instance_id: str) -> list[Job]:
         """Return the jobs that hold part of a machine, in order of their number."""
         return sorted(self._on.get(instance_id, {}).values(), key=lambda job: int(job.id.rpartition("-")[2]))
+
+    def free_on(self, names: Iterable[str]) -> dict[str, Resources]:
+        """Return what is left on each of these machines that is READY."""
+        machines = [self.machines[name] for name in names if name in self.machines]
+        return {each.id: self._left(each) for each in machines if each.state is InstanceState.READY}
+
+    def _left(self, machine: Instance) -> Resources:
+        left, name = machine.capacity, machine.id
+        for attempt in [job.attempt for job in self.jobs_on(name)]:
+            for held in attempt.allocations if attempt is not None else ():
+                if held.instance_id == name and not held.released:
+                    left = left.minus(held.resources)
+        return left
 
     def _count(self, job: Job, by: int) -> None:
         attempt = job.attempt

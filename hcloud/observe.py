@@ -101,6 +101,8 @@ class Observer:
     owner: str
     logs: LogArchive
     poll_s: Mapping[str, float]
+    holders: Holders = field(default_factory=Holders)
+    """What it follows; it may be shared with who follows the same rows."""
     believed: Mapping[str, Classification] = field(default_factory=dict)
     """What is believed of applications, as last planned with: what jobs reach is compared with it."""
     seen_at: dict[str, float] = field(default_factory=dict)
@@ -116,7 +118,6 @@ class Observer:
     """Units nobody owns, by id, and the machine each is on."""
     _reached: dict[str, Reached] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
-    _holders: Holders = field(default_factory=Holders)
     _settled: dict[str, WorkerReport] = field(default_factory=dict)
     """By machine, the report that taught nothing new beside its row and its holders as they are now (and the policy as
     it is): the same again teaches nothing either."""
@@ -152,7 +153,7 @@ class Observer:
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
-        view, holders = self.store.live(), self._holders
+        view, holders = self.store.live(), self.holders
         holders.follow(view.jobs, view.instances)
         for name in (touched := holders.take_touched()):
             row = holders.machines.get(name)
@@ -190,7 +191,7 @@ class Observer:
     def _something_moves_at(self, provider: str) -> bool:
         """Return whether a machine of a provider is silent, or on its way up or down."""
         self._follow()
-        rows = (self._holders.machines.get(each) for each in chain(self._on_the_way, self.silent, self._absent))
+        rows = (self.holders.machines.get(each) for each in chain(self._on_the_way, self.silent, self._absent))
         return any(row is not None and row.offer.provider == provider for row in rows)
 
     def _poll_s(self, provider: str) -> float:
@@ -204,7 +205,7 @@ class Observer:
         self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
     def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
-        by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self._holders.machines
+        by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self.holders.machines
         for found in [key for key in self._absent if key not in rows or rows[key].token in by_token]:
             del self._absent[found]
         due = [i for i in view.instances if (cloud := by_token.get(i.token)) is None or heard.get(i.id) is not cloud]
@@ -219,7 +220,7 @@ class Observer:
                 yield from news
             elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
-                yield _gone(instance, view, self._holders, now, "absent from complete listings", preempted=False)
+                yield _gone(instance, view, self.holders, now, "absent from complete listings", preempted=False)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -243,7 +244,7 @@ class Observer:
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield _gone(instance, view, self._holders, at, why, preempted=taken)
+            yield _gone(instance, view, self.holders, at, why, preempted=taken)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield _notice(instance.id, cloud.preempt_at)
@@ -253,8 +254,8 @@ class Observer:
 
     def _idle_changes(self) -> Iterator[Change]:
         for name in sorted(self._unlooked, key=_number_of):
-            instance = self._holders.machines.get(name)
-            if instance is None or instance.idle_since is not None or self._holders.busy(name):
+            instance = self.holders.machines.get(name)
+            if instance is None or instance.idle_since is not None or self.holders.busy(name):
                 continue
             if instance.state in (InstanceState.READY, InstanceState.DRAINING):
                 yield _idle(name)
@@ -262,7 +263,7 @@ class Observer:
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_changes(self, engine: RunnerView, now: float, policy: Policy, ended: dict[str, str]) -> list[Change]:
         changes: list[Change] = []
-        settled, machines = self._settled, self._holders.machines
+        settled, machines = self._settled, self.holders.machines
         if policy is not self._settled_under:
             settled.clear()
             self._settled_under = policy
@@ -275,7 +276,7 @@ class Observer:
             heard = before.units if before is not None else _NOTHING_HEARD
             news = list(self._worker_changes(worker, instance, now, policy, ended, heard))
             changes += news
-            here = self._holders.owners.get(name, {})
+            here = self.holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
             said = all(type(change) is SampleChange for change in news)
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
@@ -293,7 +294,7 @@ class Observer:
     ) -> Iterator[Change]:
         """``heard``: reports of units, the very same of which teach nothing new."""
         yield from _registered(instance, worker, now)
-        here = self._holders.owners.get(instance.id, {})
+        here = self.holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker=worker, instance=instance, alone=alone)
         known = {id(report) for report in heard}
@@ -403,8 +404,8 @@ class Observer:
         if now < self._forgot_at + FORGET_EVERY_S:
             return
         self._forgot_at = now
-        machines = self._holders.machines.keys()
-        units = {unit for here in self._holders.owners.values() for unit in here}
+        machines = self.holders.machines.keys()
+        units = {unit for here in self.holders.owners.values() for unit in here}
         self.seen_at = _only(self.seen_at, machines)
         self._absent = _only(self._absent, machines)
         self._told_to_stop = {unit: name for unit, name in self._told_to_stop.items() if name in machines}

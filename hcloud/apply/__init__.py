@@ -6,7 +6,7 @@ finds its open intents again and repeats them with the same token (architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,12 +18,11 @@ from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, o
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
 from hcloud.errors import InvalidTransition, NotFound, Refused
+from hcloud.holders import Holders
 from hcloud.model import (
     Instance,
-    InstanceState,
     Intent,
     IntentKind,
-    Job,
     Offer,
     Resources,
 )
@@ -98,10 +97,12 @@ class Applier:
         owner: str,
         bootstrap: WorkerBootstrap,
         uploads_dir: Path,
+        holders: Holders | None = None,
     ) -> None:
-        """Take the ports; nothing is called yet."""
+        """Take the ports; nothing is called yet. ``holders`` may be shared with who follows the same rows."""
         self.store = store
         self.clock = clock
+        self.holders = holders or Holders()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
 
@@ -161,8 +162,7 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Resize)]
         if not actions:
             return []
-        view = self.store.live()
-        free = free_by_instance(view.instances, view.jobs)
+        free = self._free({each.instance_id for action in actions for each in action.ranks})
         done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_resize(txn, a, free))
         if intents:
             self.units.drive_resizes(list(chain.from_iterable(intents)), lease)
@@ -205,12 +205,17 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Place)]
         if not actions:
             return []
-        view, named = self.store.live(), {each.instance_id for action in actions for each in action.ranks}
-        free = free_by_instance([i for i in view.instances if i.id in named], view.jobs)
+        free = self._free({each.instance_id for action in actions for each in action.ranks})
         done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_place(txn, a, free))
         if intents:
             self.units.drive_starts(intents, lease)
         return list(done)
+
+    def _free(self, names: Iterable[str]) -> dict[str, Resources]:
+        """Return what is left on those of these machines that are READY, by the rows as they are now."""
+        view = self.store.live()
+        self.holders.follow(view.jobs, view.instances)
+        return self.holders.free_on(names)
 
     def _record(
         self,
@@ -235,13 +240,3 @@ class Applier:
                 if result is not None:
                     given.append(result)
         return done, given
-
-
-def free_by_instance(instances: Sequence[Instance], jobs: Sequence[Job]) -> dict[str, Resources]:
-    """Return what is left on each READY instance, in one pass over the jobs."""
-    free = {i.id: i.capacity for i in instances if i.state is InstanceState.READY}
-    for attempt in [job.attempt for job in jobs if job.attempt is not None]:
-        for held in attempt.allocations:
-            if held.instance_id in free and not held.released:
-                free[held.instance_id] = free[held.instance_id].minus(held.resources)
-    return free

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,9 +74,7 @@ class FittedClassifier:
     library: Library
     methods: Mapping[Question, Estimator]
     fitted: Mapping[Question, Fitted]
-    _names: list[tuple[list[str], Mapping[Question, NDArray[np.int_]]]] = field(
-        default_factory=list, compare=False, repr=False
-    )
+    _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
 
     def classify(self, observations: Measured) -> Classification:
         """Answer all questions from what was observed, be it nothing.
@@ -127,21 +126,22 @@ class FittedClassifier:
         return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None)
 
     def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
-        names, places = self._all_names()
+        names, places, known_cells = self._all_names()
         total, count = np.zeros(len(names)), np.zeros(len(names), dtype=np.int_)
         for question, completion in completions.items():
             if any(completion.observed):
-                distance, known = _distances(self.fitted[question].rows, completion)
+                known = known_cells[question].counts > 0
                 at = places[question][known]
-                total[at] += distance[known]
+                total[at] += known_cells[question].distances(completion)[known]
                 count[at] += 1
         mean = np.where(count > 0, total / np.maximum(count, 1), np.inf)
         nearest = [at for at in np.argsort(mean, kind="stable")[: NEAREST + 1].tolist() if count[at]]
         found = [Neighbour(name=names[at], similarity=math.exp(-mean[at])) for at in nearest if names[at] != own_name]
         return tuple(found[:NEAREST])
 
-    def _all_names(self) -> tuple[list[str], Mapping[Question, NDArray[np.int_]]]:
-        """Return the names of all known rows, sorted, and where among them each question's rows are; found once."""
+    def _all_names(self) -> _Names:
+        """Return the names of all known rows, sorted, where among them each question's rows are, and which cells those
+        know; found once."""
         if not self._names:
             names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
             place = {name: at for at, name in enumerate(names)}
@@ -149,8 +149,12 @@ class FittedClassifier:
                 question: np.array([place[name] for name in fitted.rows.names], dtype=np.int_)
                 for question, fitted in self.fitted.items()
             }
-            self._names.append((names, places))
+            known = {question: _Known.of(fitted.rows) for question, fitted in self.fitted.items()}
+            self._names.append((names, places, known))
         return self._names[0]
+
+
+_Names = tuple[list[str], Mapping[Question, NDArray[np.int_]], Mapping[Question, "_Known"]]
 
 
 def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
@@ -217,20 +221,33 @@ def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
     )
 
 
-def _distances(rows: Rows, completion: Completion) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Return how far each row is, in widths of an unknown cell (root mean square over the cells it knows), and of which
-    rows that is known.
+class _Known(NamedTuple):
+    """The known cells of rows: where they are (rows x columns), of how many each row's distance is taken (rows; RATIO:
+    0 where there is one, which says nothing of shape), and what sums over them are divided by (rows)."""
 
-    For RATIO rows the difference in scale is taken out: what counts is the shape.
-    """
-    known = [completion.columns.index(column) for column in rows.columns]
-    apart = rows.values - completion.mean[known]
-    there = ~np.isnan(apart)
-    count = there.sum(axis=1)
-    cells = np.where(there, apart, 0.0)
-    if rows.scale is Scale.RATIO:
-        level = cells.sum(axis=1) / np.maximum(count, 1)
-        cells = np.where(there, cells - level[:, None], 0.0)
-        count = np.where(count > 1, count, 0)
-    distance = np.sqrt((cells**2).sum(axis=1) / np.maximum(count, 1)) / WIDE[rows.scale]
-    return distance, count > 0
+    rows: Rows
+    there: NDArray[np.bool_]
+    counts: NDArray[np.int_]
+    divisor: NDArray[np.int_]
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Known:
+        """Look at rows."""
+        there = ~np.isnan(rows.values)
+        count = there.sum(axis=1)
+        shapes = np.where(count > 1, count, 0) if rows.scale is Scale.RATIO else count
+        return cls(rows, there, shapes, np.maximum(count, 1))
+
+    def distances(self, completion: Completion) -> Matrix:
+        """Return how far each row is, in widths of an unknown cell (root mean square over the cells it knows).
+
+        For RATIO rows the difference in scale is taken out: what counts is the shape.
+        """
+        columns, mean = self.rows.columns, completion.mean
+        if completion.columns != columns:
+            mean = mean[[completion.columns.index(column) for column in columns]]
+        cells = np.where(self.there, self.rows.values - mean, 0.0)
+        if self.rows.scale is Scale.RATIO:
+            level = cells.sum(axis=1) / self.divisor
+            cells = np.where(self.there, cells - level[:, None], 0.0)
+        return np.asarray(np.sqrt((cells**2).sum(axis=1) / self.divisor) / WIDE[self.rows.scale])

@@ -223,7 +223,7 @@ def _story(site: Deployment, *, forgets: bool) -> list[Event]:
         if forgets:
             observer._settled.clear()
             observer._heard.clear()
-            observer._unlooked |= observer._holders.machines.keys()
+            observer._unlooked |= observer.holders.machines.keys()
         site.cycle()
     return list(site.scene.store.iter_events())
 
