@@ -71,8 +71,9 @@ class SpendBook:
     _day_starts_at: float = 0.0
     _before: dict[str, dict[float, float]] = field(default_factory=dict)
     """What the stretches that go on cost before this day."""
-    _ahead: list[tuple[str, float, float]] = field(default_factory=list)
-    """Stretches that begin later than the last answer was for, by a provider's clock: user, since, USD/h."""
+    _ahead: dict[tuple[str, float, float], int] = field(default_factory=dict)
+    """Stretches that begin later than the last answer was for, by a provider's clock (user, since, USD/h), and how many
+    there are of each."""
     _answered_at: float = 0.0
     _stale: bool = True
 
@@ -94,9 +95,9 @@ class SpendBook:
         for user, days in self._before.items():
             _add_up(users.setdefault(user, {}), days)
         lately = {user: each.usd_per_h * (now - day_starts_at) - each.by_start for user, each in self._running.items()}
-        self._ahead = [each for each in self._ahead if each[1] > now]
-        for user, since, usd_per_h in self._ahead:
-            lately[user] += usd_per_h * (since - now)
+        self._ahead = {each: count for each, count in self._ahead.items() if each[1] > now}
+        for (user, since, usd_per_h), count in self._ahead.items():
+            lately[user] += count * usd_per_h * (since - now)
         for user, usd in lately.items():
             _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
@@ -113,7 +114,7 @@ class SpendBook:
     def _begin(self, day_starts_at: float) -> None:
         """Begin the sums of a day."""
         self._day_starts_at, self._stale = day_starts_at, False
-        self._running, self._before, self._ahead = {}, {}, []
+        self._running, self._before, self._ahead = {}, {}, {}
         for meter in self._meters.values():
             if meter.launched_at is not None:
                 self._opened(EVERYBODY, meter.since, meter.price_usd_per_h)
@@ -129,7 +130,8 @@ class SpendBook:
         running, from_s = self._running.setdefault(user, _Running()), max(0.0, since - self._day_starts_at)
         running.usd_per_h += usd_per_h
         running.by_start += usd_per_h * from_s
-        self._ahead.append((user, since, usd_per_h))  # until an answer shows that it has begun
+        stretch = (user, since, usd_per_h)
+        self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer shows that it has begun
 
     def _closed(self, user: str, since: float, usd_per_h: float) -> None:
         """Take back :meth:`_opened`."""
@@ -140,8 +142,8 @@ class SpendBook:
             return
         running.usd_per_h -= usd_per_h
         running.by_start -= usd_per_h * (since - self._day_starts_at)
-        if stretch in self._ahead:
-            self._ahead.remove(stretch)
+        if (ahead := self._ahead.pop(stretch, 0)) > 1:
+            self._ahead[stretch] = ahead - 1
 
     def total_usd(self, now: float) -> float:
         """Return what all machines of the log have cost up to ``now``, in USD."""
