@@ -21,7 +21,7 @@ from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
 from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, WatchBook
-from hcloud.known import Application, Classification
+from hcloud.known import Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
@@ -192,7 +192,7 @@ class Controller:
             orders=view.orders,
             reachable=reachable,
             applications=self._believed(view, submitted),
-            programs=self._programs_of(submitted) if view.applications else {},
+            programs=self.book.programs,
             source_prior=self._source_prior(submitted),
             type_prior=self._type_prior(submitted),
             offers_known=frozenset(self.offers.by_provider),
@@ -212,7 +212,7 @@ class Controller:
         )
         with self._knowing:
             submitted = _to_be_known(jobs)
-            programs = {**snapshot.programs, **self._programs_of(submitted)}
+            programs = self.book.programs
             believed = {**snapshot.applications, **self.book.believe(self._taken_for(submitted))}
         known = replace(
             snapshot,
@@ -296,13 +296,9 @@ class Controller:
         wanted = dict[str, None]()
         for job in submitted:
             identity = identify(job.spec)
-            known = known_as(identity, self.book.programs([identity.program]).get(identity.program, ()))
+            known = known_as(identity, self.book.programs.get(identity.program, ()))
             wanted[key_of(known, identity) if known is not None else identity.name] = None
         return wanted
-
-    def _programs_of(self, submitted: Iterable[Job]) -> Mapping[str, tuple[Application, ...]]:
-        """Return what is known of the programs of submitted jobs."""
-        return self.book.programs({identify(job.spec).program: None for job in submitted})
 
     def _source_prior(self, submitted: Sequence[Job]) -> SourcePrior | None:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""

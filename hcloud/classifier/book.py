@@ -55,7 +55,7 @@ class Book:
     surprises: list[Surprise] = field(default_factory=list)
     """Cells measured after they had been estimated, since last taken out by the caller."""
     _rows: Mapping[str, Application] = field(default_factory=dict)
-    _programs: dict[str, dict[str, Application]] = field(default_factory=dict)
+    _programs: Layers[tuple[Application, ...]] = field(default_factory=Layers)
     _fitted: FittedClassifier | None = None
     _fit_number: int = 0
     _changed: set[str] = field(default_factory=set)
@@ -74,20 +74,22 @@ class Book:
         """Take in all rows as they are now; costs nothing where none has changed."""
         if rows is self._rows:
             return
+        programs = dict[str, tuple[Application, ...]]()
         for name, row in rows.since(self._rows) if isinstance(rows, Layers) else rows.items():
             before = self._rows.get(name)
             if before is None or before.revision != row.revision:
-                self._programs.setdefault(row.program, {})[name] = row
+                programs[row.program] = _with_row(programs.get(row.program) or self._programs.get(row.program, ()), row)
                 if is_profiled(row) and _moved(self._fitted_rows.get(name), row):
                     self._changed.add(name)
                 if before is not None and before.runs != row.runs:
                     self.surprises += self._surprises(before, row)
+        self._programs = self._programs.over(programs)
         self._rows = rows
 
-    def programs(self, wanted: Iterable[str]) -> dict[str, tuple[Application, ...]]:
-        """Return the rows of those of the ``wanted`` programs that are known at all, by name."""
-        found = {program: self._programs[program] for program in wanted if program in self._programs}
-        return {program: tuple(rows[name] for name in sorted(rows)) for program, rows in found.items()}
+    @property
+    def programs(self) -> Mapping[str, tuple[Application, ...]]:
+        """The rows of each program, in the order of their names; what was returned before never changes."""
+        return self._programs
 
     def believe(self, wanted: Iterable[str]) -> Mapping[str, Classification]:
         """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known: the same
@@ -181,6 +183,11 @@ class Book:
                     yield Surprise(
                         application=after, question=question, column=column, estimate=estimate, measured=value
                     )
+
+
+def _with_row(rows: tuple[Application, ...], row: Application) -> tuple[Application, ...]:
+    """Return the rows of a program with one more, or with what one of them is now."""
+    return tuple(sorted([*(each for each in rows if each.name != row.name), row], key=lambda each: each.name))
 
 
 def _moved(then: Application | None, now: Application) -> bool:

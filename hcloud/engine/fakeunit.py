@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hcloud.changed import changed
 from hcloud.engine.fakeprofile import found_by
 from hcloud.engine.fakework import Work
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
@@ -43,21 +44,8 @@ class FakeUnit:
     cpu_before_s: float = 0.0
 
     def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
-        """Return it as it goes on from a time on, having done so much; said in full, as nothing happens more often."""
-        return FakeUnit(
-            id=self.id,
-            instance_id=self.instance_id,
-            spec=self.spec,
-            started_at=self.started_at,
-            speed=speed,
-            since_at=at,
-            done_s=done_s,
-            stop_at=self.stop_at,
-            stop_cause=self.stop_cause,
-            forgotten=self.forgotten,
-            bounded_at=self.bounded_at,
-            cpu_before_s=self.cpu_before_s,
-        )
+        """Return it as it goes on from a time on, having done so much."""
+        return changed(self, speed=speed, since_at=at, done_s=done_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

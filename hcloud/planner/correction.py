@@ -33,7 +33,7 @@ from hcloud.planner.plan import Correct, Learnt
 from hcloud.planner.pressure import LOSS_AT_TOLERATED
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.scale import more_nodes, resize
-from hcloud.planner.stragglers import relaunch_stragglers
+from hcloud.planner.stragglers import faster_anew, relaunch_stragglers
 from hcloud.planner.watching import LEARNING, Assessment, Departure, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
@@ -272,7 +272,7 @@ def _learn(draft: Draft, look: Look) -> Learnt | None:
     policy, departure = draft.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
         return None
-    if _less_was_asked(draft, look, departure):
+    if _less_was_asked(draft, look, departure) or faster_anew(draft, look) > 1.0:
         return None
     at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
     neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
@@ -470,8 +470,9 @@ def _moved(draft: Draft, look: Look, mover: Job, to: int, factor: float, cost_s:
             mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers)
         )
 
-    text = f"{mover.id} leaves {here}, {there} has room for it"
     own = mover is look.job
+    why = ", where it is slower than a copy of it was since" if own and faster_anew(draft, look) > 1.0 else ""
+    text = f"{mover.id} leaves {here}{why}, {there} has room for it"
     return Option(
         step=MOVED if own else "move_neighbour",
         text=text,
@@ -517,11 +518,11 @@ def destination(draft: Draft, job: Job) -> int:
 
 
 def _faster_alone(draft: Draft, look: Look, found: Assessment) -> float:
-    """Return how much faster the job is without neighbours."""
+    """Return how much faster the job is without neighbours, and what else makes it a straggler where it is."""
     here_too = {job.id: job for job, _ in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]}
     here_too.pop(look.job.id, None)
     without = [_faster_without(draft, look, found, each, assume=False) for each in here_too.values()]
-    return 1.0 + math.fsum(factor - 1.0 for factor in without)
+    return 1.0 + math.fsum(factor - 1.0 for factor in without) if without else faster_anew(draft, look)
 
 
 def _by_type(look: Look, column: str) -> float:

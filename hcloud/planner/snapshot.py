@@ -132,7 +132,7 @@ class Snapshot:
     watched: Mapping[JobId, Watched] = field(default_factory=dict)
     """What running jobs have lately been measured to do; followed by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
-    """What is known of each program that a submitted job of this snapshot runs, by ``Identity.program``."""
+    """What is known of each program, by ``Identity.program``."""
     source_prior: SourcePrior | None = None
     """How pressures go together in all that is known; None: too little is, or no job is to be profiled."""
     type_prior: TypePrior | None = None

@@ -1,9 +1,12 @@
-"""Ranks of incremental jobs that fall behind the others are started anew elsewhere (Quasar §4.4).
+"""What falls behind its like is started anew elsewhere: ranks of incremental jobs (Quasar §4.4), and jobs of one rank.
 
 A rank whose pace is surely less than a part of the median of the others is stopped, and ``grow`` starts it again on
 another machine, while the others go on. Only where a machine has room now, where its new start is expected to end
 well before the straggler would, and while the others have enough to do that the job does not end in between. Its
 interference cannot be profiled in place here, so that is not asked.
+
+A job of one rank has no others beside it, but copies of it elsewhere: one that was profiled anew since it runs, and did
+as ever on such a machine, tells that not its class is wrong but this start of it (:func:`faster_anew`).
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 import statistics
 from math import inf
 
+from hcloud.classifier.applications import identify
 from hcloud.forecast.watch import Pace, pace_of_counter
 from hcloud.model import Allocation, Attempt, Job, Number, Reason
 from hcloud.planner.draft import RELAUNCHED, Draft
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.roster import FEWEST
-from hcloud.planner.watching import deviations_of
+from hcloud.planner.watching import Look, column_of, deviations_of
 from hcloud.planner.wording import seconds
 
 MARGIN_S = 30.0
@@ -36,6 +40,38 @@ def relaunch_stragglers(draft: Draft, most: int) -> None:
         ending = any(draft.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
         if not ending and len(done) < draft.policy.correction.max_relaunches_per_attempt:
             most -= _relaunch(draft, job, attempt)
+
+
+def faster_anew(draft: Draft, look: Look) -> float:
+    """Return how many times as fast a lone job surely is where it is begun anew, as it is a straggler; 1: it is none.
+
+    It is one that surely does less than a copy of it did since it began: on a machine of its type, or on another so
+    much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong.
+    """
+    departure, policy, since = look.departure(), draft.policy.correction, _profiled_since(draft, look)
+    if departure is None or departure.measured.mean <= 0 or not since:
+        return 1.0
+    here = draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]
+    neighbours = any(each.id != look.job.id for each, _ in here)
+    deviations, low = deviations_of(policy.confidence), departure.would.limits()[0]
+    if neighbours or not departure.surely(deviations, policy.margin):
+        return 1.0
+    enough = 1.0 if column_of(look.instance) in since else policy.straggler_below
+    return max(1.0, low / departure.measured.mean) if departure.measured.at_most(deviations) < enough * low else 1.0
+
+
+def _profiled_since(draft: Draft, look: Look) -> set[str]:
+    """Return the types (columns) of the machines on which copies of the job were profiled since it was started."""
+    job, started_at = look.job, look.held.started_at
+    if not job.profile_runs or started_at is None:
+        return set()
+    return {
+        row.type_column
+        for row in draft.snapshot.programs.get(identify(job.spec).program, ())
+        if row.profiled_at is not None
+        and row.profiled_at > started_at
+        and not set(job.profile_runs).isdisjoint(row.runs)
+    }
 
 
 def _relaunch(draft: Draft, job: Job, attempt: Attempt) -> bool:

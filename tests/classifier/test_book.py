@@ -105,8 +105,11 @@ def test_estimators_are_fitted_anew_only_when_a_good_part_has_changed() -> None:
 
 def test_rows_of_a_program_are_found_and_those_of_others_are_not() -> None:
     book, other = Book(), row(1, name="ann:p1~2")
-    book.follow(rows(row(1), row(2), other))
-    assert book.programs(["ann:p1", "ann:p9"]) == {"ann:p1": (row(1), other)}
+    book.follow(rows(row(1), other))
+    before = book.programs
+    book.follow(rows(changed := row(1, revision=9), row(2), other))
+    assert before == {"ann:p1": (row(1), other)}
+    assert book.programs == {"ann:p1": (changed, other), "ann:p2": (row(2),)}
 
 
 def test_cell_measured_after_it_was_estimated_is_a_surprise_once() -> None:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from hcloud.classifier.applications import identify
 from hcloud.forecast.watch import Sampled
+from hcloud.known import Application
 from hcloud.model import (
     BestEffortTarget,
     Correction,
@@ -219,6 +221,47 @@ def test_what_was_measured_alone_is_believed_and_the_next_step_follows_at_once()
     assert learnt is not None
     assert learnt.performance == pytest.approx(0.0002)
     assert steps(decide(apply_ideally(before, plan))) == ["resize"]
+
+
+@pytest.mark.parametrize(
+    ("profiled_ago_s", "runs", "on", "done"),
+    [
+        (100.0, ("job-9",), "mock/small", ["move"]),
+        (700.0, ("job-9",), "mock/small", ["reclassify"]),  # before this start of it: what is known may be wrong
+        (100.0, ("job-8",), "mock/small", ["reclassify"]),  # not a copy of this job
+        (100.0, ("job-9",), "mock/large", ["move"]),  # at less than half, which no belief of another type explains
+    ],
+)
+def test_a_job_slower_than_its_copy_is_since_is_begun_anew_elsewhere(
+    profiled_ago_s: float, runs: tuple[str, ...], on: str, done: list[str]
+) -> None:
+    here, free = busy(1, 1.0), machine(2)
+    at = _lone(late(here), here, free, row={"profiled_at": NOW - profiled_ago_s, "runs": runs, "type_column": on})
+    plan = decide(at)
+    assert steps(plan) == done
+    if done == ["move"]:
+        assert "where it is slower than a copy of it was since" in of(plan, StopAttempt)[0].reason.text
+        assert of(plan, StopAttempt)[0].reason.numbers["factor"] == pytest.approx(0.0009 / 0.0002)
+
+
+def test_a_job_a_little_slower_than_a_copy_on_another_type_is_known_wrongly() -> None:
+    row: dict[str, object] = {"profiled_at": NOW - 100.0, "type_column": "mock/large"}
+    at = _lone(late(busy(1, 1.0)), busy(1, 1.0), machine(2), row=row)
+    assert steps(decide(replace(at, applications={"app": classified(0.00035)}))) == ["reclassify"]
+
+
+def test_beside_a_neighbour_it_is_not_its_start_that_is_slow() -> None:
+    here = busy(1)
+    at = _lone(late(here), neighbour(2, here, ago_s=590.0), here, machine(2), row={"profiled_at": NOW - 100.0})
+    assert "move" not in steps(decide(at))
+
+
+def _lone(job: Job, *others: object, row: dict[str, object]) -> Snapshot:
+    """A slow job of a known application, a copy of which was profiled as job-9."""
+    known = {"name": "app", "program": identify(job.spec).program, "type_column": "mock/small", "runs": ("job-9",)}
+    job, row = replace(job, application="app", profile_runs=("job-9",)), {**known, **row}
+    programs = {row["program"]: (Application(**row),)}  # type: ignore[arg-type]
+    return replace(slow(job, *others), applications={"app": classified(0.0009)}, programs=programs)  # type: ignore[arg-type]
 
 
 def test_beside_neighbours_it_is_the_tolerance_that_was_wrong() -> None:
