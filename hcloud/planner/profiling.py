@@ -17,25 +17,21 @@ from hcloud.classifier.pressing import Pressing, choose_sources
 from hcloud.constraints import Constraints, matches
 from hcloud.known import Application, Classification
 from hcloud.model import (
-    PROFILE_TAG,
-    BatchTarget,
     InstanceState,
     Job,
     JobId,
     JobSpec,
     JobState,
     Market,
-    Nodes,
     Number,
     Offer,
-    ProfileRequest,
     Reason,
     Resources,
-    Retries,
     ServiceTarget,
 )
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Classify, Profile, Wait
+from hcloud.planner.profiling_runs import most_vcpus, run_for, run_usd, steps_of
 from hcloud.planner.sizing import expected
 from hcloud.planner.strategies import ONLY_RESERVED, forbidden
 from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
@@ -43,11 +39,7 @@ from hcloud.policy import Profiling
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
-AT_MOST_UNDER = 4.0
-"""A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
 _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
-STOP_MARGIN_S = 30.0
-"""A profiling run that is not over this long after its own time cap is stopped."""
 
 
 @dataclass(slots=True)
@@ -309,8 +301,8 @@ def profile_again(draft: Draft, job: Job) -> Profile | None:
     if not offers or desk.idle[_type_of(offers[0])] <= 0:
         return None
     pressing = _pressing(desk, job, identity, offers[0])
-    steps = _steps(job, offers[0].instance_type.capacity.vcpus)
-    run = _run(desk, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
+    steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
+    run = run_for(desk.policy, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
     runs, cost_usd = _affordable(desk, [run], offers)
     if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
         return None
@@ -400,8 +392,8 @@ def _roomy(desk: _Desk, job: Job, offers: Sequence[Offer]) -> list[Offer]:
     """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
     such that are not too dear."""
     roomy = [offer for offer in offers if _has_spare_vcpus(desk, job, offer)]
-    limit_usd, most = _limit_usd(desk), _most_vcpus(job)
-    wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and _run_usd(desk, o) <= limit_usd]
+    limit_usd, most = _limit_usd(desk), most_vcpus(job)
+    wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and run_usd(desk.policy, o) <= limit_usd]
     return wide or roomy
 
 
@@ -497,90 +489,17 @@ def _runs(
     """Return the runs to make, most telling first, each with what it may cost."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
-        return [_run(desk, job, first, "look", steps_vcpus=(vcpus,), look=True)]
-    steps, sources = _steps(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
-    runs = [_run(desk, job, first, "base", steps_vcpus=steps, sources=sources[0])]
+        return [run_for(desk.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
+    steps, sources = steps_of(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
+    runs = [run_for(desk.policy, job, first, "base", steps_vcpus=steps, sources=sources[0])]
     for at, offer in enumerate(offers[1:], start=1):
         beside = sources[at] if at < len(sources) else ()
-        runs.append(_run(desk, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
+        runs.append(run_for(desk.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
     if len(offers) == 1 and len(sources) > 1 and sources[1]:
-        runs.append(_run(desk, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
+        runs.append(run_for(desk.policy, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
     if job.spec.nodes.count > 1:
-        runs.append(_run(desk, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
+        runs.append(run_for(desk.policy, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
-
-
-def _most_vcpus(job: Job) -> float:
-    """Return at how many vCPUs a job should be measured at least: several times what it asks for, where it may get so
-    many."""
-    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
-
-
-def _steps(job: Job, most_vcpus: float) -> tuple[float, ...]:
-    """Return the vCPUs to measure a job with on a machine that has ``most_vcpus``: first what it asks for, then the
-    others, most first: half of it, or the ends of what it may be given.
-
-    Users who leave their jobs' size to the planner may be off by far, to both sides. Only the least tells whether it
-    would do, only more than they ask for whether that would help.
-    """
-    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    if within is None:
-        return vcpus, vcpus / 2
-    others = {min(vcpus / 2, within[0]), max(vcpus, min(within[1], most_vcpus))}
-    return (vcpus, *sorted(others - {vcpus}, reverse=True))
-
-
-def _run(
-    desk: _Desk,
-    job: Job,
-    offer: Offer,
-    what: str,
-    *,
-    steps_vcpus: tuple[float, ...],
-    sources: tuple[str, ...] = (),
-    nodes: int = 1,
-    look: bool = False,
-) -> tuple[JobSpec, float]:
-    policy, spec = desk.policy, job.spec
-    request = ProfileRequest(
-        job_id=job.id,
-        type_column=f"{offer.provider}/{offer.instance_type.name}",
-        steps_vcpus=steps_vcpus,
-        sources=sources,
-        nodes=nodes,
-        run_s=policy.run_s,
-        total_s=policy.total_s,
-        warm_up_s=policy.warm_up_s if spec.stateful else 0.0,
-        look=look,
-        knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
-    )
-    run = replace(
-        spec,
-        name=f"{spec.name}:profile-{what}",
-        resources=replace(spec.resources, vcpus=max(steps_vcpus)),
-        target=BatchTarget(),
-        nodes=Nodes(count=nodes, minimum=nodes),
-        tags={**spec.tags, PROFILE_TAG: job.id},
-        interruptible=False,
-        retries=Retries(limits={"instance_lost": 1, "preempted": 1, "evicted": 1}),
-        max_runtime_s=policy.total_s + STOP_MARGIN_S,
-        stop_grace_s=min(spec.stop_grace_s, 5.0),
-        budget_usd=None,
-        instance_types=(offer.instance_type.name,),
-        exclusive=True,
-        profiling="never",
-        profile=request,
-        vcpus_within=None,
-        placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
-    )
-    return run, nodes * _run_usd(desk, offer)
-
-
-def _run_usd(desk: _Desk, offer: Offer) -> float:
-    """Return what a run on one machine may cost."""
-    held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + desk.policy.total_s)
-    return offer.price_usd_per_h * held_s / 3600
 
 
 def _limit_usd(desk: _Desk) -> float:
@@ -597,10 +516,10 @@ def _affordable(
 ) -> tuple[tuple[JobSpec, ...], float]:
     """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
     limit_usd, taken, cost_usd = _limit_usd(desk), list[JobSpec](), 0.0
-    for spec, run_usd in runs:
-        if cost_usd + run_usd <= limit_usd:
+    for spec, price_usd in runs:
+        if cost_usd + price_usd <= limit_usd:
             taken.append(spec)
-            cost_usd += run_usd
+            cost_usd += price_usd
         elif not taken:
             return (), limit_usd
     return tuple(taken), cost_usd

@@ -25,7 +25,7 @@ from hcloud.model import (
 )
 from hcloud.planner.draft import open_draft
 from hcloud.planner.plan import Profile
-from hcloud.planner.profiling import _open_desk, _run
+from hcloud.planner.profiling_runs import run_for
 from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
 from tests.apply.test_correcting import apply
@@ -285,7 +285,8 @@ def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Dep
     draft = open_draft(replace(site.scene.controller.snapshot()), site.scene.controller.policy, default_rng(0))
     [offer, *_] = [each for each in draft.snapshot.offers if each.instance_type.name == "m.two"]
     spec = replace(job.spec, profiling="auto")
-    run, _ = _run(_open_desk(draft, []), replace(job, spec=spec), offer, "again", steps_vcpus=(1.0, 0.5), sources=())
+    policy, job_open = draft.policy.profiling, replace(job, spec=spec)
+    run, _ = run_for(policy, job_open, offer, "again", steps_vcpus=(1.0, 0.5), sources=())
     name = identify(job.spec).name
     again = Profile(job_id=job.id, application=name, runs=(run,), reason=Reason(code="profiling", text="once more"))
     assert apply(site, again) == []
