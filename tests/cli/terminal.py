@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 CONTROL_C = "\x03"
 _SPEAKING_OF_SCREENS = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()=>][A-Z0-9]?")

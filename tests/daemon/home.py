@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from tests.warm import WARM
 
 HCLOUD = [sys.executable, "-m", "hcloud.cli.main"]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 MOCK_SETTINGS = "{persist: true, boot: {p50_s: 0, p95_s: 0}, stop_s: 0, markets: [on_demand]}"
 
 
