@@ -90,6 +90,13 @@ def list_instances(
     return instance_views(found, view.jobs, dict(desk.seen_at()))
 
 
+@router.get("/instances/{instance_id}")
+def show_instance(desk: TheDesk, instance_id: str) -> InstanceView:
+    """Show a machine, there or gone, with the jobs on it. Raises NotFound."""
+    found = desk.store.instance(instance_id)
+    return instance_views([found], desk.store.live().jobs, dict(desk.seen_at()))[0]
+
+
 @router.get("/offers")
 def list_offers(desk: TheDesk) -> list[Offer]:
     """List what the providers were last heard to offer, sorted by provider, zone, type and market."""

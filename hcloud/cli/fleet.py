@@ -7,6 +7,7 @@ import json
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -213,8 +214,11 @@ def events(
         after_seq = page[-1]["seq"] if page else after_seq
         if len(page) < PAGE:
             break
+    # Of what there is not these say so.
     if not found and about["job_id"] is not None:
-        client.get(f"/v1/jobs/{about['job_id']}")  # which says so where there is no such job
+        client.get(f"/v1/jobs/{about['job_id']}")
+    if not found and instance is not None:
+        client.get(f"/v1/instances/{quote(instance, safe='')}")
     if follow:
         _follow(client, found, after_seq, about, form)
     elif form == "json":

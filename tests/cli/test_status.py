@@ -127,6 +127,18 @@ def test_cancelling_all_leaves_what_is_not_ours(three: Shell, deployment: Deploy
     assert first["id"] == "job-3"
 
 
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        (("--job", "99"), "there is no job-99"),
+        (("--instance", "inst-99"), "there is no inst-99"),
+        (("--instance", "no?such"), "'no?such' is not the id of a machine"),
+    ],
+)
+def test_events_of_what_there_is_not_are_a_mistake(shell: Shell, about: tuple[str, ...], says: str) -> None:
+    assert says in shell.run("events", *about, exit_code=2)[1]
+
+
 def test_events_and_offers_are_no_more_than_asked_for(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "-q", "--", "true")
     wait_until(lambda: deployment.controller.offers.all, timeout_s=60)
