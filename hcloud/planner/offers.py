@@ -66,7 +66,7 @@ class Counter:
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
-                each = _times(self.capacity[at], self.taken(group, at))
+                each = _times(self.capacity[at], self.taken(group)[at])
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
@@ -93,10 +93,9 @@ class Counter:
                 known[:, 0] = self.suit.granted_alone(group.application, group.aim, self.kinds)
         return known
 
-    def taken(self, group: Group, at: int) -> Amounts:
-        """Return what a rank of ``group`` takes of a new machine of offer ``at``: if exclusive, all."""
-        taken: Amounts = self.capacity[at] if group.exclusive else self.demands(group)[at]
-        return taken
+    def taken(self, group: Group) -> Amounts:
+        """Return what a rank of ``group`` takes of a new machine of each offer, shape ``(M, 3)``: if exclusive, all."""
+        return self.capacity if group.exclusive else self.demands(group)
 
     def shortfalls(self, group: Group) -> Places:
         """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
@@ -155,6 +154,10 @@ class Counter:
     def serves(self, group: Group, at: int) -> bool:
         """Return whether a machine of offer ``at`` may be launched for, or joined by, a rank of ``group``."""
         return bool(self.fitting(group)[at]) and (self.hybrid is None or bool(self.rentable(group)[at]))
+
+    def serving(self, group: Group) -> Mask:
+        """Return :meth:`serves` of each offer, shape ``(M,)``."""
+        return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
 
     def worth_usd_per_h(self, group: Group) -> float:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
@@ -308,7 +311,7 @@ def _judge(draft: Draft, counter: Counter, at: int, company: list[tuple[Group, i
     left, worth, ranks, there = counter.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
         if counter.serves(group, at):
-            amount_each = counter.taken(group, at)
+            amount_each = counter.taken(group)[at]
             taken = _beside(draft, group, min(count, _times(left, amount_each)), there)
             left -= amount_each * taken
             worth += each * taken

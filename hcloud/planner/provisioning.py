@@ -17,7 +17,7 @@ from hcloud.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Numbe
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
 from hcloud.planner.exclusion import kept_away
-from hcloud.planner.fleet import SLACK, Amounts, Mask, fits_any, vector
+from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
@@ -45,13 +45,37 @@ WAITS_FOR_RESERVED = "waits_for_reserved"
 
 @dataclass(slots=True, eq=False)
 class NewMachine:
-    """A machine this plan launches: offer number ``at`` of the counter, what is left of it, and the jobs it is for."""
+    """A machine this plan launches: offer number ``at`` of the counter, its ``place`` in :class:`Rooms`, and the jobs
+    it is for."""
 
     offer: Offer
     at: int
-    room: Amounts
+    place: int
     choices: list[Choice]
     jobs: list[Job] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Rooms:
+    """What is ``left`` of each machine this plan launches, shape ``(N, 3)``, and of which offer it is (``at``). All are
+    looked at at one stroke, as a cluster's first plan launches thousands. Rows beyond theirs mean nothing."""
+
+    left: Amounts = field(default_factory=lambda: np.zeros((16, 3)))
+    at: Places = field(default_factory=lambda: np.zeros(16, dtype=np.intp))
+
+    def open(self, place: int, at: int, capacity: Amounts) -> None:
+        """Note a machine of offer ``at``, nothing of which is taken."""
+        if place >= len(self.at):
+            self.left, self.at = np.concatenate([self.left, self.left]), np.concatenate([self.at, self.at])
+        self.left[place], self.at[place] = capacity, at
+
+    def where(self, count: int, taken: Amounts, serves: Mask) -> list[int]:
+        """Return which of the first ``count`` machines have room for what a rank takes of a machine of each offer,
+        shape ``(M, 3)``; offers that do not serve it are left out."""
+        at = self.at[:count]
+        roomy = np.logical_and.reduce(self.left[:count] + SLACK >= taken[at], axis=1)
+        found: list[int] = (roomy & serves[at]).nonzero()[0].tolist()
+        return found
 
 
 @dataclass(slots=True)
@@ -64,6 +88,7 @@ class Desk:
     victims: Victims
     groups: list[Group]
     machines: list[NewMachine] = field(default_factory=list)
+    rooms: Rooms = field(default_factory=Rooms)
     future: Ledger | None = None
     idle: list[int] | None = None
     closed: Reason | None = None
@@ -285,7 +310,7 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
         if machine is None:
             machine, refusal = _open_machine(desk, job, group, zones)
         if machine is not None:
-            machine.room -= desk.counter.taken(group, machine.at)
+            desk.rooms.left[machine.place] -= desk.counter.taken(group)[machine.at]
             machine.jobs.append(job)
             taken.append(machine)
     if served + len(taken) >= group.needed:
@@ -294,7 +319,7 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
             _foresee(desk, machine)
         return None
     for machine in taken:
-        machine.room += desk.counter.taken(group, machine.at)
+        desk.rooms.left[machine.place] += desk.counter.taken(group)[machine.at]
         machine.jobs.pop()
     for machine in desk.machines[before:]:
         desk.counter.take(machine.at, -1)
@@ -321,13 +346,15 @@ def _may_meet(draft: Draft, job: Job, group: Group, company: Sequence[Job]) -> b
 def _join(desk: Desk, job: Job, group: Group, zones: Set[str]) -> NewMachine | None:
     """Return a machine this plan launches anyway, in none of ``zones``, with room for a rank of ``job`` (and its user
     the money). What is rented is not joined while something that is paid for could still be launched."""
-    paid = _paid_for(desk, job, group, zones) if desk.machines else False
-    for machine in desk.machines:
+    if not desk.machines:
+        return None
+    paid = _paid_for(desk, job, group, zones)
+    counter = desk.counter
+    for place in desk.rooms.where(len(desk.machines), counter.taken(group), counter.serving(group)):
+        machine = desk.machines[place]
         if paid and machine.offer.market is not Market.RESERVED:
             continue
-        taken = desk.counter.taken(group, machine.at)
-        fits = desk.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
-        fits = fits and machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
+        fits = machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
         if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):
             return machine
     return None
@@ -387,7 +414,8 @@ def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[
     offer, at = offers[choices[0].at], choices[0].at
     desk.draft.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
     desk.counter.take(at)
-    machine = NewMachine(offer=offer, at=at, room=vector(offer.instance_type.capacity), choices=choices)
+    machine = NewMachine(offer=offer, at=at, place=len(desk.machines), choices=choices)
+    desk.rooms.open(machine.place, at, vector(offer.instance_type.capacity))
     desk.machines.append(machine)
     return machine, None
 

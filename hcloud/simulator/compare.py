@@ -223,7 +223,7 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
         if machine is None:
             machine, refusal = _opened(peer, shop, job, group)
         if machine is not None:
-            machine.room -= shop.counter.taken(group, machine.at)
+            machine.room -= shop.counter.taken(group)[machine.at]
             machine.jobs.append(job)
             taken.append(machine)
     if refusal is None:
@@ -231,7 +231,7 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
         draft.wait(job, "booting", lambda: Reason(code="booting", text=text))
         return None
     for machine in taken:
-        machine.room += shop.counter.taken(group, machine.at)
+        machine.room += shop.counter.taken(group)[machine.at]
         machine.jobs.remove(job)
     for machine in shop.machines[before:]:
         shop.counter.take(machine.at, -1)
@@ -242,7 +242,7 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
 
 def _joined(shop: Shop, group: Group) -> New | None:
     for machine in shop.machines:
-        taken = shop.counter.taken(group, machine.at)
+        taken = shop.counter.taken(group)[machine.at]
         if shop.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all()):
             return machine
     return None
@@ -388,7 +388,7 @@ def _for_the_batch(shop: Shop, group: Group, choices: list[int]) -> int:
     markets = {shop.market(at) for at in choices}
     tier = Market.RESERVED if Market.RESERVED in markets else Market.SPOT if Market.SPOT in markets else None
     own = [at for at in choices if tier is None or shop.market(at) is tier]
-    sizes, total = shop.counter.capacity, shop.counter.taken(group, own[0])
+    sizes, total = shop.counter.capacity, shop.counter.taken(group)[own[0]]
     for each in _alike(shop, group)[1:]:
         more = total + each.demand
         if not any(bool((sizes[at] + SLACK >= more).all()) for at in own):
