@@ -32,6 +32,9 @@ FEED_WEIGHT = 0.3
 RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
 """How far one run of a job may be from its usual performance, and how sure many can make us (natural logarithms);
 limits of a reading further off than this factor say no more than it does."""
+STRAGGLES_BELOW = 0.5
+"""A run at less than this part of the least that was expected is rather a straggler (Quasar, Dissertation §4.4) than a
+wrong estimate: it corrects nothing, unless one of the last few was not as expected either."""
 PROGRAM_CHARS = 80
 WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 """Measures in fractions of a whole job, whose scale is the input's."""
@@ -308,11 +311,13 @@ def feed(
 
     ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
     alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
-    concluded about drift.
+    concluded about drift. A straggler (``STRAGGLES_BELOW``) counts for drift only.
     """
     missed = row.missed
     if predicted is not None and alone:
         missed = Drift(missed=row.missed).seen(predicted, measured).missed
+        if measured < STRAGGLES_BELOW * predicted.low and not any(row.missed):
+            return replace(row, missed=missed)
     cells = {question: dict(columns) for question, columns in row.cells.items()}
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
     types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})

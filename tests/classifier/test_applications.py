@@ -205,6 +205,15 @@ def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     assert learn(row, identify(spec()), BASE, findings(), "job-9", 9.0).missed == ()
 
 
+def test_a_straggler_corrects_nothing_unless_it_is_not_the_only_one() -> None:
+    row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
+    for column in ("mock/small", "mock/new"):
+        once = feed(row, column, 4.0, expected, alone=True)
+        assert (once.cells, once.spreads, once.missed) == (row.cells, row.spreads, (True,))
+        assert feed(once, column, 4.0, expected, alone=True).cells["type"][column] < 10.0
+        assert feed(row, column, 5.0, expected, alone=True).cells["type"][column] < 10.0  # slow, but no straggler
+
+
 def test_run_time_follows_what_ran() -> None:
     assert ran(known(), 60.0).run_s == 60.0
     assert 60.0 < (ran(ran(known(), 60.0), 90.0).run_s or 0) < 90.0
