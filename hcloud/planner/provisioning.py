@@ -63,7 +63,7 @@ class Rooms:
     left: Amounts = field(default_factory=lambda: np.zeros((16, 3)))
     at: Places = field(default_factory=lambda: np.zeros(16, dtype=np.intp))
 
-    def open(self, place: int, at: int, capacity: Amounts) -> None:
+    def add(self, place: int, at: int, capacity: Amounts) -> None:
         """Note a machine of offer ``at``, nothing of which is taken."""
         if place >= len(self.at):
             self.left, self.at = np.concatenate([self.left, self.left]), np.concatenate([self.at, self.at])
@@ -415,7 +415,7 @@ def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[
     desk.draft.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
     desk.counter.take(at)
     machine = NewMachine(offer=offer, at=at, place=len(desk.machines), choices=choices)
-    desk.rooms.open(machine.place, at, vector(offer.instance_type.capacity))
+    desk.rooms.add(machine.place, at, vector(offer.instance_type.capacity))
     desk.machines.append(machine)
     return machine, None
 
