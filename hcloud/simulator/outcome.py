@@ -112,17 +112,21 @@ class _Reader:
     uses: dict[str, set[str]] = field(default_factory=dict)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
     held_vcpu_s: dict[str, float] = field(default_factory=dict)
-    up_vcpu_s: dict[str, float] = field(default_factory=dict)
+    up_vcpu_s: float = 0.0
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
     last_at: float = START_AT
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Take in every event."""
+        """Take in every event; then count, up to the last of them, what is still up and held: reserved ones stay."""
         for event in events:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
+        for machine in self.machines.values():
+            self._count_up(machine, self.last_at)
+        for since, vcpus, market in self.held_since.values():
+            self._count_held(market, vcpus * (self.last_at - since))
 
     def change(self, at: float, what: str, by: float) -> None:
         """Note a change of an amount."""
@@ -168,13 +172,16 @@ class _Reader:
 
     def terminated(self, event: Event) -> None:
         """Count its vCPU-seconds by market; one that never came up has none."""
-        machine = self.machines[event.instance_id or ""]
+        machine = self.machines.pop(event.instance_id or "")
         if machine.launched_at is None:
             return
         ended_at = _number(event, "terminated_at") or event.at
-        lived_s = max(0.0, ended_at - machine.launched_at)
-        self.up_vcpu_s[machine.market] = self.up_vcpu_s.get(machine.market, 0.0) + lived_s * machine.vcpus
+        self._count_up(machine, ended_at)
         self.change(ended_at, machine.market, -machine.vcpus)
+
+    def _count_up(self, machine: _Machine, until_at: float) -> None:
+        lived_s = 0.0 if machine.launched_at is None else max(0.0, until_at - machine.launched_at)
+        self.up_vcpu_s += lived_s * machine.vcpus
 
     def unit_started(self, event: Event) -> None:
         """vCPUs are held; a job's wait ends with its first unit."""
@@ -192,8 +199,11 @@ class _Reader:
     def unit_ended(self, event: Event) -> None:
         """Count the vCPU-seconds held by market; a unit that never started held none."""
         since, vcpus, market = self.held_since.pop(_unit(event), (event.at, 0.0, ""))
-        self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + max(0.0, event.at - since) * vcpus
+        self._count_held(market, max(0.0, event.at - since) * vcpus)
         self.change(event.at, "held", -vcpus)
+
+    def _count_held(self, market: str, vcpu_s: float) -> None:
+        self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + vcpu_s
 
     def unit_resized(self, event: Event) -> None:
         """Close the stretch at the old size and open one at the new."""
@@ -275,7 +285,7 @@ def outcome_of(
         wait_s=tuple(sorted(reader.waits)),
         launches=reader.launches,
         used_once=sum(len(jobs) == 1 for jobs in reader.uses.values()),
-        up_vcpu_h=sum(reader.up_vcpu_s.values()) / HOUR_S,
+        up_vcpu_h=reader.up_vcpu_s / HOUR_S,
         held_vcpu_h=sum(reader.held_vcpu_s.values()) / HOUR_S,
         committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * span_s / HOUR_S,
         committed_held_vcpu_h=reader.held_vcpu_s.get(reserved, 0.0) / HOUR_S,

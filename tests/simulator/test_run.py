@@ -13,7 +13,7 @@ from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpe
 from hcloud.policy import Policy, parse_policy
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
-from hcloud.simulator.run import Commitment, Setting, simulated
+from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival, Workload, workload_of
 
@@ -126,6 +126,20 @@ def test_reserved_machines_are_paid_for_used_or_not(tmp_path: Path) -> None:
     assert outcome.metered_usd == 0.0
     assert outcome.committed_usd == pytest.approx(3 * 1.8 * outcome.span_s / 3600)
     assert 0 < outcome.committed_held_vcpu_h < outcome.committed_vcpu_h
+
+
+def test_machines_that_stay_and_units_that_still_run_count_up_to_the_end(tmp_path: Path) -> None:
+    cloud = {**CLOUD, "markets": ["reserved"], "reserved": {"m.one": 1}, "reserved_price_factor": 0.5}
+    work = workload_of("three", [arrival(at_s, 100, vcpus=1) for at_s in (0, 300, 350)])
+    made = events(Setting(workload=work, policy=policy(), cloud=cloud), tmp_path / "a")
+    (up_at,) = (float(str(each.fields["launched_at"])) for each in made if "launched_at" in each.fields)
+    whole = outcome_of("whole", lambda: made)
+    assert whole.up_vcpu_h == pytest.approx(2 * (START_AT + whole.span_s - up_at) / 3600)
+    assert whole.held_vcpu_h == pytest.approx(3 * 100 / 3600)
+    _, _, third = (at for at, each in enumerate(made) if each.kind is EventKind.JOB_SUBMITTED)
+    _, second, _ = (each.at for each in made if each.kind is EventKind.UNIT_STARTED)
+    cut = outcome_of("cut", lambda: made[: third + 1])
+    assert cut.held_vcpu_h == pytest.approx((100 + made[third].at - second) / 3600)
 
 
 def test_work_that_no_machine_can_do_ends_the_simulation_and_fails(tmp_path: Path) -> None:
