@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hcloud.model import Event, EventKind, Market
+from hcloud.model import PROFILE_TAG, Event, EventKind, Market
 from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.table import ReportTable, Row, columns, share_pct
@@ -103,6 +103,8 @@ class _Reader:
 
     machines: dict[str, _Machine] = field(default_factory=dict)
     jobs: dict[str, _Job] = field(default_factory=dict)
+    profiled: dict[str, str] = field(default_factory=dict)
+    """Of profiling runs, which users did not submit: whom they profile. They hold machines, and are no jobs here."""
     met: dict[str, list[float]] = field(default_factory=lambda: {"batch": [], "service": []})
     changes: list[tuple[float, str, float]] = field(default_factory=list)
     """At which time (s from the start) what (a market's vCPUs, ``held``, ``waiting``) changed by how much."""
@@ -135,6 +137,10 @@ class _Reader:
 
     def submitted(self, event: Event) -> None:
         """A job waits from now on."""
+        tags = event.fields.get("tags")
+        if isinstance(tags, Mapping) and PROFILE_TAG in tags:
+            self.profiled[event.job_id or ""] = str(tags[PROFILE_TAG])
+            return
         latency = event.fields.get("latency_ms")
         self.jobs[event.job_id or ""] = _Job(
             kind=str(event.fields.get("target_kind")),
@@ -146,8 +152,8 @@ class _Reader:
 
     def told(self, event: Event) -> None:
         """A job that has not started yet waits for something else from now on."""
-        job = self.jobs[event.job_id or ""]
-        if job.started_at is None:
+        job = self.jobs.get(event.job_id or "")
+        if job is not None and job.started_at is None:
             self._waited(job, event.at)
             job.waits_for, job.told_at = (str(event.fields.get("code")), str(event.fields.get("text"))), event.at
 
@@ -185,9 +191,10 @@ class _Reader:
 
     def unit_started(self, event: Event) -> None:
         """vCPUs are held; a job's wait ends with its first unit."""
-        job, machine = self.jobs[event.job_id or ""], self.machines[event.instance_id or ""]
-        self.uses.setdefault(event.instance_id or "", set()).add(event.job_id or "")
-        if job.started_at is None:
+        name, machine = event.job_id or "", self.machines[event.instance_id or ""]
+        self.uses.setdefault(event.instance_id or "", set()).add(self.profiled.get(name, name))
+        job = self.jobs.get(name)
+        if job is not None and job.started_at is None:
             self._waited(job, event.at)
             job.started_at = event.at
             self.waits.append(max(0.0, event.at - job.submitted_at))
@@ -213,16 +220,18 @@ class _Reader:
 
     def sample(self, event: Event) -> None:
         """Count by how many looks a service's p99 latency kept its promise."""
-        job = self.jobs[event.job_id or ""]
+        job = self.jobs.get(event.job_id or "")
         measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
-        if job.latency_ms is not None and measured:
+        if job is not None and job.latency_ms is not None and measured:
             looks = int(_number(event, "looks") or 1)
             job.looks += looks
             job.kept += looks * (measured[0] <= job.latency_ms)
 
     def finished(self, event: Event) -> None:
         """Note how a job ended and whether it kept its promise: a service by its share of looks (0..1)."""
-        job = self.jobs[event.job_id or ""]
+        job = self.jobs.get(event.job_id or "")
+        if job is None:
+            return
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":

@@ -4,12 +4,13 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
+from hcloud.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
 from hcloud.policy import Policy, parse_policy
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
@@ -63,6 +64,20 @@ def test_jobs_run_as_long_as_they_are_told_on_machines_that_boot_and_end(tmp_pat
     lived_s = summed(made, "terminated_at") - summed(made, "launched_at")
     assert outcome.cost_usd == pytest.approx(lived_s * 3.6 / 3600)
     assert outcome.held_vcpu_h == pytest.approx(2 * 150 / 3600)
+
+
+def test_profiling_runs_hold_machines_but_are_not_counted_among_the_jobs(tmp_path: Path) -> None:
+    work = workload_of("two", [arrival(0, 100), arrival(0, 50)])
+    made = events(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path / "a")
+    first, second = (each for each in made if each.kind is EventKind.JOB_SUBMITTED)
+    run = replace(second, fields={**second.fields, "tags": {PROFILE_TAG: first.job_id}})
+    before = outcome_of("tried", lambda: made)
+    outcome = outcome_of("tried", lambda: [run if each is second else each for each in made])
+    assert (before.jobs, before.succeeded, len(before.wait_s)) == (2, 2, 2)
+    assert (outcome.jobs, outcome.succeeded, len(outcome.wait_s)) == (1, 1, 1)
+    assert sum(each.job_s for each in outcome.waited_for) < sum(each.job_s for each in before.waited_for)
+    assert max(outcome.series.waiting) == 1
+    assert (outcome.held_vcpu_h, outcome.used_once) == (before.held_vcpu_h, before.used_once)
 
 
 def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> None:
