@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hcloud.model import Event, EventKind, JobState
+from hcloud.model import PROFILE_TAG, Event, EventKind, JobState
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct
 
@@ -121,7 +121,10 @@ class _Group:
 
 
 class _Book:
-    """Follows jobs through the log; each job becomes a row, or joins a group, when it has ended or the log has."""
+    """Follows jobs through the log; each job becomes a row, or joins a group, when it has ended or the log has.
+
+    Profiling runs are no jobs that anybody submitted: they are told only by their own tag.
+    """
 
     def __init__(self, grouping: Grouping, since: float, now: float) -> None:
         self.grouping = grouping
@@ -131,11 +134,12 @@ class _Book:
         self.machines: dict[str, tuple[str, str]] = {}
         self.rows: list[Row] = []
         self.groups: dict[tuple[str, ...], _Group] = {}
+        self.leaves_out = False
 
     def take(self, event: Event) -> None:
         """Take in one event."""
         if event.kind is EventKind.JOB_SUBMITTED:
-            self.live[event.job_id or ""] = _story(event)
+            self._submitted(_story(event))
         elif event.kind is EventKind.INSTANCE_REQUESTED:
             pool = f"{text(event, 'provider')}/{text(event, 'zone')}/{text(event, 'type')}"
             self.machines[event.instance_id or ""] = (pool, text(event, "market"))
@@ -145,6 +149,12 @@ class _Book:
             story = self.live.get(event.job_id or "")
             if story is not None:
                 self._follow(story, event)
+
+    def _submitted(self, story: _JobStory) -> None:
+        if PROFILE_TAG in story.facts.tags and self.grouping.tag != PROFILE_TAG:
+            self.leaves_out = True
+        else:
+            self.live[story.facts.id] = story
 
     def _follow(self, story: _JobStory, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
@@ -192,6 +202,10 @@ class _Book:
             group.promised += 1
             group.kept += story.target_met
 
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader of the numbers must know."""
+        return (*_NOTES, _LEAVES_OUT) if self.leaves_out else _NOTES
+
     def _key(self, story: _JobStory) -> tuple[str, ...]:
         kind = self.grouping.kind
         if kind == "pool":
@@ -222,6 +236,7 @@ _NOTES = (
     "target_met: batch jobs by their deadline (100 or 0), services by the share of looks within the promised latency "
     "times the share of the time since the first start in which they ran",
 )
+_LEAVES_OUT = f"profiling runs are left out; --by tag:{PROFILE_TAG} tells of them"
 
 
 def _by_job(book: _Book) -> ReportTable:
@@ -232,7 +247,7 @@ def _by_job(book: _Book) -> ReportTable:
         title="Performance by job",
         columns=names,
         rows=tuple(sorted(book.rows, key=lambda row: int(str(row[0]).removeprefix("job-") or 0))),
-        notes=_NOTES,
+        notes=book.notes(),
     )
 
 
@@ -268,7 +283,7 @@ def _by_group(book: _Book) -> ReportTable:
         columns=names,
         rows=tuple((*key, *_group_values(group)) for key, group in sorted(book.groups.items())),
         total=("total", *("" for _ in book.grouping.columns[1:]), *_group_values(whole)),
-        notes=_NOTES,
+        notes=book.notes(),
     )
 
 

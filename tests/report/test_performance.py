@@ -76,6 +76,22 @@ def test_groups_count_jobs_and_promises(story: Story) -> None:
     assert rows(performance(story, by="day"), "jobs") == {"1970-01-01": (3,), "(not ended)": (2,), "total": (5,)}
 
 
+def test_profiling_runs_are_told_only_by_their_own_tag(story: Story) -> None:
+    alone = performance(story, HOUR, by="user")
+    story.submit(6, at=10.0, user="ann", tags={"hcloud.profile": "job-1"}, target_kind="batch")
+    story.start(6, 1, 12.0)
+    story.finish(6, 20.0, run_s=8.0)
+    table = performance(story, HOUR, by="user")
+    assert table.rows == alone.rows
+    assert (set(table.notes) - set(alone.notes)) == {
+        "profiling runs are left out; --by tag:hcloud.profile tells of them"
+    }
+    assert "job-6" not in rows(performance(story, HOUR, by="job"), "name")
+    by_tag = performance(story, HOUR, by="tag:hcloud.profile")
+    assert rows(by_tag, "jobs", "run_p50_s")["job-1"] == (1, 8.0)
+    assert by_tag.notes == alone.notes
+
+
 def test_percentiles_are_of_the_group() -> None:
     story = Story()
     story.machine(1, 0.0, 0.0)
