@@ -31,8 +31,6 @@ TOLERANCE = 0.1
 PROFILED_FOR_S = 8.0
 """Profiling a job takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that; a third size, where
 users may be far off, takes a fourth more."""
-CYCLE_S = 5.0
-"""So often is decided: jobs run for minutes, and wait a few seconds longer than if it were every second."""
 
 
 def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy:
@@ -83,7 +81,7 @@ def _label(name: str, profiles: bool = True) -> str:
 def _strategies(scenario: str) -> Figure:
     def case(label: str, policy: Policy, told: bool = False) -> Case:
         """Return one bar: users ask for what they guess; ``told``: the planner knows the world's truth."""
-        return Case(label=label, experiment=scenario, policy=policy, guessed=True, cycle_s=CYCLE_S, told=told)
+        return Case(label=label, experiment=scenario, policy=policy, guessed=True, told=told)
 
     kinds = [(name, profiles) for profiles in (True, False) for name in STRATEGIES]
     cases = tuple(case(_label(name, profiles), strategy(name, profiles=profiles)) for name, profiles in kinds)
@@ -242,8 +240,7 @@ def _mappings() -> Figure:
         title="Who goes to reserved machines: P1 to P8 under HM, high variability",
         source="Dissertation figs. 8.6, 8.7",
         cases=tuple(
-            Case(label=mapping.upper(), experiment=HIGH, policy=strategy("hm", mapping=mapping), cycle_s=CYCLE_S)
-            for mapping in MAPPINGS
+            Case(label=mapping.upper(), experiment=HIGH, policy=strategy("hm", mapping=mapping)) for mapping in MAPPINGS
         ),
         columns=(*COLUMNS, "qos_kept_pct"),
         claims=(
@@ -282,7 +279,6 @@ def _varied(
             label=f"{name.upper()}, {told.format(value)}",
             experiment=HIGH,
             policy=strategy(name),
-            cycle_s=CYCLE_S,
             **change(value),
         )
         for name in names

@@ -23,7 +23,7 @@ from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
-from hcloud.simulator.run import STEP_S, Commitment, Setting, simulated
+from hcloud.simulator.run import Commitment, Setting, simulated
 from hcloud.simulator.world import FULL_VCPUS
 
 FAST_FOLDER = Path("/dev/shm")
@@ -48,7 +48,6 @@ class Case:
     as the policy's. ``told``: the planner knows the world's truth. ``plain``: in a world without neighbours, and with
     how far it is from the least it can cost.
     ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
-    ``cycle_s``: how often it decides at most.
     """
 
     label: str
@@ -61,7 +60,6 @@ class Case:
     plain: bool = False
     guessed: bool = False
     told: bool = False
-    cycle_s: float = STEP_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +200,6 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
     truth = None if case.plain else replace(made.truth, **cast(Mapping[str, Any], case.truth))
     return Setting(
         workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, told=case.told,
-        cycle_s=case.cycle_s,
     )  # fmt: skip
 
 
