@@ -376,8 +376,9 @@ class Correction:
     long_running_s: PositiveSeconds = 600.0
     """Jobs that have run so long are long-running."""
     straggler_below: Annotated[Number, Field(gt=0, lt=1)] = 0.5
-    """A rank of an incremental job with less than this part of the median's pace is a straggler; so is a lone job with
-    less than this part of what a copy profiled since does, on a machine of another type."""
+    """A rank of an incremental job with less than this part of the median's pace is a straggler; so is a job with
+    less than this part of what is expected of it, if nothing else of its application is slow, or a copy profiled since
+    on a machine of another type was not."""
     max_relaunches_per_attempt: Count = 1
     """So many stragglers of one attempt are started anew elsewhere."""
 

@@ -22,19 +22,19 @@ import numpy as np
 
 from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
-from hcloud.model import FailureCause, Job, JobId, Number, Reason, ServiceTarget
+from hcloud.model import FailureCause, Job, JobId, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.draft import MOVED, NODES, NODES_LAUNCHED, Draft
 from hcloud.planner.eviction import evictable
 from hcloud.planner.fleet import SLACK, Mask
+from hcloud.planner.lessons import lesson_of, words_of
 from hcloud.planner.option import Option, remaining_s, saved_s
 from hcloud.planner.placement import usable
-from hcloud.planner.plan import Correct, Learnt
-from hcloud.planner.pressure import LOSS_AT_TOLERATED
+from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.scale import more_nodes, resize
-from hcloud.planner.stragglers import faster_anew, relaunch_stragglers
-from hcloud.planner.watching import LEARNING, Assessment, Departure, Look, column_of, deviations_of, look_at
+from hcloud.planner.stragglers import faster_anew, profiled_since, relaunch_stragglers
+from hcloud.planner.watching import LEARNING, Assessment, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
 REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "evict"
@@ -258,60 +258,9 @@ def _reprofile(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
 
 def _reclassify(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Believe what was measured, once in an attempt: what follows is then decided by that."""
-    learnt = _learn(draft, look) if RECLASSIFY not in _done(look) else None
+    learnt = lesson_of(draft, look) if RECLASSIFY not in _done(look) else None
     if learnt is not None:
-        yield Option(step=RECLASSIFY, text=_words(learnt), factor=1.0, cost_s=0.0, act=_nothing, learnt=learnt)
-
-
-def _learn(draft: Draft, look: Look) -> Learnt | None:
-    """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
-
-    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of the
-    resource that hurts most (their pressure against what it is said to tolerate) than believed.
-    """
-    policy, departure = draft.policy.correction, look.departure()
-    if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
-        return None
-    if _less_was_asked(draft, look, departure) or faster_anew(draft, look) > 1.0:
-        return None
-    at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
-    neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
-    mean, vcpus = departure.measured.mean, look.held.resources.vcpus
-    if not neighbours or mean > departure.would.value:
-        return Learnt(column=column, vcpus=vcpus, performance=mean) if mean > 0 else None
-    tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
-    return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
-
-
-def _less_was_asked(draft: Draft, look: Look, departure: Departure) -> bool:
-    """Return whether a service serves less than expected only because no more is asked of it."""
-    known, target, margin = look.known(), look.job.spec.target, draft.policy.correction.margin
-    if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
-        return False
-    asked = target.requests_per_s / max(1, look.job.spec.nodes.count)
-    return departure.measured.mean < departure.would.value and departure.measured.mean >= (1.0 - margin) * asked
-
-
-def _tolerated(draft: Draft, look: Look, neighbours: list[Job], loss: float) -> dict[str, float]:
-    known, applications = look.known(), draft.snapshot.applications
-    assert known is not None
-    press: dict[str, float] = {}
-    for each in neighbours:
-        belief = applications.get(each.application)
-        for source, caused in belief.caused.items() if belief is not None else ():
-            press[source] = press.get(source, 0.0) + caused.value
-    hurts = {s: press[s] / max(known.tolerated[s].value, 1.0) for s in press if s in known.tolerated and press[s] > 0}
-    if not hurts:
-        return {}
-    worst = max(sorted(hurts), key=lambda source: hurts[source])
-    return {worst: min(100.0, max(1.0, LOSS_AT_TOLERATED * press[worst] / max(loss, LOSS_AT_TOLERATED)))}
-
-
-def _words(learnt: Learnt) -> str:
-    if learnt.performance is not None:
-        return f"from now on {learnt.performance:.4g}/s on {learnt.column} are believed"
-    source, kept = next(iter(learnt.tolerated.items()))
-    return f"from now on it is believed to tolerate {kept:.0f} of {source}"
+        yield Option(step=RECLASSIFY, text=words_of(learnt), factor=1.0, cost_s=0.0, act=_nothing, learnt=learnt)
 
 
 def _nothing(_: Reason) -> None:
@@ -471,7 +420,8 @@ def _moved(draft: Draft, look: Look, mover: Job, to: int, factor: float, cost_s:
         )
 
     own = mover is look.job
-    why = ", where it is slower than a copy of it was since" if own and faster_anew(draft, look) > 1.0 else ""
+    like = "a copy of it was since" if profiled_since(draft, look) else "its application was so far"
+    why = f", where it is slower than {like}" if own and faster_anew(draft, look) > 1.0 else ""
     text = f"{mover.id} leaves {here}{why}, {there} has room for it"
     return Option(
         step=MOVED if own else "move_neighbour",
@@ -560,13 +510,13 @@ def _sample(draft: Draft, look: Look) -> bool:
     job = look.job
     if not _may_be_sampled(draft, look):
         return False
-    learnt, departure, known = _learn(draft, look), look.departure(), look.known()
+    learnt, departure, known = lesson_of(draft, look), look.departure(), look.known()
     if learnt is None or departure is None or known is None:
         return False
     if known.measure is Measure.REQUESTS and departure.measured.mean < departure.would.value:
         return False  # for all that is known, less was asked of it
     measured, would = departure.measured.mean, departure.would.value
-    text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {_words(learnt)}"
+    text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {words_of(learnt)}"
     numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.counted}
     reason = Reason(code="phase_changed", text=text, numbers=numbers)
     draft.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))

@@ -6,7 +6,9 @@ well before the straggler would, and while the others have enough to do that the
 interference cannot be profiled in place here, so that is not asked.
 
 A job of one rank has no others beside it, but copies of it elsewhere: one that was profiled anew since it runs, and did
-as ever on such a machine, tells that not its class is wrong but this start of it (:func:`faster_anew`).
+as ever on such a machine, tells that not its class is wrong but this start of it (:func:`faster_anew`). Where there is
+no room to profile one, a job so slow is taken for a straggler as long as it is the only one (:func:`straggles`): one
+start in a hundred is, and hardly an estimate is as wrong. What it does where it is moved to tells which it was.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from __future__ import annotations
 import statistics
 from math import inf
 
-from hcloud.classifier.applications import identify
+from hcloud.classifier.applications import identify, row_name
 from hcloud.forecast.watch import Pace, pace_of_counter
 from hcloud.model import Allocation, Attempt, Job, Number, Reason
 from hcloud.planner.draft import RELAUNCHED, Draft
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.roster import FEWEST
-from hcloud.planner.watching import Look, column_of, deviations_of
+from hcloud.planner.watching import Departure, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
 MARGIN_S = 30.0
@@ -46,21 +48,62 @@ def faster_anew(draft: Draft, look: Look) -> float:
     """Return how many times as fast a lone job surely is where it is begun anew, as it is a straggler; 1: it is none.
 
     It is one that surely does less than a copy of it did since it began: on a machine of its type, or on another so
-    much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong.
+    much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong. Where there is no
+    such copy, nothing else of its application must be slow either (:func:`straggles`).
     """
-    departure, policy, since = look.departure(), draft.policy.correction, _profiled_since(draft, look)
-    if departure is None or departure.measured.mean <= 0 or not since:
+    departure, policy = look.departure(), draft.policy.correction
+    if departure is None or departure.measured.mean <= 0 or not _alone(draft, look):
         return 1.0
-    here = draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]
-    neighbours = any(each.id != look.job.id for each, _ in here)
     deviations, low = deviations_of(policy.confidence), departure.would.limits()[0]
-    if neighbours or not departure.surely(deviations, policy.margin):
+    most, since = departure.measured.at_most(deviations), profiled_since(draft, look)
+    if most >= low or not departure.surely(deviations, policy.margin):
         return 1.0
-    enough = 1.0 if column_of(look.instance) in since else policy.straggler_below
-    return max(1.0, low / departure.measured.mean) if departure.measured.at_most(deviations) < enough * low else 1.0
+    if since:
+        straggler = column_of(look.instance) in since or most < _least(draft, departure)
+    else:
+        straggler = straggles(draft, look)
+    return low / departure.measured.mean if straggler else 1.0
 
 
-def _profiled_since(draft: Draft, look: Look) -> set[str]:
+def straggles(draft: Draft, look: Look, kept: float = 1.0) -> bool:
+    """Return whether rather this start of a job is slow than what is believed of its application wrong.
+
+    So it is where it does less than ``correction.straggler_below`` of the least expected, and has done so as long as is
+    known, while nothing else of its application is slow: none of its last runs was other than expected, and no other
+    job of it does as little, alone. ``kept``: what neighbours are believed to leave it (0..1).
+    """
+    departure, job = look.departure(), look.job
+    if departure is None:
+        return False
+    least = _least(draft, departure, kept)
+    if departure.measured.mean >= least or departure.measured.best >= least:  # it once did more: another phase
+        return False
+    rows = draft.snapshot.programs.get(identify(job.spec).program, ())
+    if any(any(row.missed) for row in rows if row.name == row_name(job.application)):
+        return False
+    others = [each for each in draft.running if each.application == job.application and each is not job]
+    return not any(_as_slow(draft, each) for each in others)
+
+
+def _least(draft: Draft, departure: Departure, kept: float = 1.0) -> float:
+    """Return below which performance one start in a hundred is likelier than an estimate as wrong."""
+    return draft.policy.correction.straggler_below * kept * departure.would.limits()[0]
+
+
+def _as_slow(draft: Draft, job: Job) -> bool:
+    look = look_at(draft, job)
+    departure = look.departure() if look is not None else None
+    if look is None or departure is None or not _alone(draft, look):
+        return False
+    return departure.measured.mean < _least(draft, departure)
+
+
+def _alone(draft: Draft, look: Look) -> bool:
+    here = draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]
+    return all(each.id == look.job.id for each, _ in here)
+
+
+def profiled_since(draft: Draft, look: Look) -> set[str]:
     """Return the types (columns) of the machines on which copies of the job were profiled since it was started."""
     job, started_at = look.job, look.held.started_at
     if not job.profile_runs or started_at is None:

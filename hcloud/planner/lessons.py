@@ -1,0 +1,78 @@
+"""What a running job that does other than expected teaches of its application (Paragon §3.4, Dissertation §4.3.2)."""
+
+from __future__ import annotations
+
+from hcloud.known import Measure
+from hcloud.model import Job, ServiceTarget
+from hcloud.planner.draft import Draft
+from hcloud.planner.plan import Learnt
+from hcloud.planner.pressure import LOSS_AT_TOLERATED
+from hcloud.planner.stragglers import faster_anew, straggles
+from hcloud.planner.watching import Departure, Look, column_of, deviations_of
+
+
+def lesson_of(draft: Draft, look: Look) -> Learnt | None:
+    """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
+
+    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of the
+    resource that hurts most (their pressure against what it is said to tolerate) than believed. One that straggles
+    teaches nothing, unless it is not the only one: else one slow start would be believed of all jobs of its kind.
+    """
+    policy, departure = draft.policy.correction, look.departure()
+    if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
+        return None
+    if _less_was_asked(draft, look, departure) or faster_anew(draft, look) > 1.0:
+        return None
+    at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
+    neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
+    if straggles(draft, look, _kept_beside(draft, look, neighbours)):
+        return None
+    mean, vcpus = departure.measured.mean, look.held.resources.vcpus
+    if not neighbours or mean > departure.would.value:
+        return Learnt(column=column, vcpus=vcpus, performance=mean) if mean > 0 else None
+    tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
+    return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
+
+
+def _less_was_asked(draft: Draft, look: Look, departure: Departure) -> bool:
+    """Return whether a service serves less than expected only because no more is asked of it."""
+    known, target, margin = look.known(), look.job.spec.target, draft.policy.correction.margin
+    if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
+        return False
+    asked = target.requests_per_s / max(1, look.job.spec.nodes.count)
+    return departure.measured.mean < departure.would.value and departure.measured.mean >= (1.0 - margin) * asked
+
+
+def _tolerated(draft: Draft, look: Look, neighbours: list[Job], loss: float) -> dict[str, float]:
+    press, hurts = _pressed(draft, look, neighbours)
+    if not hurts:
+        return {}
+    worst = max(sorted(hurts), key=lambda source: hurts[source])
+    return {worst: min(100.0, max(1.0, LOSS_AT_TOLERATED * press[worst] / max(loss, LOSS_AT_TOLERATED)))}
+
+
+def _kept_beside(draft: Draft, look: Look, neighbours: list[Job]) -> float:
+    """Return the part (0..1) of what it does alone that the neighbours are believed to leave it."""
+    _, hurts = _pressed(draft, look, neighbours)
+    return 1.0 / (1.0 + LOSS_AT_TOLERATED * max(hurts.values(), default=0.0))
+
+
+def _pressed(draft: Draft, look: Look, neighbours: list[Job]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return how neighbours press by resource (0..100), and that as a part of what the job is said to tolerate."""
+    known, applications = look.known(), draft.snapshot.applications
+    assert known is not None
+    press: dict[str, float] = {}
+    for each in neighbours:
+        belief = applications.get(each.application)
+        for source, caused in belief.caused.items() if belief is not None else ():
+            press[source] = press.get(source, 0.0) + caused.value
+    told = known.tolerated
+    return press, {s: press[s] / max(told[s].value, 1.0) for s in press if s in told and press[s] > 0}
+
+
+def words_of(learnt: Learnt) -> str:
+    """Return the end of a sentence that says what is believed from now on."""
+    if learnt.performance is not None:
+        return f"from now on {learnt.performance:.4g}/s on {learnt.column} are believed"
+    source, kept = next(iter(learnt.tolerated.items()))
+    return f"from now on it is believed to tolerate {kept:.0f} of {source}"
