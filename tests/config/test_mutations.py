@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud import shipped
-from hcloud.config import Config, load_config, load_job, load_policy
+from hcloud.config import Config, load_config, load_job, load_policy, read_documents
 from hcloud.errors import ConfigError
 from hcloud.jobfile import JobFile
 from hcloud.policy import Policy, parse_policy
@@ -225,3 +225,43 @@ def test_misspelling_property_catches_a_loader_that_looks_only_at_the_top(tmp_pa
 
     said = hint_for(shallow, "caps:\n  max_vcpus: null\n", 2, "max_vcpus", "max_vcpu", tmp_path / "file.yaml")
     assert not said.startswith(f"{tmp_path / 'file.yaml'}:2: ")
+
+
+def read_without_libyaml(path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """What is read, or said, where PyYAML was built without libyaml."""
+    with monkeypatch.context() as patch:
+        patch.setattr(yaml, "__with_libyaml__", False)
+        return read(path)
+
+
+def read(path: Path) -> object:
+    """The documents of a file with their lines, or what is said of it."""
+    try:
+        return read_documents(path)
+    except ConfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_mutated_file_is_read_as_without_libyaml(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.yaml"
+
+    @A_FEW
+    @given(mutations(DOCUMENTS[name][0]))
+    def holds(content: bytes) -> None:
+        path.write_bytes(content)
+        assert read(path) == read_without_libyaml(path, monkeypatch)
+
+    holds()
+
+
+@pytest.mark.parametrize("text", ["a: !", "a: [b?]", "a: {b:\t1}", "a: [b\t,c]", "a: >#\n b"])
+def test_text_that_libyaml_reads_otherwise_is_read_as_without_it(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    without = read_without_libyaml(path, monkeypatch)
+    assert read(path) == without
+    monkeypatch.setattr("hcloud.config.document._DISPUTED", re.compile("(?!)"))  # the fault: libyaml reads everything
+    assert read(path) != without
