@@ -18,9 +18,9 @@ INTERVAL = 0.8
 Z80 = 1.2815515655446004
 """Half the width of a central 80 % interval, in standard deviations of a normal."""
 WIDE = {Scale.RATIO: 0.7, Scale.SCORE: 0.3}
-"""Standard deviation of a cell nothing is known about: a factor of two either way, or 30 points."""
+"""Standard deviation of a cell nothing is known about: a factor of two either way, or 40 points about 50."""
 NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
-"""Standard deviation of a repeated measurement: about 2 % or 2 points on idle machines."""
+"""Standard deviation of a repeated measurement: about 2 % on idle machines; of scores 1 (of 3) to 3 points (of 50)."""
 
 Context = Mapping[str, Sequence[float]]
 Cells = tuple[NDArray[np.int_], Matrix, Matrix | None]

@@ -43,7 +43,7 @@ _QUESTIONS = (Question.TOLERATED, Question.CAUSED)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourcePrior:
     """How pressures go together in a library. ``covariances``: (sources x sources) each, of what is tolerated and what
-    is caused, in squared hundredths of a source's full intensity. ``rows``: programs it was learned from."""
+    is caused, squared, on the axis of scores (0..1). ``rows``: programs it was learned from."""
 
     sources: tuple[str, ...]
     covariances: tuple[Matrix, Matrix]
@@ -123,7 +123,7 @@ def choose_sources(
 
 
 def _known(prior: SourcePrior, row: Application | None, question: Question) -> tuple[list[int], list[float]]:
-    """Return which sources a row knows, and the standard deviation of each, in hundredths."""
+    """Return which sources a row knows, and the standard deviation of each, about as on the axis."""
     cells = row.cells.get(question.value, {}) if row is not None else {}
     spreads = row.spreads.get(question.value, {}) if row is not None else {}
     least = DRIFTED_SD if row is not None and Drift(missed=row.missed).drifted else NOISE[Scale.SCORE]
@@ -140,6 +140,6 @@ def _given(covariance: Matrix, index: Sequence[int], deviations: Sequence[float]
 
 
 def _doubt(covariances: Sequence[Matrix], pair: Sequence[int]) -> float:
-    """Return the mean standard deviation of all sources, in hundredths, when those of ``pair`` are measured."""
+    """Return the mean standard deviation of all sources, on the axis (0..1), when those of ``pair`` are measured."""
     left = [_given(each, list(pair), [NOISE[Scale.SCORE]] * len(pair)).diagonal() for each in covariances]
     return float(np.sqrt(np.maximum(np.concatenate(left), 0.0)).mean())
