@@ -22,7 +22,7 @@ from hcloud.shipped import path as shipped_path
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.world import Truth
-from tests.planner.scenes import NOW, decide, job, machine, offer, scene, spec
+from tests.planner.scenes import NOW, decide, job, machine, offer, running, scene, spec
 
 CLOUD: dict[str, object] = {"zones": ["east-1a"], "reserved": {"m.2xlarge": 2}, "keep_terminated_s": 60}
 
@@ -100,3 +100,77 @@ class TakesAllForAlike(Memo):
 @pytest.mark.parametrize("faulty", [LooksAtNoSource, TakesAllForAlike])
 def test_a_memo_that_answers_for_other_objects_is_found_out(tmp_path: Path, faulty: type[Memo]) -> None:
     assert plans_that_differ(tmp_path, "hm", faulty()) > 0
+
+
+class LooksAtNoSourceOf(Memo):
+    """Takes what it was first told under one name for true ever after."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.stale = name
+
+    def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], Any]) -> Any:
+        return super().of(name, () if name == self.stale else made_of, work_out)
+
+
+def sure(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value)
+
+
+def told(pressure: float = 0.0, **by_type: float) -> Classification:
+    """Of an application that causes as much ``pressure`` as it leaves of what it tolerates."""
+    return Classification(
+        by_type={f"mock/{name}": sure(per_s) for name, per_s in by_type.items()},
+        by_step={f"{vcpus} vCPU": sure(float(vcpus)) for vcpus in (1, 2, 4, 8)},
+        caused={"llc-capacity": sure(pressure)},
+        tolerated={"llc-capacity": sure(100.0 - pressure)},
+        quality_target=sure(0.5),
+        quality_class=5,
+        measure=Measure.COMPLETION,
+    )
+
+
+def as_machines_come() -> list[Snapshot]:
+    """A job whose size is the planner's choice, with one machine, and then with another that is cheaper for it."""
+    large, huge = offer("large", vcpus=8.0, usd_per_h=0.4), offer("huge", vcpus=8.0, usd_per_h=0.3)
+    asks = spec(target=BatchTarget(finish_by_at=NOW + 600.0), vcpus_within=(0.5, 8.0))
+    waiting = job(1, asks=asks, application="a", queued_at=NOW)
+    known, first, second = {"a": told(large=0.001, huge=0.004)}, machine(1, large), machine(2, huge)
+    return [
+        scene(waiting, first, large, applications=known),
+        scene(waiting, first, second, large, huge, applications=known),
+    ]
+
+
+def as_an_offer_comes() -> list[Snapshot]:
+    """A job beside which the only machine's resident suffers: with nothing on offer, and then with a new machine."""
+    known, there = {"a": told(90.0, small=0.001)}, machine(1)
+    asks = spec(target=BatchTarget(finish_by_at=NOW + 6000.0))
+    waiting, resident = job(2, asks=asks, application="a", queued_at=NOW), running(1, there, application="a")
+    return [scene(waiting, resident, there, *offers, applications=known) for offers in ([], [offer()])]
+
+
+def plans_that_differ_of(snapshots: list[Snapshot], order: Any, memo: Memo) -> int:
+    """Plan one after the other with one memo, and count the plans that would have been others with an empty one."""
+    differing, policy = 0, Policy(placement=Placement(order=order))
+    for snapshot in snapshots:
+        made = None
+        with suppress(KeyError):  # no plan at all, where machines are of a kind that is not remembered
+            made = decide(replace(snapshot, memo=memo), policy)
+        differing += made != decide(replace(snapshot, memo=Memo()), policy)
+    return differing
+
+
+@pytest.mark.parametrize(
+    ("stale", "scenes", "order"),
+    [
+        ("platforms of 1", as_machines_come, "quasar"),
+        ("sizes", as_machines_come, "quasar"),
+        ("to be had", as_an_offer_comes, "paragon"),
+    ],
+)
+def test_an_answer_that_is_kept_too_long_is_found_out(
+    stale: str, scenes: Callable[[], list[Snapshot]], order: str
+) -> None:
+    assert plans_that_differ_of(scenes(), order, Memo()) == 0
+    assert plans_that_differ_of(scenes(), order, LooksAtNoSourceOf(stale)) > 0
