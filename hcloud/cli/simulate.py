@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ CLOUD: dict[str, object] = {
     "quality": {"spread": 0.05},
     "keep_terminated_s": 600,
 }
+KEPT = ("state_file", "persist")
+"""Settings by which a mock cloud outlives its process: two runs would not be alike."""
 OFFERED = Path("offers")
 FAST_FOLDER = Path("/dev/shm")
 
@@ -135,6 +138,7 @@ def simulate(
 
 def compare(settings: Sequence[Setting], form: str, out: Path | None) -> None:
     """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too."""
+    _prepare(out)
     outcomes = [_simulated(setting)[0] for setting in settings]
     _tell_notes(settings[0].workload)
     _write(comparison(outcomes), outcomes, form)
@@ -144,6 +148,7 @@ def compare(settings: Sequence[Setting], form: str, out: Path | None) -> None:
 
 def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> None:
     """Like :func:`compare`, with how far each is from the least that anybody could pay on the same cloud."""
+    _prepare(out)
     ran = [_simulated(setting) for setting in settings]
     outcomes, runs = [each[0] for each in ran], [each[1] for each in ran]
     bounds: dict[str, Bound] = {}
@@ -156,6 +161,18 @@ def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None)
     _write(table, outcomes, form)
     if out is not None:
         _write_files(table, outcomes, out)
+
+
+def _prepare(folder: Path | None) -> None:
+    """Make the folder for results now: whoever cannot write there should not learn it after a long run."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"--out {folder} cannot be written to; name a directory of yours")
 
 
 def _tell_notes(workload: Workload) -> None:
@@ -172,14 +189,11 @@ def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment 
 
 def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
     path = Path(source)
-    if path.suffix in (".swf", ".csv"):
-        text = _text(path)
-        read = (
-            read_csv(text, source)
-            if path.suffix == ".csv"
-            else read_swf(text, source, LogReading(node_vcpus=node_vcpus))
-        )
-        return read.scaled(share)
+    if path.suffix.lower() == ".csv":
+        return read_csv(_text(path), source).scaled(share)
+    if path.suffix.lower() == ".swf":
+        # Numbers are ASCII; comments name people and places in whatever encoding.
+        return read_swf(_text(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
     if source == "history":
         return recorded_workload(Client(), back_s_of(since)).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
@@ -189,9 +203,9 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
     return make_scenario(source, seed, hours=hours, share=share)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, wrong_bytes: str = "strict") -> str:
     try:
-        return path.read_text()
+        return path.read_text("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
@@ -228,6 +242,9 @@ def _settings_in(file: Path) -> Mapping[str, object]:
         check_provider_settings(PROVIDER, PROVIDER, value)
     except ConfigError as wrong:
         raise BadInput(f"{file}: {wrong}") from wrong
+    for key in KEPT:
+        if value.get(key):
+            raise BadInput(f"{file}: {key}: a simulated cloud is forgotten at its end; leave this out")
     return value
 
 
@@ -241,7 +258,7 @@ def _reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[
     if reserved == "auto":
         return own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)
     name, _, count = reserved.partition("=")
-    if not (name and count.isdigit()):
+    if not (name and count.isascii() and count.isdigit()):
         raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
     return {name: int(count)}
 
@@ -309,7 +326,6 @@ def _series(outcome: Outcome) -> dict[str, Any]:
 def _write_files(table: ReportTable, outcomes: Sequence[Outcome], folder: Path) -> None:
     import json
 
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "outcome.json": json.dumps({**table.to_json(), "series": [_series(each) for each in outcomes]}, indent=2)
         + "\n",

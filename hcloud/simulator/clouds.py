@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from hcloud.errors import BadInput
@@ -74,6 +74,8 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     type, for the peak and 15 % (sr), for the steady part (hf, hm), or none. Types without a size are passed over: the
     provider refuses them.
     """
+    if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
+        return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
     wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
     types = cloud.get("types")
@@ -85,6 +87,11 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     name, vcpus = max(sizes.items(), key=lambda each: each[1])
     count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
     return {name: count} if count else {}
+
+
+def _names(markets: object) -> set[str]:
+    """Return the names of markets in settings not checked yet: what is no list of them names none."""
+    return {str(getattr(each, "value", each)) for each in markets} if isinstance(markets, Iterable) else set()
 
 
 def _steady(cores: Sequence[float]) -> float:

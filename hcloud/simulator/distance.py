@@ -12,7 +12,7 @@ from hcloud.model import PROFILE_TAG, Event, EventKind, Offer
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
 from hcloud.simulator.compare import PEERS, PREFIX
-from hcloud.simulator.outcome import Outcome, wait_notes
+from hcloud.simulator.outcome import Outcome, notes_on
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.workload import Workload
 
@@ -81,8 +81,9 @@ def peer_comparison(outcomes: Sequence[Outcome], bounds: Sequence[Bound]) -> Rep
     notes = [
         "peer:: placement and buying rules re-implemented here, not those tools; jobs and machines are tended as by us",
         "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments",
+        "times_bound: of those under which every job succeeded",
         *(f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}" for peer in peers),
-        *wait_notes(outcomes),
+        *notes_on(outcomes),
     ]
     return ReportTable(title="Compared", columns=names, rows=rows, notes=tuple(notes))
 
@@ -93,7 +94,8 @@ def _row(each: Outcome, bound: Bound) -> Row:
         each.name,
         each.cost_usd,
         bound.usd,
-        each.cost_usd / bound.usd if bound.usd else None,
+        # Who leaves jobs undone may pay less than it takes to do them all.
+        each.cost_usd / bound.usd if bound.usd and each.succeeded == each.jobs else None,
         each.target_met_pct,
         each.wait_quantile_s(0.95),
         each.launches,

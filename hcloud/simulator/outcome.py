@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hcloud.model import PROFILE_TAG, Event, EventKind, Market
+from hcloud.model import PROFILE_TAG, Event, EventKind, JobState, Market
 from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.table import ReportTable, Row, columns, share_pct
@@ -60,9 +60,19 @@ class WaitedFor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBy:
+    """A reason (its ``code``, and ``text``, as one job was told) by which so many ``jobs`` failed."""
+
+    code: str
+    text: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
-    ``waited_for``: what jobs waited for until they started first, the longest first.
+    ``waited_for``: what jobs waited for until they started first, the longest first; ``failed_by``: why jobs failed,
+    the most frequent first.
 
     ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples; None without targets.
     """
@@ -86,6 +96,7 @@ class Outcome:
     series: Series
     performance: tuple[JobPerformance, ...] = ()
     waited_for: tuple[WaitedFor, ...] = ()
+    failed_by: tuple[FailedBy, ...] = ()
 
     @property
     def cost_usd(self) -> float:
@@ -117,6 +128,8 @@ class _Reader:
     up_vcpu_s: float = 0.0
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, list[str]] = field(default_factory=dict)
+    """By the code of the reason why they failed: what each job was told."""
     last_at: float = START_AT
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -151,8 +164,10 @@ class _Reader:
         self.change(event.at, "waiting", 1)
 
     def told(self, event: Event) -> None:
-        """A job that has not started yet waits for something else from now on."""
+        """A job failed, or one that has not started yet waits for something else from now on."""
         job = self.jobs.get(event.job_id or "")
+        if job is not None and event.fields.get("to") == JobState.FAILED.value:
+            self.failed.setdefault(str(event.fields.get("code")), []).append(str(event.fields.get("text")))
         if job is not None and job.started_at is None:
             self._waited(job, event.at)
             job.waits_for, job.told_at = (str(event.fields.get("code")), str(event.fields.get("text"))), event.at
@@ -301,7 +316,13 @@ def outcome_of(
         series=_series(reader.changes, span_s),
         performance=performances(events(), ideals) if ideals else (),
         waited_for=_waited_for(reader),
+        failed_by=_failed_by(reader),
     )
+
+
+def _failed_by(reader: _Reader) -> tuple[FailedBy, ...]:
+    found = [FailedBy(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
+    return tuple(sorted(found, key=lambda each: (-each.jobs, each.code)))
 
 
 def _waited_for(reader: _Reader) -> tuple[WaitedFor, ...]:
@@ -350,10 +371,20 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
     )  # fmt: skip
     first = outcomes[0].cost_usd if outcomes else 0.0
     rows = tuple(_row(each, first) for each in outcomes)
-    return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*_NOTES, *wait_notes(outcomes)))
+    return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*_NOTES, *notes_on(outcomes)))
 
 
-def wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def notes_on(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield lines on what jobs waited for and why some failed."""
+    yield from _wait_notes(outcomes)
+    for each in outcomes:
+        parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in each.failed_by[:REASONS]]
+        if parts:
+            failed = sum(reason.jobs for reason in each.failed_by)
+            yield f"{each.name}: {failed} of {each.jobs} jobs failed: {'; '.join(parts)}"
+
+
+def _wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield a line for each outcome whose jobs waited: what for, the longest first, with the words of one of them."""
     for each in outcomes:
         waited_s = sum(reason.job_s for reason in each.waited_for)

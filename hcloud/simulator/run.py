@@ -177,7 +177,9 @@ class Simulation:
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:
-        give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s
+        # Whatever slows the longest job down: it is given up only when it takes twice as long, and the tail beside.
+        longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
+        give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
         while self._waiting or self.store.live().jobs or self._unreserved():
             self._submit_due()
             moved = self.controller.cycle().moved
@@ -187,9 +189,8 @@ class Simulation:
             watch(self.progress)
             if self.clock.now() > give_up_at:
                 left = len(self.store.live().jobs)
-                raise BadInput(
-                    f"{left} jobs still wait {self.give_up_after_s:.0f} s after the last arrival; {self._why()}"
-                )
+                late_s = self.clock.now() - START_AT - self.setting.workload.span_s
+                raise BadInput(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(moved))
 
     def _unreserved(self) -> bool:
@@ -222,19 +223,21 @@ class Simulation:
         return max(step_s, min(QUIET_STEP_S, next_s))
 
     def _why(self) -> str:
-        codes = sorted({job.wait_code for job in self.store.live().jobs})
-        return f"the reasons are {', '.join(codes)}"
+        codes = sorted({job.wait_code for job in self.store.live().jobs} - {""})
+        return f"they wait for {', '.join(codes)}" if codes else "they are still running"
 
     def commitments(self) -> tuple[Commitment, ...]:
         """Return what is reserved on this cloud; asked before the first cycle, while nothing of it is in use.
 
-        Raises BadInput where the settings reserve a type that the cloud does not have.
+        Raises BadInput where the settings reserve a type that the cloud does not have, or it has no reserved machines.
         """
         offers = [offer for each in self.controller.offers.providers.values() for offer in each.offers()]
         types, wanted = {offer.instance_type.name for offer in offers}, self.setting.cloud.get("reserved", {})
         for name in wanted if isinstance(wanted, Mapping) else ():
             if name not in types:
                 raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
+        if isinstance(wanted, Mapping) and any(wanted.values()) and Market.RESERVED not in {o.market for o in offers}:
+            raise BadInput("nothing can be reserved on this cloud; add `reserved` to its `markets`, or reserve none")
         return tuple(
             Commitment(count=o.available, vcpus=o.instance_type.capacity.vcpus, price_usd_per_h=o.price_usd_per_h)
             for o in offers

@@ -7,12 +7,18 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, Resources, ServiceTarget, Target
 
 MIB_PER_VCPU = 1024
+LONGEST_DAYS = 3650
+"""The longest run, and the longest time from the first arrival to the last: beyond it, somebody mistook the unit."""
+NODES_MOST = 10_000
+"""As in job files."""
 COMMAND = ("simulated",)
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +61,21 @@ class Workload:
         return tuple(used)
 
     def scaled(self, share: float, name: str = "") -> Workload:
-        """Return about this share (0..1] of the jobs, evenly picked."""
+        """Return about this share (0..1] of the jobs, evenly picked. Raises BadInput where that is none."""
         if not 0 < share <= 1:
             raise BadInput(f"the share of a workload is {share:g}; it must be more than 0 and at most 1")
         kept = tuple(
             each for n, each in enumerate(self.arrivals) if math.floor((n + 1) * share) > math.floor(n * share)
         )
+        if not kept:
+            raise BadInput(f"{self.name}: a share of {share:g} of {len(self.arrivals)} jobs leaves none")
         return replace(self, name=name or self.name, arrivals=kept)
 
 
 def workload_of(name: str, arrivals: Sequence[Arrival], notes: Sequence[str] = ()) -> Workload:
     """Bring arrivals into order, the first at zero.
 
-    Raises BadInput where there are none.
+    Raises BadInput where there are none, or a run or all of them together last longer than LONGEST_DAYS.
     """
     if not arrivals:
         raise BadInput(
@@ -75,6 +83,13 @@ def workload_of(name: str, arrivals: Sequence[Arrival], notes: Sequence[str] = (
         )
     ordered = sorted(arrivals, key=lambda each: each.at_s)
     first_s = ordered[0].at_s
+    for what, lasts_s in (
+        ("the last job comes %s days after the first", ordered[-1].at_s - first_s),
+        ("a job runs for %s days", max(each.run_s for each in ordered)),
+    ):
+        if lasts_s > LONGEST_DAYS * DAY_S:
+            told = what % f"{lasts_s / DAY_S:.3g}"
+            raise BadInput(f"{name}: {told}; it must be at most {LONGEST_DAYS} days, and times are in seconds")
     return Workload(
         name=name, arrivals=tuple(replace(each, at_s=each.at_s - first_s) for each in ordered), notes=tuple(notes)
     )
@@ -106,7 +121,7 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
         if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
             never_ran += 1
             continue
-        arrivals.append(_swf_arrival(columns, reading))
+        arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
     notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
     return workload_of(name, arrivals, notes)
 
@@ -116,15 +131,22 @@ def _swf_numbers(line: str, where: str) -> list[float]:
     try:
         numbers = [float(word) for word in words]
     except ValueError:
-        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}") from None
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}")
     if len(numbers) < 12:
         raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {len(numbers)}")
     return numbers
 
 
-def _swf_arrival(columns: Sequence[float], reading: LogReading) -> Arrival:
-    run_s, processors = columns[3], int(max(columns[4], columns[7]))
+def _swf_arrival(columns: Sequence[float], reading: LogReading, where: str) -> Arrival:
+    run_s, processors = columns[3], math.ceil(max(columns[4], columns[7]))
     count = -(-processors // reading.node_vcpus)
+    if count > NODES_MOST:
+        raise BadInput(
+            f"{where}: a job of {processors} processors takes more than {NODES_MOST} nodes of --node-vcpus "
+            f"{reading.node_vcpus}; make nodes wider"
+        )
     vcpus = math.ceil(processors / count)
     kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else -1)
     memory_mib = vcpus * (math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU)
@@ -146,60 +168,90 @@ OPTIONAL = (
 )  # fmt: skip
 
 
+YES, NO = ("true", "yes", "1"), ("false", "no", "0")
+
+
 def read_csv(text: str, name: str) -> Workload:
     """Read arrivals: a header, then a line per job. ``within_s`` makes it a batch job with a deadline,
     ``requests_per_s`` and ``latency_ms`` a service; neither: best effort.
 
     Raises BadInput, naming line and column.
     """
-    rows = csv.DictReader(io.StringIO(text))
-    columns = rows.fieldnames or []
-    unknown = sorted(set(columns) - {*NEEDED, *OPTIONAL})
-    missing = [each for each in NEEDED if each not in columns]
-    if unknown or missing:
-        what = f"there is no column {unknown[0]!r}" if unknown else f"the column {missing[0]!r} is missing"
-        raise BadInput(f"{name}:1: {what}; columns are {', '.join(NEEDED)} and, if wanted, {', '.join(OPTIONAL)}")
+    rows = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    columns = [each.strip() for each in rows.fieldnames or []]
+    rows.fieldnames = columns
+    _check_header(columns, f"{name}:1")
     return workload_of(name, [_csv_arrival(row, f"{name}:{rows.line_num}") for row in rows])
 
 
+def _check_header(columns: Sequence[str], where: str) -> None:
+    unknown = sorted(set(columns) - {*NEEDED, *OPTIONAL})
+    missing = [each for each in NEEDED if each not in columns]
+    twice = [each for each in columns if columns.count(each) > 1]
+    if unknown or missing:
+        what = f"there is no column {unknown[0]!r}" if unknown else f"the column {missing[0]!r} is missing"
+        raise BadInput(f"{where}: {what}; columns are {', '.join(NEEDED)} and, if wanted, {', '.join(OPTIONAL)}")
+    if twice:
+        raise BadInput(f"{where}: the column {twice[0]!r} is there twice; name each once")
+
+
 def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
-    def number(column: str, otherwise: float | None = None, least: float = 0.0) -> float:
+    def number(column: str, otherwise: float | None = None, least: float = 0.0, most: float = math.inf) -> float:
         """Return a column as a number, ``otherwise`` where it is empty. Raises BadInput with the row's place."""
         text = row.get(column) or ""
         if not text and otherwise is not None:
             return otherwise
-        return _parsed(text, column, where, least)
+        return _parsed(text, column, where, least, most)
 
-    vcpus, nodes = number("vcpus", least=0.001), int(number("nodes", 1.0, 1.0))
+    if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
+        raise BadInput(f"{where}: there are {len(more)} values more than columns; the first is {more[0]!r}")
+    vcpus, nodes = number("vcpus", least=0.001), _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)
     spec = JobSpec(
         name=row.get("name") or "job",
         user=row.get("user") or "unknown",
         command=COMMAND,
-        target=_target(row, number),
+        target=_target(row, number, where),
         resources=Resources(vcpus=vcpus, memory_mib=round(number("memory_mib", vcpus * MIB_PER_VCPU, 1.0))),
         nodes=Nodes(count=nodes, minimum=nodes),
-        priority=int(number("priority", 0.0, -math.inf)),
-        interruptible=(row.get("interruptible") or "true").lower() in ("true", "yes", "1"),
+        priority=_whole("priority", number("priority", 0.0, -1000.0, 1000.0), where),
+        interruptible=_yes(row, "interruptible", where),
     )
     return Arrival(at_s=number("at_s"), run_s=number("run_s", least=0.001), spec=spec)
 
 
-def _parsed(text: str, column: str, where: str, least: float) -> float:
+def _parsed(text: str, column: str, where: str, least: float, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         raise BadInput(f"{where}: {column} is {text!r}; it must be a number") from None
-    if not (math.isfinite(value) and value >= least):
-        raise BadInput(f"{where}: {column} is {value:g}; it must be a number of at least {least:g}")
+    if not (math.isfinite(value) and least <= value <= most):
+        limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise BadInput(f"{where}: {column} is {value:g}; it must be a number {limits}")
     return value
 
 
-def _target(row: Mapping[str, str], number: Callable[..., float]) -> Target:
-    if row.get("within_s"):
-        return BatchTarget(finish_within_s=number("within_s"))
-    if row.get("requests_per_s"):
-        return ServiceTarget(requests_per_s=number("requests_per_s"), latency_ms=number("latency_ms", least=0.001))
-    return BestEffortTarget()
+def _whole(column: str, value: float, where: str) -> int:
+    if value != int(value):
+        raise BadInput(f"{where}: {column} is {value:g}; it must be a whole number")
+    return int(value)
+
+
+def _yes(row: Mapping[str, str], column: str, where: str) -> bool:
+    text = (row.get(column) or "true").strip()
+    if text.lower() not in YES + NO:
+        raise BadInput(f"{where}: {column} is {text!r}; it must be one of {', '.join(YES + NO)}")
+    return text.lower() in YES
+
+
+def _target(row: Mapping[str, str], number: Callable[..., float], where: str) -> Target:
+    serves = [bool(row.get(each)) for each in ("requests_per_s", "latency_ms")]
+    if any(serves) and (row.get("within_s") or not all(serves)):
+        raise BadInput(f"{where}: a service has requests_per_s and latency_ms, and no within_s")
+    if all(serves):
+        return ServiceTarget(
+            requests_per_s=number("requests_per_s", least=0.001), latency_ms=number("latency_ms", least=0.001)
+        )
+    return BatchTarget(finish_within_s=number("within_s", least=0.001)) if row.get("within_s") else BestEffortTarget()
 
 
 # ------------------------------------------------------------------------------------------------------------- history

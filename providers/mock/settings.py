@@ -109,7 +109,7 @@ class MockSettings(_Section):
     zones: tuple[str, ...] = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
     region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
     markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
-    reserved: dict[str, int] = Field(default_factory=dict)
+    reserved: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     reserved_default: int = Field(2, ge=0)
     reserved_price_factor: float = Field(0.6, gt=0, le=1)
     billing_minimum_s: float = Field(60.0, ge=0)

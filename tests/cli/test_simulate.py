@@ -75,14 +75,37 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
         (["jobs.csv", "--share", "7"], "the share of a workload is 7"),
         (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
+        (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': write TYPE=COUNT"),
+        (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml: state_file: a simulated cloud is forgotten at its end"),
+        (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml: providers.mock.settings.reserved.m.large: "),
+        (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
     (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
+    (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")
+    (desk.directory / "minus.yaml").write_text("reserved: {m.large: -1}\n")
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_files_as_others_write_them_are_read(desk: Shell) -> None:
+    (desk.directory / "JOBS.CSV").write_text("\ufeff" + ARRIVALS)
+    (desk.directory / "log.swf").write_bytes(b"; caf\xe9\n1 0 0 60 1 -1 -1 1 99 -1 1 1 1 1 1 -1 -1 -1\n")
+    for name, jobs in (("JOBS.CSV", 6), ("log.swf", 1)):
+        out, _ = desk.run("simulate", name, "--cloud", "cloud.yaml", "-o", "json")
+        assert json.loads(out)["rows"][0]["succeeded"] == jobs
+
+
+def test_job_larger_than_any_machine_is_told_with_what_there_is(desk: Shell) -> None:
+    (desk.directory / "wide.csv").write_text("at_s,run_s,vcpus\n0,10,64\n0,10,1\n")
+    out, _ = desk.run("simulate", "wide.csv", "--cloud", "cloud.yaml", "--policy", "mine.yaml", "-o", "json")
+    notes = json.loads(out)["notes"]
+    assert any(
+        note.startswith("mine: 1 of 2 jobs failed: 1 impossible (can never run here: no offer") for note in notes
+    )
 
 
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:

@@ -118,6 +118,18 @@ def test_every_peer_ends_every_job_and_machine_even_where_machines_run_out_or_di
     assert twice == []
 
 
+def test_who_leaves_jobs_undone_is_not_said_to_be_near_the_bound(tmp_path: Path) -> None:
+    setting_of_both = setting("reserved-only", [job(0, 60, 4.0), job(0, 60, 1.0)], reserved={"small": 1})
+    with simulated(setting_of_both, tmp_path) as simulation:
+        commitments = simulation.commitments()
+        simulation.run()
+        outcome = outcome_of("peer:reserved-only", simulation.events, commitments)
+        ran_s = run_times_s(setting_of_both.workload, simulation.events())
+    table = peer_comparison([outcome], [distance(setting_of_both, tmp_path, [outcome], [ran_s])])
+    assert dict(zip([each.name for each in table.columns], table.rows[0], strict=True))["times_bound"] is None
+    assert outcome.succeeded == 1
+
+
 def test_what_can_never_run_by_a_rule_fails_instead_of_waiting_for_ever(tmp_path: Path) -> None:
     made = events(setting("reserved-only", [job(0, 60, 4.0)], reserved={"small": 1}), tmp_path)
     assert [e.fields["state"] for e in made if e.kind is EventKind.JOB_FINISHED] == ["failed"]

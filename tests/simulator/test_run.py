@@ -163,12 +163,29 @@ def test_work_that_no_machine_can_do_ends_the_simulation_and_fails(tmp_path: Pat
     assert outcome_of("tried", lambda: made).succeeded == 0
 
 
+def test_job_that_runs_for_longer_than_others_may_wait_is_not_given_up(tmp_path: Path) -> None:
+    work = workload_of("one", [arrival(0, 500)])
+    with simulated(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path) as simulation:
+        simulation.give_up_after_s = 100.0
+        simulation.run()
+        assert simulation.progress.ended == 1
+
+
+def test_reserving_on_a_cloud_without_reserved_machines_is_refused(tmp_path: Path) -> None:
+    cloud = {**CLOUD, "markets": ["on_demand"], "reserved": {"m.one": 1}}
+    with simulated(
+        Setting(workload=workload_of("one", [arrival(0, 10)]), policy=policy(), cloud=cloud), tmp_path
+    ) as it:
+        with pytest.raises(BadInput, match="nothing can be reserved on this cloud; add `reserved` to its `markets`"):
+            it.commitments()
+
+
 def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) -> None:
     work = workload_of("one", [arrival(0, 10)])
     sold_out = {**CLOUD, "stockouts": {"rate": 1.0}}
     with simulated(Setting(workload=work, policy=policy(), cloud=sold_out), tmp_path) as simulation:
         simulation.give_up_after_s = 100.0
-        with pytest.raises(BadInput, match=r"1 jobs still wait 100 s after the last arrival; the reasons are \w+"):
+        with pytest.raises(BadInput, match=r"1 jobs have not ended 1\d\d s after the last arrival; they wait for \w+"):
             simulation.run()
 
 

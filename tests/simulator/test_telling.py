@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hcloud.simulator.outcome import Outcome, Series, WaitedFor, comparison
+from hcloud.simulator.outcome import FailedBy, Outcome, Series, WaitedFor, comparison
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.picture import PLOT_HEIGHT, PLOT_LEFT, PLOT_WIDTH, allocation_svg, cost_svg, waits_svg
 
@@ -67,6 +67,12 @@ def test_what_jobs_waited_for_is_told_with_its_share_the_two_longest_first() -> 
     )
     rare = replace(SEEN, waited_for=(SEEN.waited_for[0], replace(SEEN.waited_for[1], job_s=500.0)))
     assert "cap_instances" not in " ".join(comparison([rare]).notes)
+
+
+def test_why_jobs_failed_is_told_with_the_words_of_one() -> None:
+    failed = replace(SEEN, failed_by=(FailedBy(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
+    (told,) = [note for note in comparison([failed, DEAR]).notes if "failed" in note]
+    assert told == "seen: 2 of 11 jobs failed: 2 impossible (no offer fits 64 vCPU)"
 
 
 def texts(svg: str) -> list[str]:

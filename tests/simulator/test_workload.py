@@ -43,6 +43,22 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
         ("1 2 3\n", "log.swf:1: a line of a job log holds 18 numbers, not 3"),
         ("; fine\nname,size\n", "log.swf:2: a line of a job log holds 18 numbers, not 'name,size'"),
         ("; nothing\n", "log.swf: there is no job in it that could be simulated"),
+        (
+            "1 nan 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: a line of a job log holds 18 numbers, not '1 nan",
+        ),
+        (
+            "1 0 0 60 inf -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+        ),
+        (
+            "1 0 0 60 1e9 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: a job of 1000000000 processors takes more than",
+        ),
+        (
+            "1 0 0 1e12 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf: a job runs for 1.16e\\+07 days; it must be at most",
+        ),
     ],
 )
 def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
@@ -68,11 +84,43 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
         ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is nan"),
         ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
         ("at_s,run_s,vcpus\n", "jobs.csv: there is no job"),
+        (
+            "at_s,run_s,vcpus\n0,1,1\n1.8e9,1,1\n",
+            "jobs.csv: the last job comes 2.08e\\+04 days after the first; it must be",
+        ),
+        ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv:1: the column 'run_s' is there twice"),
+        ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv:2: there are 2 values more than columns; the first is '7'"),
+        ("at_s,run_s,vcpus,nodes\n0,1,1,2.7\n", "jobs.csv:2: nodes is 2.7; it must be a whole number"),
+        ("at_s,run_s,vcpus,nodes\n0,1,1,1e9\n", "jobs.csv:2: nodes is 1e\\+09; it must be a number from 1 to 10000"),
+        (
+            "at_s,run_s,vcpus,priority\n0,1,1,1e300\n",
+            "jobs.csv:2: priority is 1e\\+300; it must be a number from -1000",
+        ),
+        (
+            "at_s,run_s,vcpus,interruptible\n0,1,1,maybe\n",
+            "jobs.csv:2: interruptible is 'maybe'; it must be one of true,",
+        ),
+        ("at_s,run_s,vcpus,latency_ms\n0,1,1,5\n", "jobs.csv:2: a service has requests_per_s and latency_ms"),
+        (
+            "at_s,run_s,vcpus,within_s,requests_per_s,latency_ms\n0,1,1,5,5,5\n",
+            "jobs.csv:2: a service has .* no within_s",
+        ),
+        ("at_s,run_s,vcpus,within_s\n0,1,1,0\n", "jobs.csv:2: within_s is 0; it must be a number of at least 0.001"),
     ],
 )
 def test_what_is_no_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read_csv(text, "jobs.csv")
+
+
+def test_arrivals_as_spreadsheets_write_them_are_read() -> None:
+    (job,) = read_csv("at_s, run_s , vcpus, interruptible\r\n0, 10, 1, No\r\n", "jobs.csv").arrivals
+    assert (job.run_s, job.spec.interruptible) == (10.0, False)
+
+
+def test_share_that_leaves_no_job_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"jobs.csv: a share of 0.1 of 3 jobs leaves none"):
+        read_csv(ARRIVALS, "jobs.csv").scaled(0.1)
 
 
 def test_share_of_a_workload_is_evenly_picked() -> None:
