@@ -29,7 +29,7 @@ from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
-from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
+from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg
 from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
@@ -331,7 +331,9 @@ def _write_files(table: ReportTable, outcomes: Sequence[Outcome], folder: Path) 
         + "\n",
         "outcome.csv": table.to_csv(),
         "allocation.svg": allocation_svg(outcomes),
+        "fullness.svg": fullness_svg(outcomes),
         "cost.svg": cost_svg(outcomes),
+        "performance.svg": performance_svg(outcomes),
         "waits.svg": waits_svg(outcomes),
     }
     for name, text in contents.items():

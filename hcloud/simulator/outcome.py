@@ -11,6 +11,7 @@ from hcloud.model import PROFILE_TAG, Event, EventKind, JobState, Market
 from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.table import ReportTable, Row, columns, share_pct
+from hcloud.simulator.fullness import Fullness, Hold, Life, fullness_of
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import START_AT, Commitment
 
@@ -94,6 +95,7 @@ class Outcome:
     committed_vcpu_h: float
     committed_held_vcpu_h: float
     series: Series
+    fullness: Fullness = field(default_factory=Fullness)
     performance: tuple[JobPerformance, ...] = ()
     waited_for: tuple[WaitedFor, ...] = ()
     failed_by: tuple[FailedBy, ...] = ()
@@ -124,8 +126,9 @@ class _Reader:
     launches: int = 0
     uses: dict[str, set[str]] = field(default_factory=dict)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
-    held_vcpu_s: dict[str, float] = field(default_factory=dict)
-    up_vcpu_s: float = 0.0
+    """Of each running unit: since when it holds how many vCPUs of which machine."""
+    lives: dict[str, Life] = field(default_factory=dict)
+    holds: list[Hold] = field(default_factory=list)
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
@@ -138,10 +141,10 @@ class _Reader:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
-        for machine in self.machines.values():
-            self._count_up(machine, self.last_at)
-        for since, vcpus, market in self.held_since.values():
-            self._count_held(market, vcpus * (self.last_at - since))
+        for name, machine in self.machines.items():
+            self._lived(name, machine, self.last_at)
+        for since, vcpus, name in self.held_since.values():
+            self._held(name, vcpus, since, self.last_at)
 
     def change(self, at: float, what: str, by: float) -> None:
         """Note a change of an amount."""
@@ -192,21 +195,22 @@ class _Reader:
         self.change(machine.launched_at, machine.market, machine.vcpus)
 
     def terminated(self, event: Event) -> None:
-        """Count its vCPU-seconds by market; one that never came up has none."""
+        """Note its life; one that never came up has none."""
         machine = self.machines.pop(event.instance_id or "")
         if machine.launched_at is None:
             return
         ended_at = _number(event, "terminated_at") or event.at
-        self._count_up(machine, ended_at)
+        self._lived(event.instance_id or "", machine, ended_at)
         self.change(ended_at, machine.market, -machine.vcpus)
 
-    def _count_up(self, machine: _Machine, until_at: float) -> None:
-        lived_s = 0.0 if machine.launched_at is None else max(0.0, until_at - machine.launched_at)
-        self.up_vcpu_s += lived_s * machine.vcpus
+    def _lived(self, name: str, machine: _Machine, until_at: float) -> None:
+        if machine.launched_at is not None:
+            since_s, until_s = machine.launched_at - START_AT, max(machine.launched_at, until_at) - START_AT
+            self.lives[name] = Life(market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s)
 
     def unit_started(self, event: Event) -> None:
         """vCPUs are held; a job's wait ends with its first unit."""
-        name, machine = event.job_id or "", self.machines[event.instance_id or ""]
+        name = event.job_id or ""
         self.uses.setdefault(event.instance_id or "", set()).add(self.profiled.get(name, name))
         job = self.jobs.get(name)
         if job is not None and job.started_at is None:
@@ -215,17 +219,31 @@ class _Reader:
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
         vcpus = _number(event, "vcpus")
-        self.held_since[_unit(event)] = (event.at, vcpus, machine.market)
+        self.held_since[_unit(event)] = (event.at, vcpus, event.instance_id or "")
         self.change(event.at, "held", vcpus)
 
     def unit_ended(self, event: Event) -> None:
-        """Count the vCPU-seconds held by market; a unit that never started held none."""
-        since, vcpus, market = self.held_since.pop(_unit(event), (event.at, 0.0, ""))
-        self._count_held(market, max(0.0, event.at - since) * vcpus)
-        self.change(event.at, "held", -vcpus)
+        """Note what it held of its machine; a unit that never started held none."""
+        if _unit(event) in self.held_since:
+            since, vcpus, name = self.held_since.pop(_unit(event))
+            self._held(name, vcpus, since, event.at)
+            self.change(event.at, "held", -vcpus)
 
-    def _count_held(self, market: str, vcpu_s: float) -> None:
-        self.held_vcpu_s[market] = self.held_vcpu_s.get(market, 0.0) + vcpu_s
+    def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
+        until_s = max(since, until_at) - START_AT
+        self.holds.append(Hold(machine=name, vcpus=vcpus, since_s=since - START_AT, until_s=until_s))
+
+    def vcpu_s_up(self) -> float:
+        """Return the vCPU-seconds of all machines."""
+        return sum((life.until_s - life.since_s) * life.vcpus for life in self.lives.values())
+
+    def vcpu_s_held(self, market: str | None = None) -> float:
+        """Return the vCPU-seconds that units held (of machines paid for in one way)."""
+        return sum(
+            (hold.until_s - hold.since_s) * hold.vcpus
+            for hold in self.holds
+            if market in (None, self.lives[hold.machine].market)
+        )
 
     def unit_resized(self, event: Event) -> None:
         """Close the stretch at the old size and open one at the new."""
@@ -295,7 +313,6 @@ def outcome_of(
     reader.follow(events())
     span_s = reader.last_at - START_AT
     batch, service = reader.met["batch"], reader.met["service"]
-    reserved = Market.RESERVED.value
     return Outcome(
         name=name,
         span_s=span_s,
@@ -309,11 +326,12 @@ def outcome_of(
         wait_s=tuple(sorted(reader.waits)),
         launches=reader.launches,
         used_once=sum(len(jobs) == 1 for jobs in reader.uses.values()),
-        up_vcpu_h=reader.up_vcpu_s / HOUR_S,
-        held_vcpu_h=sum(reader.held_vcpu_s.values()) / HOUR_S,
+        up_vcpu_h=reader.vcpu_s_up() / HOUR_S,
+        held_vcpu_h=reader.vcpu_s_held() / HOUR_S,
         committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * span_s / HOUR_S,
-        committed_held_vcpu_h=reader.held_vcpu_s.get(reserved, 0.0) / HOUR_S,
+        committed_held_vcpu_h=reader.vcpu_s_held(Market.RESERVED.value) / HOUR_S,
         series=_series(reader.changes, span_s),
+        fullness=fullness_of(reader.lives, reader.holds, span_s),
         performance=performances(events(), ideals) if ideals else (),
         waited_for=_waited_for(reader),
         failed_by=_failed_by(reader),

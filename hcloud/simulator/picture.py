@@ -1,16 +1,24 @@
-"""Pictures of simulations as SVG: allocation over time, cost bars, and how many jobs waited how long."""
+"""Pictures of simulations as SVG: allocation over time, how full each machine was, cost bars, how well jobs did,
+and how many waited how long."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 
+from hcloud.simulator.fullness import COLUMNS
 from hcloud.simulator.outcome import Outcome
+from hcloud.simulator.performance import mean, quantile
 
-WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP = 860, 64, 560, 150, 46
+WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP, BOX_LEFT = 860, 64, 560, 150, 46, 220
 COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
+
+FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
+"""From empty to full, a tenth each."""
+KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 
 
 def allocation_svg(outcomes: Sequence[Outcome]) -> str:
@@ -39,6 +47,36 @@ def cost_svg(outcomes: Sequence[Outcome]) -> str:
     return _document(parts, 50 + 30 * len(outcomes))
 
 
+def fullness_svg(outcomes: Sequence[Outcome]) -> str:
+    """Draw, for each outcome, its machines from top to bottom and the time from left to right: the darker, the more of
+    their vCPUs units held; white where they were not up. The strip to the left says how each is paid for.
+    """
+    parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs, of those up:</text>'], 210
+    for number, colour in enumerate(FULL):
+        parts.append(f'<rect x="{legend_x + 24 * number}" y="6" width="24" height="14" fill="{colour}"/>')
+    parts.append(f'<text x="{legend_x + 24 * len(FULL) + 8}" y="18">0 to 100 %</text>')
+    for number, each in enumerate(outcomes):
+        parts += _fullness(each, 20 + GAP + number * (PLOT_HEIGHT + GAP))
+    return _document(parts, 20 + GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
+
+
+def performance_svg(outcomes: Sequence[Outcome]) -> str:
+    """Draw how well jobs did beside their best, by outcome and kind of job, as boxes: half of the jobs lie within one,
+    90 % within its whiskers; the line is the median, the dot the mean. Outcomes without performances have none.
+    """
+    drawn = [(each, kind) for each in outcomes for kind in KINDS if mean(each.performance, kind) is not None]
+    most = max([quantile(each.performance, 0.95, kind) or 0.0 for each, kind in drawn] + [1.0])
+    bottom = 40 + 26 * len(drawn)
+    parts = ['<text x="8" y="18">performance beside the best: 5, 25, 50, 75, 95 % of the jobs, and the mean</text>']
+    for percent in range(0, math.floor(100 * most) + 1, 20):
+        x = _part_x(percent / 100, most)
+        parts.append(f'<line x1="{x:.1f}" y1="34" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent} %</text>')
+    for number, (each, kind) in enumerate(drawn):
+        parts += _box(each, kind, 40 + 26 * number, most)
+    return _document(parts, bottom + 30)
+
+
 def waits_svg(outcomes: Sequence[Outcome]) -> str:
     """Draw the distribution of waits to the first start, the time on a logarithmic scale from one second."""
     longest = max([each.wait_s[-1] for each in outcomes if each.wait_s] + [10.0])
@@ -61,6 +99,54 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
         y = top + 16 + 18 * number
         parts.append(f'<text x="{PLOT_LEFT + PLOT_WIDTH + 16}" y="{y}" fill="{colour}">{escape(each.name)}</text>')
     return _document(parts, bottom + 30)
+
+
+def _fullness(outcome: Outcome, top: int) -> Iterator[str]:
+    full = outcome.fullness
+    name, high = escape(outcome.name), PLOT_HEIGHT / max(1, len(full.shares))
+    machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
+    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, as they came up</text>'
+    for row, (market, shares) in enumerate(zip(full.markets, full.shares, strict=True)):
+        y = top + row * high
+        strip = f'x="{PLOT_LEFT - 10}" y="{y:.2f}" width="6" height="{high:.2f}"'
+        yield f'<rect {strip} fill="{COLOURS[market]}"/>'
+        for first, until, level in _stretches(shares):
+            x, width = PLOT_LEFT + PLOT_WIDTH * first / COLUMNS, PLOT_WIDTH * (until - first) / COLUMNS
+            place = f'x="{x:.1f}" y="{y:.2f}" width="{width:.1f}" height="{high:.2f}"'
+            yield f'<rect {place} fill="{FULL[level]}" shape-rendering="crispEdges"/>'
+    for number, market in enumerate(market for market in COLOURS if market in full.markets):
+        x, y = PLOT_LEFT + PLOT_WIDTH + 16, top + 14 + 18 * number
+        yield f'<text x="{x}" y="{y}" fill="{COLOURS[market]}">{market.replace("_", "-")}</text>'
+    bottom = top + PLOT_HEIGHT
+    yield f'<line x1="{PLOT_LEFT}" y1="{bottom}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{bottom}" stroke="black"/>'
+    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{outcome.span_s / 3600:.1f} h</text>'
+
+
+def _stretches(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
+    """Yield from which column to which a row has one level (0..9), where its machines were up."""
+    levels = [None if part is None else min(len(FULL) - 1, int(part * len(FULL))) for part in shares]
+    for level, columns in groupby(range(len(levels)), key=levels.__getitem__):
+        at = list(columns)
+        if level is not None:
+            yield at[0], at[-1] + 1, level
+
+
+def _part_x(part: float, most: float) -> float:
+    return BOX_LEFT + (WIDTH - BOX_LEFT - 60) * part / most
+
+
+def _box(outcome: Outcome, kind: str, top: int, most: float) -> Iterator[str]:
+    found, colour, y = outcome.performance, KINDS[kind], top + 10
+    low, first, middle, third, high, dot = (
+        _part_x(part or 0.0, most)
+        for part in (*(quantile(found, share, kind) for share in (0.05, 0.25, 0.5, 0.75, 0.95)), mean(found, kind))
+    )
+    yield f'<text x="8" y="{y + 4}">{escape(outcome.name)}, {kind}</text>'
+    yield f'<line x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}" stroke="{colour}"/>'
+    box = f'x="{first:.1f}" y="{top}" width="{third - first:.1f}" height="20"'
+    yield f'<rect {box} fill="{colour}" fill-opacity="0.4" stroke="{colour}"/>'
+    yield f'<line x1="{middle:.1f}" y1="{top}" x2="{middle:.1f}" y2="{top + 20}" stroke="black" stroke-width="2"/>'
+    yield f'<circle cx="{dot:.1f}" cy="{y}" r="3" fill="black"/>'
 
 
 def _log_x(seconds: float, longest: float) -> float:

@@ -32,9 +32,9 @@ def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
     assert [row["policy"] for row in document["rows"]] == ["mine", "cheapest"]
     assert all(row["succeeded"] == row["jobs"] >= 6 and row["cost_usd"] > 0 for row in document["rows"])
     assert len(document["series"][0]["at_s"]) == len(document["series"][0]["held_vcpus"])
-    assert err.count("wrote made/") == 5
+    assert err.count("wrote made/") == 7
     assert {path.name for path in (desk.directory / "made").iterdir()} == {
-        "outcome.json", "outcome.csv", "allocation.svg", "cost.svg", "waits.svg",
+        "outcome.json", "outcome.csv", "allocation.svg", "fullness.svg", "cost.svg", "performance.svg", "waits.svg",
     }  # fmt: skip
     rows = list(csv.DictReader(io.StringIO((desk.directory / "made" / "outcome.csv").read_text())))
     assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]

@@ -13,7 +13,7 @@ from hcloud.errors import BadInput
 from hcloud.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
 from hcloud.policy import Policy, parse_policy
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
-from hcloud.simulator.picture import allocation_svg, cost_svg, waits_svg
+from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival, Workload, workload_of
@@ -220,7 +220,7 @@ def test_series_end_at_nothing_and_never_hold_more_than_is_up(outcomes: list[Out
 def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[Outcome]) -> None:
     from xml.etree import ElementTree
 
-    for draw in (allocation_svg, cost_svg, waits_svg):
+    for draw in (allocation_svg, cost_svg, fullness_svg, waits_svg):
         text = draw(outcomes)
         assert "&lt;second&gt;" in text
         assert ElementTree.fromstring(text).tag.endswith("svg")

@@ -6,9 +6,22 @@ from xml.etree import ElementTree
 
 import pytest
 
+from hcloud.simulator.fullness import COLUMNS, ROWS, Hold, Life, fullness_of
 from hcloud.simulator.outcome import FailedBy, Outcome, Series, WaitedFor, comparison
 from hcloud.simulator.performance import JobPerformance
-from hcloud.simulator.picture import PLOT_HEIGHT, PLOT_LEFT, PLOT_WIDTH, allocation_svg, cost_svg, waits_svg
+from hcloud.simulator.picture import (
+    BOX_LEFT,
+    FULL,
+    PLOT_HEIGHT,
+    PLOT_LEFT,
+    PLOT_WIDTH,
+    WIDTH,
+    allocation_svg,
+    cost_svg,
+    fullness_svg,
+    performance_svg,
+    waits_svg,
+)  # fmt: skip
 
 SEEN = Outcome(
     name="seen",
@@ -116,3 +129,65 @@ def test_waits_grow_to_the_right_by_their_logarithm() -> None:
     assert places[110] == pytest.approx(PLOT_LEFT + PLOT_WIDTH / 2)  # the median, 10 s of at most 100 s
     assert places[220] == PLOT_LEFT + PLOT_WIDTH
     assert [each for each in texts(drawn) if each.endswith(" s")] == ["1 s", "10 s", "60 s"]
+
+
+def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> Life:
+    return Life(market=market, vcpus=vcpus, since_s=since_s, until_s=until_s)
+
+
+def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_was_not_up() -> None:
+    span_s = float(COLUMNS)
+    lives = {"spot": life(0, 2, "spot"), "late": life(3, 120), "early": life(1, 2.5), "ours": life(2, 9, "reserved")}
+    holds = [
+        Hold(machine="early", vcpus=2.0, since_s=1.5, until_s=2.25),
+        Hold(machine="early", vcpus=1.0, since_s=0.0, until_s=1e9),
+    ]
+    full = fullness_of(lives, holds, span_s)
+    assert (full.machines, full.markets) == (4, ("reserved", "on_demand", "on_demand", "spot"))
+    ours, early, late, spot = full.shares
+    assert early[:4] == (None, pytest.approx(0.5), pytest.approx(0.5), None)  # 1 + 2 for half of it; of half a second
+    assert ours[:3] == (None, None, 0.0)
+    assert ours[9] is None
+    assert late[2:4] == (None, 0.0)
+    assert (spot[1], spot[2]) == (0.0, None)
+
+
+def test_thousands_of_machines_share_rows_with_those_that_came_up_beside_them() -> None:
+    lives = {f"m{at:04}": life(0, 10, vcpus=1.0 + at % 2) for at in range(1000)}
+    holds = [Hold(machine=f"m{at:04}", vcpus=1.0, since_s=0, until_s=10) for at in range(0, 1000, 2)]
+    full = fullness_of(lives, holds, 10.0)
+    assert full.machines == 1000
+    assert ROWS - 2 <= len(full.shares) <= ROWS
+    found = [part for row in full.shares[:-1] for part in row]  # 17 machines: 9 of one vCPU, all held, or 9 of two
+    assert all(part == pytest.approx(9 / 25) or part == pytest.approx(8 / 26) for part in found)
+
+
+def test_the_fuller_a_machine_the_darker_it_is_drawn() -> None:
+    half = [Hold(machine="a", vcpus=2.0, since_s=0, until_s=60), Hold(machine="a", vcpus=4.0, since_s=60, until_s=90)]
+    seen = replace(SEEN, fullness=fullness_of({"a": life(0, 100)}, half, 120.0))
+    drawn = fullness_svg([seen, DEAR])
+    cells = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="150.00" fill="(#\w+)" shape', drawn)
+    wide = PLOT_WIDTH / COLUMNS
+    places = [(float(x), float(width), FULL.index(colour)) for x, width, colour in cells]
+    assert places == [
+        (pytest.approx(PLOT_LEFT, abs=0.1), pytest.approx(60 * wide, abs=0.1), 5),
+        (pytest.approx(PLOT_LEFT + 60 * wide, abs=0.1), pytest.approx(30 * wide, abs=0.1), 9),
+        (pytest.approx(PLOT_LEFT + 90 * wide, abs=0.1), pytest.approx(10 * wide, abs=0.1), 0),
+    ]
+    assert {"seen: 1 machine, as they came up", "<dear>: 0 machines, as they came up", "on-demand"} <= set(texts(drawn))
+
+
+def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:
+    drawn = performance_svg([SEEN, replace(DEAR, performance=())])
+    assert [each for each in texts(drawn) if "," in each][1:] == ["seen, batch"]
+    wide, most = WIDTH - BOX_LEFT - 60, 1.07
+
+    def at(performance: float) -> str:
+        return f"{BOX_LEFT + wide * performance / most:.1f}"
+
+    (whiskers,) = re.findall(r'<line x1="([\d.]+)" y1="50" x2="([\d.]+)" y2="50"', drawn)
+    assert whiskers == (at(0.53), at(1.07))
+    ((left, width),) = re.findall(r'<rect x="([\d.]+)" y="40" width="([\d.]+)"', drawn)
+    assert (left, width) == (at(0.65), f"{wide * 0.3 / most:.1f}")
+    assert f'<line x1="{at(0.8)}" y1="40"' in drawn
+    assert f'<circle cx="{at(0.8)}"' in drawn
