@@ -39,6 +39,16 @@ class Measure(StrEnum):
     CPU = "cpu"  # CPU-seconds of useful work
 
 
+WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
+"""Measures in fractions of a whole job, whose scale is the input's."""
+
+
+def told_by_rank(measure: Measure | None, nodes: int) -> float:
+    """Return the part of what ``nodes`` machines do together that one rank's samples tell: all of a job's progress, but
+    of requests, output and CPU time, which each rank counts for itself, only its own."""
+    return 1.0 if measure in WHOLE_JOBS else 1.0 / max(1, nodes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One measured cell. ``question`` is one of the classifier's (type, step, nodes, tolerated, caused); ``column`` as

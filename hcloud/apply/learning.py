@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from hcloud.apply.records import run_time_s
 from hcloud.classifier.applications import (
-    WHOLE_JOBS,
     alike,
     comparable,
     feed,
@@ -17,7 +17,7 @@ from hcloud.classifier.applications import (
     row_name,
     scale_of,
 )
-from hcloud.known import Application, Classification, Estimate, Findings, Measure
+from hcloud.known import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, told_by_rank
 from hcloud.model import JOB_ON_INSTANCE, EventKind, Instance, Job
 from hcloud.planner.sizing import expected
 from hcloud.store import Transaction
@@ -150,6 +150,8 @@ def _compare(
     column, vcpus = f"{offer.provider}/{offer.instance_type.name}", held.vcpus
     asked = row.reference_vcpus or vcpus
     own = expected(believed, column, vcpus=vcpus, asked_vcpus=asked, nodes=nodes)
+    if own is not None:
+        own = own._replace(mean=own.mean + math.log(told_by_rank(row.measure, nodes)))
     base = expected(believed, column, vcpus=asked, asked_vcpus=asked)
     scale = scale_of(row, job.application)
     if own is None or base is None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from hcloud.classifier.library import Drift, Measured, Question
 from hcloud.errors import BadInput
-from hcloud.known import Application, Estimate, Findings, Measure, Reading
+from hcloud.known import WHOLE_JOBS, Application, Estimate, Findings, Reading
 from hcloud.model import JobSpec, ProfileRequest
 
 TRUSTED_INPUTS = 3
@@ -36,8 +36,6 @@ STRAGGLES_BELOW = 0.5
 """A run at less than this part of the least that was expected is rather a straggler (Quasar, Dissertation §4.4) than a
 wrong estimate: it corrects nothing, unless one of the last few was not as expected either."""
 PROGRAM_CHARS = 80
-WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
-"""Measures in fractions of a whole job, whose scale is the input's."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _INTERPRETERS = re.compile(r"(python|pypy|perl|ruby|node|php|lua|tclsh|Rscript|octave|julia|java|awk|gawk|mawk)[\d.]*$")
 _WRAPPERS = frozenset({"env", "nice", "nohup", "time", "exec", "stdbuf", "setsid", "ionice", "taskset", "timeout"})

@@ -18,12 +18,11 @@ from functools import lru_cache
 import numpy as np
 
 from hcloud.forecast.wait import BusyTimes, Floats
-from hcloud.known import Classification, Measure
+from hcloud.known import WHOLE_JOBS, Classification
 from hcloud.model import BatchTarget, Job
 from hcloud.policy import Admission
 
 _GRID = 65
-_WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _NO_LIMIT = BatchTarget()
 
 
@@ -32,7 +31,7 @@ def run_s(known: Classification | None, nodes: int = 1) -> float | None:
 
     ``nodes``: on so many; node counts nobody knows of count as the most that are known below.
     """
-    if known is None or known.measure not in _WHOLE_JOBS or not known.by_type:
+    if known is None or known.measure not in WHOLE_JOBS or not known.by_type:
         return None
     rate = max(each.value for each in known.by_type.values())
     counts = [count for count in known.by_nodes if count <= nodes]

@@ -29,7 +29,9 @@ def lesson_of(draft: Draft, look: Look) -> Learnt | None:
         return None
     mean, vcpus = departure.measured.mean, look.held.resources.vcpus
     if not neighbours or mean > departure.would.value:
-        return Learnt(column=column, vcpus=vcpus, performance=mean) if mean > 0 else None
+        one = look.would(nodes=1)  # on several machines it does more than the one that is learnt of
+        performance = mean * (one.value / departure.would.value) if one is not None else 0.0
+        return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
     tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
 

@@ -20,13 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hcloud.classifier.interference import EXCESS
-from hcloud.known import Classification, Estimate, Measure
+from hcloud.known import WHOLE_JOBS, Classification, Estimate, Measure
 from hcloud.model import Job, ServiceTarget
 from hcloud.planner.pressure import FULL, Floats, Sensitivity
 
 Z80 = NormalDist().inv_cdf(0.9)
 """Half the width, in standard deviations, of limits between which lie 80 of 100."""
-_WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 _UNIT = NormalDist()
 ALIKE = 0.03
 """Performances no further apart than this are alike: rates are measured until they are known about so well."""
@@ -210,7 +209,7 @@ def wanted_performance(job: Job, known: Classification, now: float, tolerance: f
     if isinstance(target, ServiceTarget) and known.measure is Measure.REQUESTS:
         return target.requests_per_s
     deadline_at = job.deadline_at
-    if deadline_at is not None and known.measure in _WHOLE_JOBS and deadline_at > now:
+    if deadline_at is not None and known.measure in WHOLE_JOBS and deadline_at > now:
         return 1.0 / (deadline_at - now)
     vcpus, count = job.spec.resources.vcpus, job.spec.nodes.count
     found = [expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=count) for column in known.by_type]

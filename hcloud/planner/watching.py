@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from hcloud.forecast.watch import Pace, Sampled, Timed, Watched, latency_kept, pace_of_rate, rates_around, totals_around
-from hcloud.known import Classification, Measure
+from hcloud.known import Classification, Measure, told_by_rank
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
 from hcloud.planner.sizing import Performance, expected
@@ -228,7 +228,7 @@ class Look:
         return would_do(post.known, post.job, post.held, column or column_of(self.instance), vcpus=vcpus, nodes=nodes)
 
     def departure(self) -> Departure | None:
-        """Return what was measured beside what was expected; None: one of them is not known."""
+        """Return what was measured of its rank beside what was expected of that; None: one of them is not known."""
         if self._departed is _UNKNOWN:
             self._departed = self._departure()
         return self._departed
@@ -244,7 +244,11 @@ class Look:
         else:
             counter = _COUNTERS.get(known.measure)
             measured = self.pace(counter) if counter is not None else None
-        return Departure(measured=measured, would=would) if measured is not None else None
+        if measured is None:
+            return None
+        attempt = self.job.attempt
+        part = told_by_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
+        return Departure(measured=measured, would=would._replace(mean=would.mean + math.log(part)))
 
     def busy(self) -> bool:
         """Return whether it uses nearly all of its vCPUs, so that more of them would help."""

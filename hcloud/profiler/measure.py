@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 
 from hcloud.errors import NotFound, Unmeasurable
-from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
+from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee, told_by_rank
 from hcloud.model import ProfileRequest
 from hcloud.profiler.beside import Placed, Switch, place, pressing
 from hcloud.profiler.caused import caused
@@ -288,7 +288,8 @@ class _Run:
         first, request = self._first is None, self._request
         self._first = self._first or rate
         if request.nodes > 1:
-            self._add("nodes", str(request.nodes), rate)
+            together = 1.0 / told_by_rank(rate.measure, request.nodes)
+            self._add("nodes", str(request.nodes), rate, together)
             return
         if first:
             self._add("type", request.type_column, rate)
@@ -303,9 +304,10 @@ class _Run:
             if at is not None:
                 self._size(at, within_s / MOST_KNEES)
 
-    def _add(self, question: str, column: str, rate: Rate) -> None:
+    def _add(self, question: str, column: str, rate: Rate, times: float = 1.0) -> None:
+        value, low, high = times * rate.value, times * rate.low, times * rate.high
         self._readings.append(
-            Reading(question=question, column=column, value=rate.value, low=rate.low, high=rate.high, runs=rate.runs)
+            Reading(question=question, column=column, value=value, low=low, high=high, runs=rate.runs)
         )
 
     def _about_neighbours(self) -> list[_Question]:

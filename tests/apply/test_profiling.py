@@ -99,6 +99,18 @@ def test_what_was_expected_of_a_job_stands_beside_what_it_reached(site: Deployme
     assert site.scene.store.live().applications[site.job(1).application].run_s == pytest.approx(30, rel=0.2)
 
 
+def test_on_two_machines_each_rank_is_held_against_its_own_part(site: Deployment) -> None:
+    (job,) = site.submit("sleep", "30", target=PROMISE, nodes=Nodes(count=2))
+    until_ended(site, job)
+    row = site.scene.store.live().applications[site.job(1).application]
+    assert row.measure is Measure.CPU
+    (told,) = [event.fields for event in site.events(EventKind.PREDICTION) if event.job_id == job.id]
+    assert told["nodes"] == 2
+    alone = row.cells["type"]["mock/m.one"]
+    assert 0.5 * alone < float(str(told["predicted"])) < alone  # two do more than one, but not twice as much
+    assert float(str(told["measured"])) == pytest.approx(alone, rel=0.1)
+
+
 def test_known_job_is_not_profiled_again_and_one_under_new_input_is_only_looked_at(site: Deployment) -> None:
     hook = ProgressHook(file="p")
     (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.applications import identify
 from hcloud.forecast.watch import Sampled
-from hcloud.known import Application
+from hcloud.known import Application, Classification, Measure
 from hcloud.model import (
     BestEffortTarget,
     Correction,
@@ -221,6 +221,27 @@ def test_what_was_measured_alone_is_believed_and_the_next_step_follows_at_once()
     assert learnt is not None
     assert learnt.performance == pytest.approx(0.0002)
     assert steps(decide(apply_ideally(before, plan))) == ["resize"]
+
+
+def on_two(known: Classification, **used: float) -> Plan:
+    """What is decided about a late job on two machines, each of which it was measured on."""
+    one, two = busy(1, 1.0), busy(2, 1.0)
+    job = replace(late(one, two, nodes=Nodes(count=2)), application="app")
+    before = with_samples(scene(job, one, two), {"job-1": [samples(SLOW, **used), samples(SLOW, **used)]})
+    return decide(replace(before, applications={"app": known}))
+
+
+def test_on_several_machines_what_one_would_do_is_learnt() -> None:
+    plan = on_two(classified(0.00018, by_nodes={1: sure(0.00018), 2: sure(0.00034)}))
+    [learnt] = [action.learnt for action in of(plan, Correct)]
+    assert learnt is not None
+    assert learnt.performance == pytest.approx(0.0002 * 18 / 34)
+
+
+@pytest.mark.parametrize(("vcpus_used", "done"), [(1.0, []), (0.7, ["reclassify"])])
+def test_what_each_rank_counts_for_itself_is_held_against_its_own_part(vcpus_used: float, done: list[str]) -> None:
+    cpu = classified(1.0, by_nodes={1: sure(1.0), 2: sure(2.0)}, measure=Measure.CPU)
+    assert [step for step in steps(on_two(cpu, vcpus_used=vcpus_used)) if step == "reclassify"] == done
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,18 @@ def test_run_of_one_more_node_answers_for_that_only(workdir: Path) -> None:
     assert [(each.question, each.column) for each in findings.readings] == [("nodes", "2")]
 
 
+@pytest.mark.parametrize(
+    ("measure", "together"), [(Measure.PROGRESS, 3.0), (Measure.CPU, 6.0), (Measure.REQUESTS, 6.0)]
+)
+def test_two_nodes_do_twice_what_each_counts_for_itself(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, measure: Measure, together: float
+) -> None:
+    rate = Rate(value=3.0, low=2.0, high=4.0, runs=2, measure=measure, use=(0.5, 1.0, 0.0, 0.0))
+    monkeypatch.setattr(Bench, "rate", lambda *_, **__: rate)
+    (reading,) = found(subject(workdir, LOOP), nodes=2).readings
+    assert (reading.value, reading.low, reading.high) == pytest.approx((together, together * 2 / 3, together * 4 / 3))
+
+
 @needs_stress_ng
 def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> None:
     sources = ("integer", "memory-capacity", "network-bandwidth", "no-such-source")
