@@ -254,13 +254,16 @@ EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.val
 """Every experiment by name, with what it is."""
 
 
-def make_experiment(name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0) -> Experiment:
-    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` counts for HCloud's, whose load is per time.
+def make_experiment(
+    name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
+) -> Experiment:
+    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` and ``sensitive`` count for HCloud's, whose load is
+    per time (:func:`hcloud.simulator.scenarios.make_scenario`).
 
     Raises BadInput for an unknown name or a nonsensical size.
     """
     if name in SCENARIOS:
-        made = make_scenario(name, seed, hours=hours, share=share)
+        made = make_scenario(name, seed, hours=hours, share=share, sensitive=sensitive)
         return Experiment(workload=made, cloud=gce(), truth=Truth(heterogeneity=0.0))
     if name not in _PLANS:
         raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")

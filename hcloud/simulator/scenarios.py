@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,8 +66,12 @@ SCENARIOS: dict[str, Scenario] = {
 }  # fmt: skip
 
 
-def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0) -> Workload:
+def make_scenario(
+    name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
+) -> Workload:
     """Return a scenario's workload over ``hours``, its load scaled by ``share`` (0..1].
+
+    ``sensitive``: the part (0..1) of the jobs that are services, each as large as ever, instead of the table's.
 
     Raises BadInput for an unknown name or a nonsensical size.
     """
@@ -75,7 +79,7 @@ def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float 
         raise BadInput(f"there is no scenario {name!r}; {nearest(name, SCENARIOS)}")
     if not (0 < share <= 1 and 0 < hours <= 24 * 31):
         raise BadInput(f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= 744")
-    scenario, rng = SCENARIOS[name], np.random.default_rng([seed, sum(map(ord, name))])
+    scenario, rng = _with_sensitive(SCENARIOS[name], sensitive), np.random.default_rng([seed, sum(map(ord, name))])
     # A part of the jobs runs a part of the programs, so that each comes as often as among all jobs.
     part = math.sqrt(min(1.0, share * hours / WHOLE_HOURS))
     programs = Programs(rng, programs=max(2, round(part * PROGRAMS)), inputs=max(1, round(part * INPUTS)))
@@ -89,6 +93,16 @@ def make_scenario(name: str, seed: int = 0, *, hours: float = 2.0, share: float 
             due -= 1
             arrivals.append(_job(scenario, programs, rng, second + rng.random(), len(arrivals)))
     return workload_of(name if share == 1 else f"{name} x {share:g}", arrivals)
+
+
+def _with_sensitive(scenario: Scenario, part: float | None) -> Scenario:
+    if part is None:
+        return scenario
+    if not 0 < part < 1:
+        raise BadInput(f"a part of {part:g} of the jobs cannot be sensitive; it must be between 0 and 1")
+    batch = (1 - part) / part
+    cores = scenario.batch_cores_per_service * batch / scenario.batch_per_service
+    return replace(scenario, batch_per_service=batch, batch_cores_per_service=cores)
 
 
 def _running_jobs(scenario: Scenario, at: float) -> float:

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.simulator.reproduce import CHAPTERS, Size
+from hcloud.simulator.outcome import Series
+from hcloud.simulator.reproduce import CHAPTERS, Size, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
+from hcloud.simulator.reproduce.discounts import SUSTAINED, sustained_part
 from hcloud.simulator.reproduce.page import bars_svg, markdown
 from hcloud.simulator.reproduce.study import Case, Claim, Done, Figure, found_in, judged, mean_of, run_case, run_figure
 
@@ -76,4 +78,29 @@ def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read
 
 
 _NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met_pct", "committed_usd", "metered_usd",
-            "reserved_used_pct", "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
+            "reserved_used_pct", "metered_sustained_usd", "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("up", "part"),
+    [
+        ((4.0, 4.0, 4.0, 4.0), SUSTAINED),  # all of the month: a quarter at each of 100, 80, 60, 40 %
+        ((4.0, 4.0, 0.0, 0.0), (0.25 + 0.25 * 0.8) / 0.5),  # half of it
+        ((2.0, 2.0, 2.0, 8.0), (SUSTAINED * 2 + 6 * 0.25) / (2 + 6 * 0.25)),  # two all the time, six for a quarter
+        ((0.0, 0.0, 0.0, 0.0), 1.0),
+    ],
+)
+def test_what_is_up_for_more_of_a_month_costs_less_whichever_machines_it_is(up: tuple[float, ...], part: float) -> None:
+    halves = {"on_demand": tuple(0.5 * each for each in up), "spot": tuple(0.5 * each for each in up)}
+    series = Series(at_s=(0.0, 1.0, 2.0, 3.0), up_vcpus={**halves, "reserved": (9.0,) * 4})
+    assert sustained_part(series) == pytest.approx(part, rel=1e-9)
+
+
+def test_weeks_from_which_on_a_reserved_year_repays() -> None:
+    figure = next(each for each in sensitivities.figures() if each.name == "duration")
+    rents, both = {"committed_usd": 0.0, "metered_usd": 3.0}, {"committed_usd": 0.5, "metered_usd": 2.0}
+    reserves = {"committed_usd": 2.0, "metered_usd": 0.0}
+    first, second = (claim.ours({"ODM": rents, "HM": both, "SR": reserves}) for claim in figure.claims)
+    assert first == pytest.approx(26.0)  # 52 weeks of 0.5 reserved are 26 weeks of 1 less rented
+    assert second == pytest.approx(39.0)  # 52 weeks of 1.5 more reserved are 39 weeks of 2 less rented
+    assert figure.claims[0].ours({"ODM": both, "HM": {**both, "metered_usd": 2.5}, "SR": reserves}) == 104.0  # never

@@ -1,6 +1,7 @@
 """Workloads from job logs, lists and the daemon's past."""
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, PastJob, from_past, read_csv, read_swf
+from hcloud.simulator.workload import LogReading, PastJob, Workload, from_past, read_csv, read_swf
 
 LOG = """; UnixStartTime: 0
 1 100 5 60 4 -1 2048 4 600 -1 1 7 1 1 1 -1 -1 -1
@@ -163,6 +164,20 @@ def test_scenario_has_the_load_it_states_and_is_the_same_for_the_same_seed(name:
     batch = [each for each in made.arrivals if isinstance(each.spec.target, BatchTarget)]
     services = len(made.arrivals) - len(batch)
     assert len(batch) / services == pytest.approx(scenario.batch_per_service, rel=0.15)
+
+
+def test_more_of_the_jobs_can_be_sensitive_each_as_large_as_ever() -> None:
+    usual, more = (make_scenario("high-variability", 1, hours=0.5, sensitive=part) for part in (None, 0.8))
+
+    def sizes(work: Workload, kind: str) -> list[float | None]:
+        return [each.spec.resources.vcpus for each in work.arrivals if each.spec.target.kind == kind]
+
+    assert len(sizes(more, "service")) == pytest.approx(0.8 * len(more.arrivals), rel=0.05)
+    assert len(sizes(usual, "service")) == pytest.approx(len(usual.arrivals) / 5.1, rel=0.15)
+    for kind in ("service", "batch"):
+        assert fmean(sizes(more, kind)) == pytest.approx(fmean(sizes(usual, kind)), rel=0.1)
+    with pytest.raises(BadInput, match="a part of 1 of the jobs cannot be sensitive; it must be between 0 and 1"):
+        make_scenario("static", sensitive=1.0)
 
 
 def test_unknown_scenario_or_size_is_refused() -> None:

@@ -17,12 +17,13 @@ from hcloud.planner.make import make_plan
 from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
-from hcloud.simulator.clusters import make_experiment
+from hcloud.simulator.clusters import Experiment, make_experiment
 from hcloud.simulator.distance import distance, run_times_s
 from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
+from hcloud.simulator.reproduce.discounts import sustained_part
 from hcloud.simulator.run import Commitment, Setting, simulated
 from hcloud.simulator.world import FULL_VCPUS
 
@@ -47,6 +48,7 @@ class Case:
     ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
     as the policy's. ``told``: the planner knows the world's truth. ``plain``: in a world without neighbours, and with
     how far it is from the least it can cost.
+    ``sensitive``: another part of the jobs than the scenario's is latency-critical.
     ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
     """
 
@@ -60,6 +62,11 @@ class Case:
     plain: bool = False
     guessed: bool = False
     told: bool = False
+    sensitive: float | None = None
+
+    def make(self, seed: int, size: Size) -> Experiment:
+        """Return the experiment in this size."""
+        return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +180,7 @@ def _without_waste(
     """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
     starts, stands idle or is larger than needed. Nothing where nothing can be rented by size.
     """
-    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
+    made = case.make(seed, size)
     types = made.cloud.get("types")
     prices = [each["usd_per_h"] / each["vcpus"] for each in types.values()] if isinstance(types, Mapping) else []
     if not prices:
@@ -188,7 +195,7 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
 
     Machines are reserved knowing the load: what jobs really need where they are profiled, else what users ask for.
     """
-    made = make_experiment(case.experiment, seed, hours=size.hours, share=size.share)
+    made = case.make(seed, size)
     cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
     if case.guessed:
         sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the one order that sizes
@@ -215,6 +222,7 @@ def numbers_of(outcome: Outcome) -> Numbers:
         "cost_usd": outcome.cost_usd,
         "committed_usd": outcome.committed_usd,
         "metered_usd": outcome.metered_usd,
+        "metered_sustained_usd": outcome.metered_usd * sustained_part(outcome.series),
         "reserved_used_pct": share_pct(outcome.committed_held_vcpu_h, outcome.committed_vcpu_h),
         "used_pct": share_pct(outcome.held_vcpu_h, outcome.up_vcpu_h),
         "wait_p95_s": outcome.wait_quantile_s(0.95),

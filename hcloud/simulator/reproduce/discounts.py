@@ -1,0 +1,38 @@
+"""What rented machines cost where their use over a month earns discounts (Dissertation §8.5.3: Google's)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.model import Market
+from hcloud.simulator.outcome import Series
+
+TIERS = ((0.25, 1.0), (0.5, 0.8), (0.75, 0.6), (1.0, 0.4))
+"""Google's sustained use discounts as the chapter knew them: up to which part of a month, which part of the price."""
+LEVELS = 400
+"""So finely the amount of vCPUs that are up is cut."""
+SUSTAINED = 0.7
+"""The mean part of the list price of what is up for all of a month."""
+
+
+def sustained_part(series: Series) -> float:
+    """Return the part (0..1) of the list price that rented vCPUs cost with sustained use discounts, as if the run were
+    all of a month. What is up is taken together, however many machines it is (Dissertation §8.5.3): of ``n`` vCPUs the
+    first is up as long as any is, the last as long as all are."""
+    rented = [amounts for market, amounts in series.up_vcpus.items() if market != Market.RESERVED.value]
+    up = np.sum(rented, axis=0) if rented else np.zeros(1)
+    levels = (np.arange(LEVELS) + 0.5) / LEVELS * up.max(initial=0.0)
+    used = (up[None, :] > levels[:, None]).mean(axis=1)
+    return float((used * _paid_part(used)).sum() / used.sum()) if used.sum() > 0 else 1.0
+
+
+def _paid_part(used: NDArray[Any]) -> NDArray[Any]:
+    """Return the mean part of the list price for what is up for parts (0..1] of a month; 1 where it is never up."""
+    paid, before = np.zeros_like(used), 0.0
+    for until, part in TIERS:
+        paid += part * np.clip(used - before, 0.0, until - before)
+        before = until
+    return np.where(used > 0, paid / np.where(used > 0, used, 1.0), 1.0)
