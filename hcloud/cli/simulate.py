@@ -49,6 +49,7 @@ FAST_FOLDER = Path("/dev/shm")
 
 @click.command()
 @click.argument("workload")
+@click.argument("further", nargs=-1, metavar="[POLICY]...", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--policy",
     "--compare",
@@ -95,6 +96,7 @@ FAST_FOLDER = Path("/dev/shm")
 @format_option
 def simulate(
     workload: str,
+    further: tuple[Path, ...],
     policies: tuple[Path, ...],
     peers: bool,
     reserved: str,
@@ -114,8 +116,10 @@ def simulate(
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
     (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines: paragon-small-low,
     -medium, -phases, -oversubscribed, paragon-large-low, -high, -oversubscribed, paragon-day, quasar. Its servers are
-    all there at once, so a policy for it keeps idle ones and allows as many.
+    all there at once, so a policy for it keeps idle ones and allows as many. POLICY: more to compare, as in
+    `hcloud simulate static --compare A.yaml B.yaml`.
     """
+    policies = (*policies, *further)
     experiment = _experiment(workload, seed, share, hours)
     made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
     own = experiment.cloud if experiment else {}

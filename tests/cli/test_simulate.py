@@ -33,6 +33,9 @@ def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
     assert all(row["succeeded"] == row["jobs"] >= 6 and row["cost_usd"] > 0 for row in document["rows"])
     assert len(document["series"][0]["at_s"]) == len(document["series"][0]["held_vcpus"])
     assert err.count("wrote made/") == 7
+    plain = ["--cloud", "cloud.yaml", "--reserved", "m.two=1", "-o", "json"]
+    out, _ = desk.run("simulate", "jobs.csv", *plain, "--compare", "mine.yaml", "cheapest")
+    assert json.loads(out) == document
     assert {path.name for path in (desk.directory / "made").iterdir()} == {
         "outcome.json", "outcome.csv", "allocation.svg", "fullness.svg", "cost.svg", "performance.svg", "waits.svg",
     }  # fmt: skip
