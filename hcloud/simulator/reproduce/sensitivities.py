@@ -48,7 +48,7 @@ def _duration() -> Figure:
                 ours=lambda seed: _same_cost_weeks(seed, "HM", "ODM"),
                 holds=lambda weeks: weeks <= 27,
                 unit="weeks",
-                why="what HM reserves saves it little more than it costs: less than half of it is in use (see the strategies)",
+                why="what HM reserves saves it little more than it costs: less than half of it is in use",
             ),
             Claim(
                 text="SR is cheaper than HM from so many weeks on",
