@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from hcloud.apply.records import run_time_s
@@ -151,7 +150,7 @@ def _compare(
     asked = row.reference_vcpus or vcpus
     own = expected(believed, column, vcpus=vcpus, asked_vcpus=asked, nodes=nodes)
     if own is not None:
-        own = own._replace(mean=own.mean + math.log(told_by_rank(row.measure, nodes)))
+        own = own.times(told_by_rank(row.measure, nodes))
     base = expected(believed, column, vcpus=asked, asked_vcpus=asked)
     scale = scale_of(row, job.application)
     if own is None or base is None:

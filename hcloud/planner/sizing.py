@@ -47,6 +47,10 @@ class Performance(NamedTuple):
         """Return the limits between which it lies in 80 of 100 cases."""
         return math.exp(self.mean - Z80 * self.deviation), math.exp(self.mean + Z80 * self.deviation)
 
+    def times(self, factor: float) -> Performance:
+        """Return so many times (above 0) as much, known as well."""
+        return self._replace(mean=self.mean + math.log(factor))
+
     def reaches(self, target: float) -> float:
         """Return the probability that it is at least ``target`` (above 0)."""
         apart = self.mean - math.log(target)

@@ -248,7 +248,7 @@ class Look:
             return None
         attempt = self.job.attempt
         part = told_by_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
-        return Departure(measured=measured, would=would._replace(mean=would.mean + math.log(part)))
+        return Departure(measured=measured, would=would.times(part))
 
     def busy(self) -> bool:
         """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
