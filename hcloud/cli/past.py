@@ -11,10 +11,10 @@ from hcloud.cli.client import Client
 from hcloud.errors import BadInput
 from hcloud.model import JobSpec, Offer
 from hcloud.quantity import parse_duration_s
-from hcloud.simulator.clouds import cloud_of_offers
+from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
 
-PAGE = 2000
+PAGE, MOST_MACHINES = 2000, 10_000
 
 
 def back_s_of(since: str) -> float:
@@ -51,6 +51,12 @@ def _ran_s(job: dict[str, Any]) -> float | None:
     return max(ended) - min(started) if started and ended else None
 
 
-def offered_cloud(client: Client) -> dict[str, object]:
-    """Return a cloud with what the daemon's providers offer now. Raises BadInput where that is nothing."""
-    return cloud_of_offers(TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers")))
+def offered_clouds(client: Client) -> dict[str, dict[str, object]]:
+    """Return clouds with what the daemon's providers offer now, and what it has of them already, by provider.
+
+    Raises BadInput where nothing is offered.
+    """
+    offers = TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers"))
+    machines = client.get("/v1/instances", limit=MOST_MACHINES)
+    taken = TypeAdapter(list[Offer]).validate_python([each["offer"] for each in machines])
+    return clouds_of_offers(offers, taken)

@@ -74,14 +74,14 @@ def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> No
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.past import back_s_of, offered_cloud, recorded_workload
+    from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
     from hcloud.cli.simulate import compare
     from hcloud.simulator.run import Setting
 
     client, tried, back_s = Client(), load_policy(file), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
-    made, cloud = recorded_workload(client, back_s), offered_cloud(client)
-    compare([Setting(workload=made, policy=each, cloud=cloud, seed=seed) for each in (in_force, tried)], form, out)
+    made, clouds = recorded_workload(client, back_s), offered_clouds(client)
+    compare([Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in (in_force, tried)], form, out)
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

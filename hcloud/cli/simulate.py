@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
+from hcloud.catalog import CLOUDS
+from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.output import console, format_option, write_json
-from hcloud.cli.past import back_s_of, offered_cloud, recorded_workload
+from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError
@@ -24,7 +26,7 @@ from hcloud.report import ReportTable
 from hcloud.sentences import nearest
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.clouds import reserved_for
+from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
@@ -35,15 +37,18 @@ from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 
-CLOUD: dict[str, object] = {
-    "zones": ["east-1a"],
-    "reserved_default": 0,
-    "quality": {"spread": 0.05},
-    "keep_terminated_s": 600,
+CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
+"""Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""
+OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
+REFUSED = {
+    "state_file": "a simulated cloud is forgotten at its end; leave this out",
+    "persist": "a simulated cloud is forgotten at its end; leave this out",
+    "seed": "chance is set by --seed; leave this out",
 }
-KEPT = ("state_file", "persist")
-"""Settings by which a mock cloud outlives its process: two runs would not be alike."""
+"""Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
 OFFERED = Path("offers")
+PAPERS = "hcloud-"
+"""Goes before a scenario's name where its machines and its world are meant, too."""
 FAST_FOLDER = Path("/dev/shm")
 
 
@@ -67,7 +72,8 @@ FAST_FOLDER = Path("/dev/shm")
 @click.option(
     "--cloud",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="YAML with settings of a mock provider; or `offers`: what the daemon is offered now.",
+    help="YAML with settings of a mock provider; `offers`: what the daemon is offered now; or a region in the "
+    "catalogue of prices, such as ec2/us-east-1.",
 )
 @click.option(
     "--world",
@@ -114,26 +120,27 @@ def simulate(
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
-    (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines: paragon-small-low,
-    -medium, -phases, -oversubscribed, paragon-large-low, -high, -oversubscribed, paragon-day, quasar. Its servers are
-    all there at once, so a policy for it keeps idle ones and allows as many. POLICY: more to compare, as in
+    (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines and its world:
+    hcloud-static, -low-variability, -high-variability, paragon-small-low, -medium, -phases, -oversubscribed,
+    paragon-large-low, -high, -oversubscribed, paragon-day, quasar. The servers of the last ones are all there at once,
+    so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
     `hcloud simulate static --compare A.yaml B.yaml`.
     """
     policies = (*policies, *further)
     experiment = _experiment(workload, seed, share, hours)
     made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
-    own = experiment.cloud if experiment else {}
+    own = {**OF_EXPERIMENT, **experiment.cloud} if experiment else CLOUD
     truth = experiment.truth if experiment else Truth() if world == "interference" else None
     ours = [_policy(each) for each in policies if not str(each).startswith(PREFIX)]
     ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
     rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
     alike = Setting(workload=made, policy=ours[0], seed=seed, truth=truth, cycle_s=cycle_s)
-    settings = [replace(alike, policy=each, cloud=_cloud(cloud, own, reserved, each, made)) for each in ours]
+    settings = [replace(alike, policy=each, clouds=_clouds(cloud, own, reserved, each, made)) for each in ours]
     for peer in PEERS.values() if peers else rivals:
         limits = replace(ours[0], name=PREFIX + peer.name)
         buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
-        offered = _cloud(cloud, own, reserved, buys, made)
-        settings.append(replace(alike, policy=limits, cloud=offered, planner=peer.plan))
+        offered = _clouds(cloud, own, reserved, buys, made)
+        settings.append(replace(alike, policy=limits, clouds=offered, planner=peer.plan))
     if len(settings) > len(ours):
         compare_with_peers(settings, form, out)
     else:
@@ -157,11 +164,11 @@ def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None)
     outcomes, runs = [each[0] for each in ran], [each[1] for each in ran]
     bounds: dict[str, Bound] = {}
     for setting in settings:
-        if repr(setting.cloud) not in bounds:
+        if repr(setting.providers) not in bounds:
             with _folder() as folder:
-                bounds[repr(setting.cloud)] = distance(setting, folder, outcomes, runs)
+                bounds[repr(setting.providers)] = distance(setting, folder, outcomes, runs)
     _tell_notes(settings[0].workload)
-    table = peer_comparison(outcomes, [bounds[repr(setting.cloud)] for setting in settings])
+    table = peer_comparison(outcomes, [bounds[repr(setting.providers)] for setting in settings])
     _write(table, outcomes, form)
     if out is not None:
         _write_files(table, outcomes, out)
@@ -186,6 +193,8 @@ def _tell_notes(workload: Workload) -> None:
 
 def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment | None:
     """Return the experiment of a paper that has machines of its own, or None: it is another workload."""
+    if name.startswith(PAPERS) and name.removeprefix(PAPERS) in SCENARIOS:
+        return make_experiment(name.removeprefix(PAPERS), seed, hours=hours, share=share)
     if name not in EXPERIMENTS or name in SCENARIOS:
         return None
     return make_experiment(name, seed, hours=hours, share=share)
@@ -227,15 +236,30 @@ def _policy(named: Path) -> Policy:
     return load_policy(named if named.exists() else shipped.get(str(named), named))
 
 
-def _cloud(
+def _clouds(
     file: Path | None, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
-) -> dict[str, object]:
-    settings: dict[str, object] = CLOUD | dict(own)
+) -> dict[str, dict[str, object]]:
+    """Return settings of mock providers by name: those of ``file``, over ``own``, with what is reserved."""
     if file == OFFERED:
-        settings |= offered_cloud(Client())
-    elif file is not None:
-        settings |= _settings_in(file)
-    return settings | {"reserved": _reserved(reserved, policy, workload, settings)}
+        found = offered_clouds(Client())
+    elif (place := _place_in_catalogue(file)) is not None:
+        found = {place[0]: cloud_of_catalogue(catalogue_in_force(), *place)}
+    else:
+        found = {PROVIDER: {**own, **(_settings_in(file) if file is not None else {})}}
+    # Among several, those that have the type are meant; where none has, the simulation says so.
+    named = reserved.partition("=")[0]
+    having = [name for name, each in found.items() if named in cast(Mapping[str, object], each.get("types", {}))]
+    return {
+        name: _with_reserved("none" if having and name not in having else reserved, policy, workload, each)
+        for name, each in found.items()
+    }
+
+
+def _place_in_catalogue(file: Path | None) -> tuple[str, str] | None:
+    """Return cloud and region, where these are named and no file."""
+    if file is None or file.exists() or len(file.parts) != 2 or file.parts[0] not in CLOUDS or file.suffix:
+        return None
+    return file.parts[0], file.parts[1]
 
 
 def _settings_in(file: Path) -> Mapping[str, object]:
@@ -246,25 +270,23 @@ def _settings_in(file: Path) -> Mapping[str, object]:
         check_provider_settings(PROVIDER, PROVIDER, value)
     except ConfigError as wrong:
         raise BadInput(f"{file}: {wrong}") from wrong
-    for key in KEPT:
-        if value.get(key):
-            raise BadInput(f"{file}: {key}: a simulated cloud is forgotten at its end; leave this out")
+    for key, why in REFUSED.items():
+        if value.get(key) is not None and value[key] is not False:
+            raise BadInput(f"{file}: {key}: {why}")
     return value
 
 
-def _reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[Any, Any]:
-    """Return reserved machines by type: as given, or the cloud's own, or what a strategy buys for this very load
-    (HCloud §8.4) of the largest type.
+def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> dict[str, object]:
+    """Return the cloud with reserved machines: as given, or its own, or what a strategy buys for this very load
+    (HCloud §8.4) of full servers.
     """
     own = cloud.get("reserved")
-    if reserved == "none":
-        return {}
     if reserved == "auto":
-        return own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)
+        return {**cloud, "reserved": own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)}
     name, _, count = reserved.partition("=")
-    if not (name and count.isascii() and count.isdigit()):
+    if reserved != "none" and not (name and count.isascii() and count.isdigit()):
         raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
-    return {name: int(count)}
+    return {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
 
 
 def _simulated(setting: Setting) -> tuple[Outcome, tuple[float, ...]]:

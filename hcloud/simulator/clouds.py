@@ -1,92 +1,260 @@
-"""Virtual clouds made from what real providers offer."""
+"""Virtual clouds made from what real providers offer, or from the catalogue of their prices."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from hcloud.catalog import Catalogue, Plan, Size
 from hcloud.errors import BadInput
 from hcloud.model import Market, Offer
 from hcloud.policy import Policy
+from hcloud.sentences import nearest
 from hcloud.simulator.workload import Workload
 
 FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
-"""The mock provider's largest type."""
+"""The mock provider's largest type, and what HCloud calls a full server."""
 P95_OF_TYPICAL_BOOT = 4.0
-"""A slow boot beside a typical one, where only the typical one is known."""
+"""A slow boot beside a typical one, where only the typical one is known: 29 published start-up times of Linux machines
+on EC2 and GCE, 2012 to 2026, have a median of 24 s and a 95th percentile of 100 s."""
+BOOT: Mapping[str, object] = {"p50_s": 24.0, "p95_s": 100.0}
+"""These."""
+SPOT: Mapping[str, object] = {"shortages_per_h": 0.27, "shortage_h": 0.35}
+"""Of spot machines that were held for 6 days (r5.16xlarge, two zones) and 2 (c3-highcpu-88, two zones) and looked at
+every 30 s, 0.27 were lost per hour, and none could be had for 0.35 h then (SkyPilot's spot traces, NSDI 2024)."""
+QUALITY: Mapping[str, object] = {"spread": 0.025}
+"""Machines of one EC2 type differ by 0.2 to 0.5 % (CPU, memory), 2 to 3 % (serving the web) and 7 to 20 % (disks):
+standard deviations over 244 machines (Scheuner & Leitner 2018). A whole application is taken for the middle one."""
+MEASURED: Mapping[str, object] = {"quality": QUALITY, "keep_terminated_s": 600}
+PLANS = {Market.ON_DEMAND: Plan.ON_DEMAND, Market.SPOT: Plan.SPOT, Market.RESERVED: Plan.COMMIT_1Y}
+CLOUD_MINIMUM_S = 60.0
+"""Both clouds of the catalogue bill the first minute whole."""
 
 
-def cloud_of_offers(offers: Sequence[Offer]) -> dict[str, object]:
-    """Return settings of a mock provider with these types, zones, markets, prices, boot times and reserved machines.
-
-    Prices of spot and reserved machines become parts of the on-demand price: the median over all types.
+def clouds_of_offers(offers: Sequence[Offer], taken: Sequence[Offer] = ()) -> dict[str, dict[str, object]]:
+    """Return, by provider, settings of a mock provider with these types, zones, markets, prices, boot times, quotas and
+    reserved machines. ``taken``: what machines are up, one by one; ``available`` does not count them.
 
     Raises BadInput where nothing is offered.
     """
     if not offers:
         raise BadInput("no provider offers anything now, so there is no cloud to simulate; name one with --cloud FILE")
-    boots = [offer.instance_type.boot_delay_s for offer in offers]
-    settings: dict[str, object] = {
-        "types": {name: _type(name, offers) for name in sorted({offer.instance_type.name for offer in offers})},
-        "zones": sorted({offer.zone for offer in offers}),
-        "region_price_factors": {},
-        "markets": sorted({offer.market.value for offer in offers}),
-        "boot": {"p50_s": median(boots), "p95_s": P95_OF_TYPICAL_BOOT * median(boots)},
-        "billing_minimum_s": max(offer.billing_minimum_s for offer in offers),
-        "reserved": _reserved(offers),
-        "reserved_default": 0,
+    names = sorted({offer.provider for offer in offers})
+    return {
+        name: _cloud_of([o for o in offers if o.provider == name], [o for o in taken if o.provider == name])
+        for name in names
     }
-    for market, key in ((Market.SPOT, "spot"), (Market.RESERVED, "reserved_price_factor")):
-        if (part := _part_of_on_demand(market, offers)) is not None:
-            settings[key] = {"price_factor": part} if market is Market.SPOT else part
-    return settings
 
 
-def _type(name: str, offers: Sequence[Offer]) -> dict[str, float]:
-    own = [offer for offer in offers if offer.instance_type.name == name]
-    on_demand = [offer for offer in own if offer.market is Market.ON_DEMAND] or own
-    size = own[0].instance_type.capacity
-    price = min(offer.price_usd_per_h for offer in on_demand)
-    return {"vcpus": size.vcpus, "memory_mib": size.memory_mib, "disk_gib": size.disk_gib, "usd_per_h": price}
+def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, object]:
+    boot_s = median(offer.instance_type.boot_delay_s for offer in offers)
+    factors = _region_factors(offers)
+    one_host = any(offer.pool_free is not None for offer in offers)
+    return {
+        **MEASURED,
+        "types": {name: _type(own, factors) for name, own in _by_type(offers).items()},
+        "zones": sorted({offer.zone for offer in offers}),
+        "regions": {offer.zone: offer.region for offer in offers},
+        "region_price_factors": factors,
+        "markets": sorted({offer.market.value for offer in offers}),
+        "boot": {"p50_s": boot_s, "p95_s": P95_OF_TYPICAL_BOOT * boot_s},
+        "billing_minimum_s": max(offer.billing_minimum_s for offer in offers),
+        "quotas": _quotas(offers, taken),
+        "reserved": _reserved(offers, taken),
+        "reserved_default": 0,
+        "spot": {} if one_host else SPOT,
+    }
 
 
-def _reserved(offers: Sequence[Offer]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _by_type(offers: Sequence[Offer]) -> dict[str, list[Offer]]:
+    found: dict[str, list[Offer]] = defaultdict(list)
     for offer in offers:
-        if offer.market is Market.RESERVED and offer.available:
-            counts[offer.instance_type.name] = max(counts.get(offer.instance_type.name, 0), offer.available)
-    return counts
+        found[offer.instance_type.name].append(offer)
+    return dict(sorted(found.items()))
 
 
-def _part_of_on_demand(market: Market, offers: Sequence[Offer]) -> float | None:
-    whole = {(o.zone, o.instance_type.name): o.price_usd_per_h for o in offers if o.market is Market.ON_DEMAND}
-    parts = [
-        offer.price_usd_per_h / price
-        for offer in offers
-        if offer.market is market and (price := whole.get((offer.zone, offer.instance_type.name)))
-    ]
-    return min(1.0, median(parts)) if parts else None
+def _region_factors(offers: Sequence[Offer]) -> dict[str, float]:
+    """Return how dear each region is beside the one that offers most: the median over the types both have."""
+    counts = Counter(offer.region for offer in offers)
+    base = min(counts, key=lambda region: (-counts[region], region))
+    prices = {(o.region, o.instance_type.name): o.price_usd_per_h for o in offers if o.market is Market.ON_DEMAND}
+    found = {}
+    for region in sorted(counts):
+        parts = [
+            usd / prices[base, name] for (at, name), usd in prices.items() if at == region and (base, name) in prices
+        ]
+        found[region] = median(parts) if parts else 1.0
+    return found
 
 
+def _type(own: Sequence[Offer], factors: Mapping[str, float]) -> dict[str, object]:
+    """Return a type's settings; its prices are those on demand, and parts of these (of the dearest, if it has none)."""
+    prices = {market: _usd_per_h(own, market, factors) for market in {offer.market for offer in own}}
+    whole = prices.get(Market.ON_DEMAND, max(prices.values()))
+    kind = own[0].instance_type
+    return {
+        "vcpus": kind.capacity.vcpus,
+        "memory_mib": kind.capacity.memory_mib,
+        "disk_gib": kind.capacity.disk_gib,
+        "usd_per_h": whole,
+        "labels": dict(kind.labels),
+        "zones": sorted({offer.zone for offer in own}),
+        "markets": sorted(market.value for market in prices),
+        **{
+            f"{market.value}_price_factor": min(1.0, prices[market] / whole)
+            for market in (Market.SPOT, Market.RESERVED)
+            if market in prices
+        },
+    }
+
+
+def _usd_per_h(own: Sequence[Offer], market: Market, factors: Mapping[str, float]) -> float:
+    return median(offer.price_usd_per_h / factors[offer.region] for offer in own if offer.market is market)
+
+
+def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, object]]:
+    """Return what is had and what more can be had: of a host that all share, else by region and market, where every
+    offer says how many."""
+    quotas: list[dict[str, object]] = []
+    for region in sorted({offer.region for offer in offers}):
+        here = [offer for offer in offers if offer.region == region]
+        had = [offer for offer in taken if offer.region == region]
+        free = [offer.pool_free.vcpus for offer in here if offer.pool_free is not None]
+        if free:
+            quotas.append({"region": region, "vcpus": max(free) + _vcpus(had)})
+            continue
+        for market in (Market.ON_DEMAND, Market.SPOT):
+            left = [_vcpus_left(offer) for offer in here if offer.market is market]
+            if left and math.isfinite(sum(left)):
+                same = [offer for offer in had if offer.market is market]
+                quotas.append({"region": region, "market": market.value, "vcpus": max(left) + _vcpus(same)})
+    return quotas
+
+
+def _vcpus(machines: Iterable[Offer]) -> float:
+    return sum(offer.instance_type.capacity.vcpus for offer in machines)
+
+
+def _vcpus_left(offer: Offer) -> float:
+    return math.inf if offer.available is None else offer.available * offer.instance_type.capacity.vcpus
+
+
+def _reserved(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, int]:
+    """Return reserved machines by ``ZONE/TYPE``: free and taken ones. What several types or zones share (their pool)
+    is counted once, as machines of the largest type that uses all of it."""
+    counts = Counter(_place(offer) for offer in taken if offer.market is Market.RESERVED and not offer.pool)
+    shared: dict[tuple[str, str], list[Offer]] = defaultdict(list)
+    for offer in offers:
+        if offer.market is not Market.RESERVED or offer.available is None:
+            continue
+        if offer.pool and offer.pool_free is None:
+            shared[offer.region, offer.pool].append(offer)
+        else:
+            counts[_place(offer)] += offer.available
+    for (region, pool), own in shared.items():
+        used = [o for o in taken if o.market is Market.RESERVED and (o.region, o.pool) == (region, pool)]
+        place, count = _as_one_type(own, sum(offer.price_usd_per_h for offer in used))
+        counts[place] += count
+    return {place: count for place, count in sorted(counts.items()) if count}
+
+
+def _place(offer: Offer) -> str:
+    return f"{offer.zone}/{offer.instance_type.name}"
+
+
+def _as_one_type(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]:
+    """Return a commitment that these offers share as so many machines of one type in one zone."""
+    worth = {offer.key: (offer.available or 0) * offer.price_usd_per_h for offer in own}
+    most = max(worth.values())
+    whole = [offer for offer in own if worth[offer.key] >= 0.999 * most and (offer.available or not most)]
+    chosen = max(whole, key=lambda offer: (offer.instance_type.capacity.vcpus, offer.key))
+    return _place(chosen), (chosen.available or 0) + round(used_usd_per_h / chosen.price_usd_per_h)
+
+
+# ----------------------------------------------------------------------------------------------------------- catalogue
+def cloud_of_catalogue(known: Catalogue, cloud: str, region: str) -> dict[str, object]:
+    """Return settings of a mock provider with the types and prices of a region in the catalogue, in one zone: ordinary
+    x86-64 machines, neither burstable nor with accelerators. Reserved machines cost what a year's commitment does.
+
+    Raises BadInput where no such price is known.
+    """
+    regions = {key.region for key in known.quotes if key.cloud == cloud}
+    if region not in regions:
+        raise BadInput(f"--cloud {cloud}/{region}: no price is known there; {nearest(region, regions)}")
+    names = sorted({key.type for key in known.quotes if (key.cloud, key.region) == (cloud, region)})
+    sizes = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None and _ordinary(size)}
+    types = {name: made for name, size in sizes.items() if (made := _listed(known, (cloud, region, name), size))}
+    if not types:
+        raise BadInput(
+            f"--cloud {cloud}/{region}: no ordinary machine has a price on demand there; name another region"
+        )
+    zone = f"{region}-a" if cloud == "gce" else f"{region}a"
+    return {
+        **MEASURED,
+        "types": types,
+        "zones": [zone],
+        "regions": {zone: region},
+        "region_price_factors": {},
+        "markets": [market.value for market in PLANS],
+        "boot": BOOT,
+        "billing_minimum_s": CLOUD_MINIMUM_S,
+        "reserved_default": 0,
+        "spot": SPOT,
+    }
+
+
+def _ordinary(size: Size) -> bool:
+    return not size.burstable and size.arch == "x86_64" and not size.gpus
+
+
+def _listed(known: Catalogue, place: tuple[str, str, str], size: Size) -> dict[str, object]:
+    """Return a type's settings; empty where its price on demand is not known. It is in those markets that have one."""
+    usd = {market: quote.usd_per_h for market, plan in PLANS.items() if (quote := known.price(*place, plan))}
+    whole = usd.get(Market.ON_DEMAND)
+    if whole is None:
+        return {}
+    factors = {f"{market.value}_price_factor": min(1.0, price / whole) for market, price in usd.items()}
+    del factors["on_demand_price_factor"]
+    markets = [market.value for market in usd]
+    return {"vcpus": size.vcpus, "memory_mib": size.memory_mib, "usd_per_h": whole, "markets": markets, **factors}
+
+
+# ------------------------------------------------------------------------------------------------------------ reserved
 def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[str, int]:
-    """Return the reserved machines by type that a strategy buys knowing this very load (HCloud §8.4): of the largest
-    type, for the peak and 15 % (sr), for the steady part (hf, hm), or none. Types without a size are passed over: the
-    provider refuses them.
+    """Return the reserved machines by type that a strategy buys knowing this very load (HCloud §8.4): of full servers
+    (16 vCPUs, or the largest smaller ones; of several the cheapest), for the peak and 15 % (sr), for the steady part
+    (hf, hm), or none. Types without a size are passed over: the provider refuses them.
     """
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
     wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
-    types = cloud.get("types")
-    sizes = {
-        str(name): float(size["vcpus"])
-        for name, size in (types.items() if isinstance(types, Mapping) else ())
-        if isinstance(size, Mapping) and isinstance(size.get("vcpus"), (int, float)) and size["vcpus"] > 0
-    } or {FULL_SERVER: FULL_SERVER_VCPUS}
-    name, vcpus = max(sizes.items(), key=lambda each: each[1])
+    name, vcpus = _full_server(cloud.get("types"))
     count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
     return {name: count} if count else {}
+
+
+def _full_server(types: object) -> tuple[str, float]:
+    """Return the name and vCPUs of what is reserved of these types (as in settings, not checked yet)."""
+    sizes = {
+        str(name): (float(size["vcpus"]), _number(size.get("usd_per_h")))
+        for name, size in (types.items() if isinstance(types, Mapping) else ())
+        if isinstance(size, Mapping) and _number(size.get("vcpus")) > 0 and _reservable(size)
+    } or {FULL_SERVER: (FULL_SERVER_VCPUS, 0.0)}
+    usual = {name: size for name, size in sizes.items() if size[0] <= FULL_SERVER_VCPUS} or sizes
+    name, (vcpus, _) = max(usual.items(), key=lambda each: (each[1][0], -each[1][1]))
+    return name, vcpus
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _reservable(size: Mapping[str, object]) -> bool:
+    markets = size.get("markets")
+    return markets is None or Market.RESERVED.value in _names(markets)
 
 
 def _names(markets: object) -> set[str]:

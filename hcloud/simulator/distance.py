@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -49,8 +49,7 @@ def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Worklo
 
 def offers_at_their_lowest(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
     """Return what the setting's cloud offers, each at its lowest price of the first ``span_s``."""
-    spot = setting.cloud.get("spot")
-    step_s = float(spot.get("step_s", PRICE_STEP_S)) if isinstance(spot, dict) else PRICE_STEP_S
+    step_s = min(_price_step_s(each) for each in setting.providers.values())
     seen: list[Sequence[Offer]] = []
     with simulated(setting, folder) as simulation:
         for _ in range(int(span_s / step_s) + 2):
@@ -61,6 +60,11 @@ def offers_at_their_lowest(setting: Setting, folder: Path, span_s: float) -> tup
                     continue  # a virtual cloud that is away tells its prices at another step
             simulation.clock.advance(step_s)
     return lowest_prices(seen)
+
+
+def _price_step_s(cloud: Mapping[str, object]) -> float:
+    spot = cloud.get("spot")
+    return float(spot.get("step_s", PRICE_STEP_S)) if isinstance(spot, dict) else PRICE_STEP_S
 
 
 def distance(setting: Setting, folder: Path, outcomes: Sequence[Outcome], runs: Sequence[Sequence[float]]) -> Bound:

@@ -244,11 +244,16 @@ def ranking_by_room(
 
 
 def offline_library(
-    seed: int, types: Mapping[str, float], column: str, *, heterogeneity: float, ranking: Ranking | None = None
+    seed: int,
+    types: Mapping[str, float],
+    columns: Sequence[str],
+    *,
+    heterogeneity: float,
+    ranking: Ranking | None = None,
 ) -> Library:
     """Return programs that were profiled exhaustively on every type before (``types``: vCPUs by name).
 
-    ``column``: what goes before a type's name in the classifier's columns.
+    ``columns``: what may go before a type's name in the classifier's columns.
     """
     steps = sorted({1.0, *types.values(), *(each / 2 for each in types.values())})
     known = {}
@@ -257,7 +262,7 @@ def offline_library(
         nature = draw_nature(name, KINDS[number % len(KINDS)], seed, phased=0.0)
         speeds = type_speeds(nature, list(types), seed, heterogeneity, ranking)
         cells = {
-            Question.TYPE: {column + each: speed for each, speed in speeds.items()},
+            Question.TYPE: {column + each: speed for column in columns for each, speed in speeds.items()},
             Question.STEP: {f"{vcpus:g} vCPU": nature.on_vcpus(vcpus) for vcpus in steps},
             Question.NODES: {str(count): nature.on_nodes(count) for count in NODE_COUNTS},
             Question.TOLERATED: dict(zip(SOURCES, (min(100.0, each) for each in nature.tolerated), strict=True)),

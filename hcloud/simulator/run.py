@@ -21,7 +21,7 @@ from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput
 from hcloud.garbage import rarely_collecting
 from hcloud.logs import UnkeptLogs
-from hcloud.model import Event, JobSpec, Market, ServiceTarget
+from hcloud.model import Event, JobSpec, Market, Offer, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, UnitSpec
@@ -48,7 +48,8 @@ REQUESTS_PER_S, LATENCY_MS = 100.0, 18.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings.
+    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings;
+    ``clouds`` those of several, by name, instead.
 
     ``truth``: how jobs perform there; None: each as the workload says, whatever its machine's type and neighbours.
     ``cycle_s``: how long after a cycle that did something the next one comes, as the daemon's do every second. Longer
@@ -63,8 +64,16 @@ class Setting:
     cycle_s: float = STEP_S
     planner: Planner = make_plan
     told: bool = False
+    clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    @property
+    def providers(self) -> Mapping[str, Mapping[str, object]]:
+        """Return the settings of all mock providers, by name."""
+        return self.clouds or {PROVIDER: self.cloud}
 
     def __post_init__(self) -> None:
+        if self.cloud and self.clouds:
+            raise BadInput("a simulation has one cloud or several by name; leave out cloud or clouds")
         if self.told and self.truth is None:
             raise BadInput("a planner can be told the truth only in a world that has one; truth is None")
         if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
@@ -158,7 +167,7 @@ class Simulation:
             for each in providers.values()
             for offer in each.offers()
         }
-        return World(truth=self.setting.truth, seed=self.setting.seed, types=types, provider=PROVIDER)
+        return World(truth=self.setting.truth, seed=self.setting.seed, types=types, providers=tuple(providers))
 
     def _work(self, unit: UnitSpec) -> Work:
         """What a unit does where nothing but its machine's quality matters."""
@@ -232,12 +241,8 @@ class Simulation:
         Raises BadInput where the settings reserve a type that the cloud does not have, or it has no reserved machines.
         """
         offers = [offer for each in self.controller.offers.providers.values() for offer in each.offers()]
-        types, wanted = {offer.instance_type.name for offer in offers}, self.setting.cloud.get("reserved", {})
-        for name in wanted if isinstance(wanted, Mapping) else ():
-            if name not in types:
-                raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
-        if isinstance(wanted, Mapping) and any(wanted.values()) and Market.RESERVED not in {o.market for o in offers}:
-            raise BadInput("nothing can be reserved on this cloud; add `reserved` to its `markets`, or reserve none")
+        for name, settings in self.setting.providers.items():
+            _check_reserved(settings.get("reserved", {}), [each for each in offers if each.provider == name])
         return tuple(
             Commitment(count=o.available, vcpus=o.instance_type.capacity.vcpus, price_usd_per_h=o.price_usd_per_h)
             for o in offers
@@ -279,12 +284,26 @@ def simulated(setting: Setting, folder: Path) -> Iterator[Simulation]:
         simulation.close()
 
 
+def _check_reserved(wanted: object, offers: Sequence[Offer]) -> None:
+    """Raise BadInput where what is reserved (by type, or ``ZONE/TYPE``) is not among what a cloud offers."""
+    if not isinstance(wanted, Mapping):
+        return
+    types = {offer.instance_type.name for offer in offers}
+    for name in (str(each).rpartition("/")[2] for each in wanted):
+        if name not in types:
+            raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
+    if any(wanted.values()) and Market.RESERVED not in {offer.market for offer in offers}:
+        raise BadInput("nothing can be reserved on this cloud; add `reserved` to its `markets`, or reserve none")
+
+
 def _config(folder: Path, setting: Setting) -> Config:
-    cloud = {"seed": setting.seed, **setting.cloud}
     return Config(
         owner=OWNER,
         state_dir=folder,
         run_dir=folder / "run",
-        providers=(ProviderSettings(name=PROVIDER, type="mock", settings=cloud),),
+        providers=tuple(
+            ProviderSettings(name=name, type="mock", settings={"seed": setting.seed, **cloud})
+            for name, cloud in setting.providers.items()
+        ),
         engine=EngineSettings(runner="fake"),
     )

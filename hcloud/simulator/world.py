@@ -113,12 +113,12 @@ class _Weather:
 
 @dataclass(slots=True)
 class World:
-    """The truth about programs and machines. ``types``: every machine type there is, by name."""
+    """The truth about programs and machines. ``types``: every machine type there is, by name, whoever offers it."""
 
     truth: Truth
     seed: int
     types: Mapping[str, Resources]
-    provider: str
+    providers: tuple[str, ...]
     _ranking: Ranking | None = None
     _natures: dict[str, Nature] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -129,9 +129,9 @@ class World:
 
     def library(self) -> Library:
         """Return the programs that were profiled on all machine types before the simulation begins."""
-        column = f"{self.provider}/"
+        columns = tuple(f"{each}/" for each in self.providers)
         vcpus = {name: each.vcpus for name, each in self.types.items()}
-        return offline_library(self.seed, vcpus, column, heterogeneity=self.truth.heterogeneity, ranking=self.ranking)
+        return offline_library(self.seed, vcpus, columns, heterogeneity=self.truth.heterogeneity, ranking=self.ranking)
 
     @property
     def ranking(self) -> Ranking | None:

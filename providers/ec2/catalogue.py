@@ -165,7 +165,12 @@ class Catalogue:
             priced_at=price.priced_at,
             billing_minimum_s=BILLING_MINIMUM_S,
             available=self._available(zone, kind.name, market),
+            pool=self._pool(zone, kind.name, market),
         )
+
+    def _pool(self, zone: str, type_name: str, market: Market) -> str:
+        paid = self._inventory.paid(zone, type_name) if market is Market.RESERVED else None
+        return paid.pool if paid is not None else ""
 
     def _available(self, zone: str, type_name: str, market: Market) -> int | None:
         allowed = self._inventory.quota_left(type_name, market)

@@ -21,10 +21,14 @@ SHOWN_AFTER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What is paid already for machines of a type in a zone: how many more, and what one costs an hour."""
+    """What is paid already for machines of a type in a zone: how many more, and what one costs an hour.
+
+    ``pool`` names what other types or zones have of the same.
+    """
 
     count: int
     usd_per_h: float
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +112,13 @@ class Inventory:
         discounted = coverage.left(zone, type_name)
         usd = self.reservations.usd_per_h(zone, type_name)
         if usd and discounted:
-            return Paid(discounted + rooms, usd)
+            return Paid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
         price = self.on_demand.get(type_name)
         if rooms and price is not None:
             return Paid(rooms, price.usd_per_h)  # room alone is paid at the full price
         covered = savings.covers(type_name)
         if covered is not None:
-            return Paid(covered.count, covered.usd_per_h)
+            return Paid(covered.count, covered.usd_per_h, "savings plans")
         if usd:
             return Paid(0, usd)
         return Paid(0, price.usd_per_h) if price is not None and self.reservations.has_room(zone, type_name) else None

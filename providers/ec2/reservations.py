@@ -97,6 +97,10 @@ class Coverage:
         pool, factor = pool_of(type_name)
         return self._zonal[zone, type_name] + int((self._pools.get(pool, 0.0) + 1e-9) / factor)
 
+    def shared(self, zone: str, type_name: str) -> str:
+        """Return the name of what machines of this type share with other zones and sizes; "": theirs alone."""
+        return "" if self._zonal[zone, type_name] else f"reserved {pool_of(type_name)[0]}"
+
     def _cover(self, zone: str, name: str, count: int) -> None:
         here = min(count, self._zonal[zone, name])
         self._zonal[zone, name] -= here

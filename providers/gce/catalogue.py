@@ -201,7 +201,14 @@ class Catalogue:
                     priced_at=self._prices.priced_at(region_of(zone), facts.name),
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
+                    pool=self._pool(zone, facts, market),
                 )
+
+    def _pool(self, zone: str, facts: TypeFacts, market: Market) -> str:
+        """Name what types of one series have together: commitments, where no machines of this type are reserved."""
+        if market is not Market.RESERVED or (zone, facts.name) in self._reserved:
+            return ""
+        return f"commitments {facts.name.partition('-')[0]}"
 
     def _available(self, zone: str, facts: TypeFacts, market: Market, quotas: Mapping[str, float]) -> int | None:
         if market is Market.RESERVED:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hcloud.model import InstanceType, Market, Offer, Resources
 from providers.mock.draws import draws_for, walk
 from providers.mock.settings import MockSettings
+from providers.mock.shortages import Shortages
 
 LOWEST_SPOT_SHARE = 0.1
 
@@ -28,6 +29,7 @@ class Catalogue:
             )
             for name, each in sorted(settings.types.items())
         }
+        self.shortages = Shortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
         self._spot_shares: dict[tuple[str, str, int], float] = {}
 
     def offers(self, now: float, reserved_in_use: Mapping[tuple[str, str], int]) -> tuple[Offer, ...]:
@@ -41,6 +43,7 @@ class Catalogue:
             for zone in sorted(self.settings.zones)
             for name in self.types
             for market in sorted(self.settings.markets)
+            if self._sold(zone, name, market)
         )
 
     def step_of(self, now: float) -> int:
@@ -65,7 +68,9 @@ class Catalogue:
         return cost
 
     def out_of_stock(self, offer: Offer, now: float) -> bool:
-        """Whether chance has this offer out of stock in the present period."""
+        """Whether chance has this offer out of stock in the present period, or spot machines of its type are short."""
+        if offer.market is Market.SPOT and self.shortages.short(offer.zone, offer.instance_type.name, now):
+            return True
         stockouts = self.settings.stockouts
         if stockouts.rate <= 0:
             return False
@@ -79,11 +84,18 @@ class Catalogue:
             and offer.instance_type.name in self.types
             and offer.zone in self.settings.zones
             and offer.market in self.settings.markets
+            and self._sold(offer.zone, offer.instance_type.name, offer.market)
         )
 
-    def reserved_count(self, type_name: str) -> int:
-        """Return how many machines of a type are reserved per zone."""
-        return self.settings.reserved.get(type_name, self.settings.reserved_default)
+    def _sold(self, zone: str, type_name: str, market: Market) -> bool:
+        only = self.settings.types[type_name]
+        return (only.zones is None or zone in only.zones) and (only.markets is None or market in only.markets)
+
+    def reserved_count(self, zone: str, type_name: str) -> int:
+        """Return how many machines of a type are reserved in a zone."""
+        reserved = self.settings.reserved
+        everywhere = reserved.get(type_name, self.settings.reserved_default)
+        return reserved.get(f"{zone}/{type_name}", everywhere)
 
     def _offer(self, zone: str, name: str, market: Market, now: float, priced_at: float, taken: int) -> Offer:
         return Offer(
@@ -95,14 +107,16 @@ class Catalogue:
             price_usd_per_h=self.price_usd_per_h(zone, name, market, now),
             priced_at=priced_at,
             billing_minimum_s=self.settings.billing_minimum_s,
-            available=self.reserved_count(name) - taken if market is Market.RESERVED else None,
+            available=self.reserved_count(zone, name) - taken if market is Market.RESERVED else None,
         )
 
     def _fixed_price(self, zone: str, type_name: str, market: Market) -> float:
         """On-demand and reserved prices; for spot the on-demand price its share is taken of."""
         factor = self.settings.region_price_factors.get(self.settings.region_of(zone), 1.0)
-        factor *= self.settings.reserved_price_factor if market is Market.RESERVED else 1.0
-        return round(self.settings.types[type_name].usd_per_h * factor, 6)
+        sold = self.settings.types[type_name]
+        if market is Market.RESERVED:
+            factor *= sold.reserved_price_factor or self.settings.reserved_price_factor
+        return round(sold.usd_per_h * factor, 6)
 
     def _spot_share(self, zone: str, type_name: str, step: int) -> float:
         key = (zone, type_name, step)
@@ -111,6 +125,7 @@ class Catalogue:
             if len(self._spot_shares) > 100_000:
                 self._spot_shares.clear()
             spot = self.settings.spot
+            usual = self.settings.types[type_name].spot_price_factor or spot.price_factor
             wandering = math.exp(spot.volatility * walk(self.settings.seed, f"{zone}/{type_name}", step))
-            share = self._spot_shares[key] = min(1.0, max(LOWEST_SPOT_SHARE, spot.price_factor * wandering))
+            share = self._spot_shares[key] = min(1.0, max(LOWEST_SPOT_SHARE, usual * wandering))
         return share

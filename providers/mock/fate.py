@@ -87,6 +87,8 @@ class Fate:
         preempt_s = self._waiting_s("preemption", row, spot.preemptions_per_h if row.market is Market.SPOT else 0.0)
         dying, taking = self._fault(FaultKind.DIE, request), self._fault(FaultKind.PREEMPT, request)
         preempt_at = row.launched_at + (taking.delay_s if taking else preempt_s)
+        if row.market is Market.SPOT and not taking:
+            preempt_at = min(preempt_at, self._catalogue.shortages.next_at(row.zone, row.type_name, row.launched_at))
         return replace(
             row,
             dies_at=row.launched_at + (dying.delay_s if dying else dies_s),

@@ -243,7 +243,9 @@ class MockProvider:
         ):
             raise InsufficientCapacity(f"{self.name} is out of {what}")
         taken = self._cloud.reserved[offer.zone, offer.instance_type.name]
-        if offer.market is Market.RESERVED and taken >= self._catalogue.reserved_count(offer.instance_type.name):
+        if offer.market is Market.RESERVED and taken >= self._catalogue.reserved_count(
+            offer.zone, offer.instance_type.name
+        ):
             raise InsufficientCapacity(f"{self.name}: every reserved {what} is in use")
 
     def _judge_quotas(self, offer: Offer) -> None:

@@ -25,22 +25,35 @@ class BootSettings(_Section):
 
 
 class TypeSettings(_Section):
-    """One machine type of the catalogue and its on-demand price in the cheapest region."""
+    """One machine type of the catalogue and its on-demand price in the cheapest region.
+
+    None: its spot and reserved prices are the cloud's usual parts of that, and it is in all zones and markets.
+    """
 
     vcpus: float = Field(gt=0)
     memory_mib: int = Field(gt=0)
     disk_gib: float = Field(50.0, gt=0)
     usd_per_h: float = Field(gt=0)
     labels: dict[str, str] = Field(default_factory=dict)
+    spot_price_factor: float | None = Field(None, gt=0, le=1)
+    reserved_price_factor: float | None = Field(None, gt=0, le=1)
+    zones: tuple[str, ...] | None = None
+    markets: tuple[Market, ...] | None = None
 
 
 class SpotSettings(_Section):
-    """Spot prices (a share of on-demand that wanders every ``step_s``) and preemptions (``notice_s`` ahead)."""
+    """Spot prices (a share of on-demand that wanders every ``step_s``) and preemptions (``notice_s`` ahead).
+
+    ``preemptions_per_h`` strike single machines. ``shortages_per_h`` strike all of a type in a zone, so often while
+    there is plenty of it, for ``shortage_h`` on average: it is taken back and cannot be had meanwhile.
+    """
 
     price_factor: float = Field(0.35, gt=0, le=1)
     volatility: float = Field(0.15, ge=0, le=1)
     step_s: float = Field(300.0, gt=0)
     preemptions_per_h: float = Field(0.0, ge=0)
+    shortages_per_h: float = Field(0.0, ge=0)
+    shortage_h: float = Field(0.35, gt=0)
     notice_s: float = Field(120.0, ge=0)
 
 
@@ -96,17 +109,18 @@ class MockSettings(_Section):
     """All settings of the mock cloud.
 
     ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and
-    price factor by name: ``east-1a`` is in ``east-1``. ``reserved`` holds how many machines of a type are reserved
-    per zone (absent types: ``reserved_default``). ``list_lag_s`` is how long a new machine may be missing from
-    listings. ``chances`` gives a fault's probability per call, ``script`` faults at set times. With ``state_file``
-    (or ``persist``: ``cloud.journal`` in the provider's state directory) the cloud outlives this process and is
-    shared with others.
+    price factor by name: ``east-1a`` is in ``east-1``, if ``regions`` does not say another. ``reserved`` holds how
+    many machines of a type are reserved per zone, or in one (``ZONE/TYPE``; absent types: ``reserved_default``).
+    ``list_lag_s`` is how long a new machine may be missing from listings. ``chances`` gives a fault's probability per
+    call, ``script`` faults at set times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's
+    state directory) the cloud outlives this process and is shared with others.
     """
 
     seed: int = Field(0, ge=0)
     labels: dict[str, str] = Field(default_factory=dict)
     types: dict[str, TypeSettings] = Field(default_factory=_default_types, min_length=1)
     zones: tuple[str, ...] = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
+    regions: dict[str, str] = Field(default_factory=dict)
     region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
     markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
     reserved: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
@@ -129,8 +143,8 @@ class MockSettings(_Section):
     state_file: str | None = None
 
     def region_of(self, zone: str) -> str:
-        """Return the region a zone is in: its name without the last letter."""
-        return zone[:-1]
+        """Return the region a zone is in: as set, or its name without the last letter."""
+        return self.regions.get(zone, zone[:-1])
 
 
 def parse_settings(provider: str, settings: Mapping[str, object]) -> MockSettings:

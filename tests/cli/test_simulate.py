@@ -80,6 +80,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
         (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': write TYPE=COUNT"),
         (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml: state_file: a simulated cloud is forgotten at its end"),
+        (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml: seed: chance is set by --seed; leave this out"),
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml: providers.mock.settings.reserved.m.large: "),
         (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
@@ -88,10 +89,26 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
     (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
     (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")
+    (desk.directory / "seeded.yaml").write_text("seed: 0\n")
     (desk.directory / "minus.yaml").write_text("reserved: {m.large: -1}\n")
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_work_is_simulated_on_what_a_cloud_sells_without_any_daemon(desk: Shell) -> None:
+    (desk.directory / "few.yaml").write_text(POLICY + "allow: {providers: [gce], instance_types: [n1-standard-2]}\n")
+    out, _ = desk.run("simulate", "jobs.csv", "--cloud", "gce/us-central1", "--policy", "few.yaml", "-o", "json")
+    (row,) = json.loads(out)["rows"]
+    assert row["succeeded"] == 6 and 0 < row["cost_usd"] < 0.2
+    _, err = desk.run("simulate", "jobs.csv", "--cloud", "ec2/us-eats-1", exit_code=2)
+    assert "hcloud: --cloud ec2/us-eats-1: no price is known there; did you mean 'us-east-1'" in err
+
+
+def test_scenario_of_a_paper_may_have_its_machines_and_its_world(desk: Shell) -> None:
+    words = ("--share", "0.01", "--hours", "0.05", "--policy", "mine.yaml", "-o", "csv")
+    plain, papers = (desk.run("simulate", name, *words)[0] for name in ("static", "hcloud-static"))
+    assert plain != papers
 
 
 def test_files_as_others_write_them_are_read(desk: Shell) -> None:
@@ -114,7 +131,8 @@ def test_job_larger_than_any_machine_is_told_with_what_there_is(desk: Shell) -> 
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
     shell.run("run", "-q", "--within", "10m", "--", "sleep", "30")
     shell.run("run", "-q", "--", "false", exit_code=1)
-    (shell.directory / "mine.yaml").write_text(POLICY)
+    # Providers, zones and types keep their names, so that a policy means the same in the past.
+    (shell.directory / "mine.yaml").write_text(POLICY + "allow: {providers: [mock], zones: [east-1a]}\n")
     for arguments in (["plan", "policy", "mine.yaml"], ["simulate", "history", "--cloud", "offers"]):
         out, err = shell.run(*arguments, "-o", "json")
         rows = json.loads(out)["rows"]

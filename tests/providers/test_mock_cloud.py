@@ -1,5 +1,6 @@
 """What the mock cloud does beyond the contract: chance, quotas, prices, bills, notices and settings."""
 
+import itertools
 import math
 import statistics
 from typing import Any
@@ -19,6 +20,7 @@ from hcloud.errors import (
 from hcloud.model import Market
 from hcloud.provider import CloudState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
+from providers.mock.shortages import Shortages
 from tests.providers.clouds import AT_ONCE, OWNER, cloud_on, offer_of, request_for
 
 
@@ -77,6 +79,37 @@ def test_machines_die_at_the_stated_rate(clock: ManualClock) -> None:
     assert len(died) / 400 == pytest.approx(1 - math.exp(-1), abs=0.08)
 
 
+def test_spot_machines_of_a_type_are_short_as_often_and_as_long_as_stated() -> None:
+    shortages, day_s = Shortages(3, 0.5, 2.0), 86_400.0
+    times = [60.0 * n for n in range(200 * 1440)]
+    short = [shortages.short("east-1a", "m.medium", at) for at in times]
+    assert sum(short) / len(short) == pytest.approx(0.5, abs=0.04)  # two hours of plenty, two of none
+    begun = sum(b and not a for a, b in itertools.pairwise(short))
+    assert begun / (short.count(False) / 60) == pytest.approx(0.5, rel=0.1)
+    at = shortages.next_at("east-1a", "m.medium", 5 * day_s)
+    assert at >= 5 * day_s and shortages.short("east-1a", "m.medium", at)
+    assert at != shortages.next_at("east-1a", "m.large", 5 * day_s)
+    assert Shortages(3, 0.0, 2.0).next_at("east-1a", "m.medium", 0.0) == math.inf
+
+
+def test_a_shortage_takes_all_spot_machines_of_a_type_and_lets_none_be_launched(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, spot={"shortages_per_h": 1.0, "shortage_h": 1.0, "notice_s": 30}, **AT_ONCE)
+    spot = offer_of(cloud, market=Market.SPOT)
+    shortages = Shortages(0, 1.0, 1.0)
+    while shortages.short("east-1a", "m.medium", clock.now()):
+        clock.advance(60)
+    launch_many(cloud, clock, range(2), offer=spot)
+    launch_many(cloud, clock, range(2, 4))
+    begins_at = shortages.next_at("east-1a", "m.medium", clock.now())
+    clock.advance(begins_at - clock.now() - 1)
+    assert len([each for each in cloud.machines(clock.now()) if each.terminated_at is None]) == 4
+    clock.advance(2)
+    up = [each.market for each in cloud.machines(clock.now()) if each.terminated_at is None]
+    assert up == [Market.ON_DEMAND] * 2
+    with pytest.raises(InsufficientCapacity, match=r"out of m\.medium in east-1a \(spot\)"):
+        launch_many(cloud, clock, range(4, 5), offer=spot)
+
+
 # ------------------------------------------------------------------------------------------------- capacity and quotas
 def test_quota_counts_live_vcpus_of_its_region_and_market(clock: ManualClock) -> None:
     quotas = [{"region": "east-1", "market": "on_demand", "vcpus": 4}]
@@ -100,6 +133,14 @@ def test_reserved_machines_are_as_many_as_reserved(clock: ManualClock) -> None:
         cloud.launch(request_for(cloud, 2, clock.now(), offer=offer_of(cloud, market=Market.RESERVED)))
     cloud.terminate([machine.provider_id])
     assert offer_of(cloud, market=Market.RESERVED).available == 1
+
+
+def test_machines_may_be_reserved_in_one_zone_and_zones_in_regions_of_another_name(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, reserved={"m.medium": 1, "east-1b/m.medium": 4}, regions={"east-1b": "far"})
+    found = {each.zone: each for each in cloud.offers() if each.key[2:] == ("m.medium", "reserved")}
+    assert {zone: (each.region, each.available) for zone, each in found.items()} == {
+        "east-1a": ("east-1", 1), "east-1b": ("far", 4), "west-1a": ("west-1", 1),
+    }  # fmt: skip
 
 
 def test_scripted_stockout_meets_its_zone_type_and_time_only(clock: ManualClock) -> None:

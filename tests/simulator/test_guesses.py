@@ -33,7 +33,7 @@ def test_same_user_and_program_ask_for_the_same_and_nothing_but_the_size_is_chan
 
 def test_more_than_a_job_needs_makes_it_no_faster_and_less_makes_it_slower() -> None:
     arrival = next(each for each in guessed(WHOLE, 1, largest_vcpus=16.0, sized=True).arrivals if each.needs_vcpus == 4)
-    world = World(truth=Truth(heterogeneity=0.0), seed=1, types=TYPES, provider="mock")
+    world = World(truth=Truth(heterogeneity=0.0), seed=1, types=TYPES, providers=("mock",))
     world.take_in("job-1", arrival)
     task = world._tasks["job-1"]
     assert task.on_vcpus(16.0) == task.on_vcpus(4.0) == 1.0

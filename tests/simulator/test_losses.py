@@ -35,7 +35,7 @@ def job(program: str) -> JobSpec:
 
 @pytest.fixture
 def world() -> World:
-    made = World(truth=TRUTH, seed=7, types=TYPES, provider="mock")
+    made = World(truth=TRUTH, seed=7, types=TYPES, providers=("mock",))
     for number, program in enumerate(("sort", "crunch"), 1):
         made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program)))
     return made

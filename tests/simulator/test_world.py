@@ -63,7 +63,7 @@ def unit(job_id: str, spec: JobSpec, rank: int = 0) -> UnitSpec:
 
 
 def world(truth: Truth = STILL, *programs: tuple[str, str]) -> World:
-    made = World(truth=truth, seed=7, types=TYPES, provider="mock")
+    made = World(truth=truth, seed=7, types=TYPES, providers=("mock",))
     for number, (program, kind) in enumerate(programs, 1):
         made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
     return made

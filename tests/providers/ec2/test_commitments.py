@@ -57,6 +57,7 @@ def test_regional_reserved_instance_covers_other_sizes_of_its_family(bench: Ec2B
     assert (large.available, xlarge.available) == (3, 1)
     assert large.price_usd_per_h == pytest.approx(0.06)
     assert xlarge.price_usd_per_h == pytest.approx(0.12)
+    assert large.pool == xlarge.pool != ""  # the same money, told twice
     assert ("a", "c5.large", "reserved") not in found
     bench.provider.launch(bench.order(xlarge))
     with pytest.raises(InsufficientCapacity):
