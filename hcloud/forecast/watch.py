@@ -134,7 +134,9 @@ class Pace(NamedTuple):
     @property
     def best(self) -> float:
         """The best mean over as many looks as are needed, at any time; 0: there never were so many."""
-        means = (_mean(_last(self.history[: end + 1], self.readings)) for end in range(len(self.history)))
+        most = max(2, self.readings)  # a reading stands for at least one look
+        lasts = [self.history[max(0, end - most) : end] for end in range(1, len(self.history) + 1)]
+        means = (_mean(_last(each, self.readings)) for each in lasts)
         return max((mean for mean, looks in means if looks >= self.readings), default=0.0)
 
     def at_most(self, deviations: float) -> float:
@@ -273,49 +275,6 @@ def _mean(own: Sequence[Reading]) -> Reading:
 
 def _looks(own: Sequence[Reading]) -> int:
     return sum([looks for _, looks in own])
-
-
-def totals_around(
-    samples: Sequence[Sampled], counter: Counter, at: tuple[float, float], span_s: float
-) -> tuple[float, float] | None:
-    """Return the pace per second of a total just before ``at[0]`` and just after ``at[1]``.
-
-    Each over at least ``span_s``; None: one of them is not known. Readings begin and end where the total moved; those
-    over a gap between samples are right averages.
-    """
-    moved: list[tuple[float, float]] = []
-    for each in samples:
-        total = each.values.get(counter)
-        if total is not None and (not moved or total > moved[-1][1]):
-            moved.append((each.at, total))
-    before = _span([each for each in moved if each[0] <= at[0]][::-1], span_s)
-    after = _span([each for each in moved if each[0] >= at[1]], span_s)
-    return (_slope(before), _slope(after)) if before and after else None
-
-
-def rates_around(values: Sequence[Timed], at: tuple[float, float], span_s: float) -> tuple[float, float] | None:
-    """Return the mean rate just before ``at[0]`` and just after ``at[1]``, as above."""
-    before = _span([(each.at, each.value) for each in values if each.at <= at[0]][::-1], span_s)
-    after = _span([(each.at, each.value) for each in values if each.at >= at[1]], span_s)
-    if not before or not after:
-        return None
-    return math.fsum(v for _, v in before) / len(before), math.fsum(v for _, v in after) / len(after)
-
-
-def _span(points: Sequence[tuple[float, float]], span_s: float) -> Sequence[tuple[float, float]]:
-    """Return the first of the points that lie at least ``span_s`` apart together, or up to ``WINDOW`` times that.
-
-    None: all are not.
-    """
-    far_s = [abs(at - points[0][0]) for at, _ in points]
-    enough = next((number for number, each in enumerate(far_s) if each >= span_s), None)
-    if not enough:
-        return ()
-    return points[: max(enough + 1, sum(each <= WINDOW * span_s for each in far_s))]
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
 def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled, ...]:

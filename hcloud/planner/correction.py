@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
-from hcloud.model import FailureCause, Job, JobId, Number, Reason
+from hcloud.model import FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
+from hcloud.planner.blame import Blame
 from hcloud.planner.draft import MOVED, NODES, NODES_LAUNCHED, Draft
 from hcloud.planner.eviction import evictable
 from hcloud.planner.fleet import SLACK, Mask
@@ -277,6 +277,7 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         for job, _ in draft.fleet.holdings[at]
         if evictable(draft, job)
     }
+    blame = Blame(draft, look, found)
     for victim, name in sorted(
         here.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(draft, each[0]))
     ):
@@ -295,7 +296,7 @@ def _evict(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         yield Option(
             step=EVICT,
             text=text,
-            factor=_faster_without(draft, look, found, victim),
+            factor=blame.faster_without(victim),
             cost_s=cost_s,
             act=act,
             instances=(name,),
@@ -317,84 +318,25 @@ def _lost_s(draft: Draft, job: Job) -> float:
     return draft.now - job.attempt.placed_at
 
 
-def _faster_without(draft: Draft, look: Look, found: Assessment, neighbour: Job, *, assume: bool = True) -> float:
-    """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
-
-    What is lost is what the job did less after the neighbour came than before: nothing, where it did not fall then.
-    Where that was not measured, it is what separates the job from what it is expected to do alone, or else from the
-    best it did lately; of a neighbour that was there from the start it is assumed (``assume``) that the vCPUs it holds
-    are what is missing.
-    """
-    here, margin = _beside(draft, look), draft.policy.correction.margin
-    mean = max(found.pace.mean, found.wanted * 0.01)
-    own = here.get(neighbour.id, _Beside(0.0, 0.0, 0.0))
-    fell = look.around(found, (own.placed_at, own.started_at))
-    if fell is not None:
-        before, after = fell
-        if before < after * (1.0 + margin):
-            return 1.0
-        came = [each.vcpus for each in here.values() if abs(each.placed_at - own.placed_at) <= look.span_s]
-        return 1.0 + max(0.0, min(before / after, before / mean) - 1.0) * own.vcpus / max(sum(came), SLACK)
-    share = own.vcpus / max(sum(each.vcpus for each in here.values()), SLACK)
-    expected = look.departure() is not None and found.by != "latency"
-    alone = _alone(look, found)
-    if alone >= mean * (1.0 + margin):
-        return 1.0 + (alone / mean - 1.0) * share if expected or own.placed_at >= look.samples[0].at else 1.0
-    if assume and not expected and own.placed_at <= (look.held.started_at or 0.0):
-        return min(found.wanted / mean, 1.0 + own.vcpus / look.held.resources.vcpus)
-    return 1.0
-
-
-class _Beside(NamedTuple):
-    """A neighbour: what it holds on the machine, and when it came."""
-
-    vcpus: float
-    placed_at: float
-    started_at: float
-
-
-def _beside(draft: Draft, look: Look) -> dict[JobId, _Beside]:
-    """Return who stays beside the job on its machine."""
-    found: dict[JobId, _Beside] = {}
-    for job, held in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]:
-        if job.id != look.job.id and job.id not in draft.stopping:
-            placed_at = job.attempt.placed_at if job.attempt is not None else 0.0
-            before = found.get(job.id, _Beside(0.0, placed_at, placed_at))
-            started_at = max(before.started_at, held.started_at or placed_at)
-            found[job.id] = _Beside(before.vcpus + held.resources.vcpus, placed_at, started_at)
-    return found
-
-
-def _alone(look: Look, found: Assessment) -> float:
-    """Return what the job would do without neighbours, in the unit of its target, as far as that is known.
-
-    A service's rate says how much was asked of it, not how much it could do: there only what it has reached counts.
-    """
-    departure = look.departure() if found.by != "latency" else None
-    if departure is None or departure.measured.mean <= 0:
-        return found.pace.best
-    return max(found.pace.best, found.pace.mean * departure.would.value / departure.measured.mean)
-
-
 def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     """Move the job, or where it is stateful a stateless neighbour, to a machine with room now.
 
     A machine is looked for only where to leave repays at all: most of those that are helpless miss too little.
     """
     if not look.job.spec.stateful:
-        without = _faster_alone(draft, look, found) if movable(draft, look.job) else 0.0
+        without = Blame(draft, look, found).faster_alone() if movable(draft, look.job) else 0.0
         best = without * _best_of_types(draft, look)
         to = destination(draft, look.job) if _worth_it(draft, found, best, _move_s(draft, look.job, best)) else -1
         if to >= 0:
             factor = without * _by_type(look, column_of(draft.fleet.instances[to]))
             yield _moved(draft, look, look.job, to, factor, _move_s(draft, look.job, factor))
         return
-    at = draft.fleet.index[look.held.instance_id]
+    at, blame = draft.fleet.index[look.held.instance_id], Blame(draft, look, found)
     others = {job.id: job for job, _ in draft.fleet.holdings[at] if job.id != look.job.id}
     for other in sorted(others.values(), key=lambda job: (_lost_s(draft, job), queue_key(job))):
         if other.spec.stateful or not movable(draft, other):
             continue
-        factor, cost_s = _faster_without(draft, look, found, other), _move_s(draft, other)
+        factor, cost_s = blame.faster_without(other), _move_s(draft, other)
         to = destination(draft, other) if _worth_it(draft, found, factor, cost_s) else -1
         if to >= 0:
             yield _moved(draft, look, other, to, factor, cost_s)
@@ -465,14 +407,6 @@ def destination(draft: Draft, job: Job) -> int:
         (fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0
     )
     return fleet.least_loaded(group.asks, among & empty & as_large)
-
-
-def _faster_alone(draft: Draft, look: Look, found: Assessment) -> float:
-    """Return how much faster the job is without neighbours, and what else makes it a straggler where it is."""
-    here_too = {job.id: job for job, _ in draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]}
-    here_too.pop(look.job.id, None)
-    without = [_faster_without(draft, look, found, each, assume=False) for each in here_too.values()]
-    return 1.0 + math.fsum(factor - 1.0 for factor in without) if without else faster_anew(draft, look)
 
 
 def _by_type(look: Look, column: str) -> float:

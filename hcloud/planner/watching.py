@@ -14,7 +14,8 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from hcloud.forecast.watch import Pace, Sampled, Timed, Watched, latency_kept, pace_of_rate, rates_around, totals_around
+from hcloud.forecast.course import Course, course_of_rate, course_of_total
+from hcloud.forecast.watch import Pace, Sampled, Timed, Watched, latency_kept, pace_of_rate
 from hcloud.known import Classification, Measure, told_by_rank
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
 from hcloud.planner.draft import Draft
@@ -202,14 +203,14 @@ class Look:
             return _progress(*ranks.values())
         return min((_progress(rank) for rank in ranks.values()), default=(0.0, self.draft.now))
 
-    def around(self, found: Assessment, at: tuple[float, float]) -> tuple[float, float] | None:
-        """Return its pace just before ``at[0]`` and just after ``at[1]``, in the unit of ``found``; None: not known."""
+    def course(self, found: Assessment) -> Course | None:
+        """Return what it did as far back as is known, in the unit of ``found``; None: nothing tells of that."""
         samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
         if isinstance(target, ServiceTarget):
-            return rates_around(latency_kept(samples, target.percentile, target.latency_ms), at, self.span_s)
+            return course_of_rate(latency_kept(samples, target.percentile, target.latency_ms))
         measure = known.measure if known is not None else None
         counter = "progress" if found.by == "deadline" else _COUNTERS.get(measure) if measure is not None else None
-        return totals_around(samples, counter, at, self.span_s) if counter is not None else None
+        return course_of_total(samples, counter) if counter is not None else None
 
     @property
     def span_s(self) -> float:

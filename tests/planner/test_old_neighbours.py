@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.forecast.watch import KEPT, WatchBook, totals_around
+from hcloud.forecast.course import course_of_total
+from hcloud.forecast.watch import KEPT, WatchBook
 from hcloud.model import BestEffortTarget, Event, EventKind
 from tests.planner.scenes import NOW, decide, machine, need, offer, running, scene, spec
 from tests.planner.test_correction import steps
@@ -46,7 +47,7 @@ def test_of_a_day_few_samples_are_kept_and_the_first_ones_all() -> None:
     history, began_at = watched.history(0), NOW - 10.0 * len(paces)
     assert [each.at - began_at for each in history[:5]] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert KEPT + 20 < len(history) < KEPT + 40
-    around = totals_around(history, "progress", (began_at + 50.0, began_at + 50.0), 40.0)
+    around = course_of_total(history, "progress").around((began_at + 50.0, began_at + 50.0), 40.0)
     assert around == (pytest.approx(0.00001), pytest.approx(0.000005))
 
 
