@@ -28,7 +28,8 @@ def back_s_of(since: str) -> float:
 def recorded_workload(client: Client, back_s: float) -> Workload:
     """Return the jobs of the last ``back_s`` seconds. Raises BadInput where there are none."""
     from_at = client.get("/v1/status")["now"] - back_s
-    return from_past(_past_jobs(client, from_at))
+    # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
+    return from_past(reversed(list(_past_jobs(client, from_at))))
 
 
 def _past_jobs(client: Client, from_at: float) -> Iterator[PastJob]:

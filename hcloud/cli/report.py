@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from hcloud.cli.client import Client
@@ -63,7 +65,8 @@ def moment(given: str | None, now: float, option: str) -> float | None:
 
 
 def show(made: ReportTable) -> None:
-    """Write a report for people: title, table, total, notes."""
+    """Write a report for people: title, table, total, notes. On a terminal too narrow for it a table that is wider than
+    long is turned: each row becomes a column."""
     out = console()
     out.print(made.title, style="bold")
     if not made.rows:
@@ -72,9 +75,24 @@ def show(made: ReportTable) -> None:
     headers = [_header(column) for column in made.columns]
     rows = [*made.rows, *([made.total] if made.total is not None else [])]
     units = [column.unit for column in made.columns]
-    out.print(table(headers, [[_cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]))
+    cells = [[_cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]
+    turned = _turned(headers, cells)
+    if _width(headers, cells) > max(out.width, _width(*turned)):
+        headers, cells = turned
+    out.print(table(headers, cells))
     for note in made.notes:
         out.print(note, style="dim")
+
+
+def _turned(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    down = [[name.removeprefix(">"), *values] for name, *values in zip(headers, *cells, strict=True)]
+    return [down[0][0], *(f">{name}" for name in down[0][1:])], down[1:]
+
+
+def _width(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
+    """Return how wide a table is, with two blanks between columns."""
+    longest = [max(len(each) for each in column) for column in zip(headers, *cells, strict=True)]
+    return sum(longest) + 2 * (len(longest) - 1)
 
 
 def _header(column: Column) -> str:

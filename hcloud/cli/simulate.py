@@ -16,6 +16,7 @@ from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.config import check_provider_settings
+from hcloud.cli.measuring import ending_in_order
 from hcloud.cli.output import console, format_option, write_json
 from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
@@ -302,7 +303,7 @@ def _simulated(setting: Setting) -> tuple[Outcome, tuple[float, ...]]:
 @contextmanager
 def _folder() -> Iterator[Path]:
     folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
+    with ending_in_order(), tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
         yield Path(made)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hcloud.cli.measuring import ending_in_order
 from hcloud.cli.output import console, format_option, write_rows
 from hcloud.simulator.soak import MOST_CYCLES, Verdict, soaking
 
@@ -33,27 +34,38 @@ def soak(seed: int, worlds: int, cycles: int, verbose: bool, form: str) -> int:
     Ends with 1 where a promise was broken, and says which command shows it again.
     """
     verdicts: list[Verdict] = []
-    with console(stderr=True).status("", refresh_per_second=2) as shown:
-        for number in range(seed, seed + worlds):
-            shown.update(f"world {number}, {sum(bool(v.violations) for v in verdicts)} of {len(verdicts)} broken")
-            with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
-                verdicts.append(world.run(cycles))
-            for violation in verdicts[-1].violations:
-                click.echo(f"world {number}, cycle {verdicts[-1].cycles}: {violation}", err=True)
+    try:
+        with ending_in_order(), console(stderr=True).status("", refresh_per_second=2) as shown:
+            for number in range(seed, seed + worlds):
+                shown.update(f"world {number}, {_broken(verdicts)} of {len(verdicts)} broken")
+                with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
+                    verdicts.append(world.run(cycles))
+                _tell(verdicts[-1])
+    except (KeyboardInterrupt, SystemExit):
+        click.echo(f"ended after {len(verdicts)} of {worlds} worlds, {_broken(verdicts)} of them broken", err=True)
+        raise
     _write(verdicts, form)
-    return 1 if any(verdict.violations for verdict in verdicts) else 0
+    return 1 if _broken(verdicts) else 0
+
+
+def _broken(verdicts: Sequence[Verdict]) -> int:
+    return sum(bool(each.violations) for each in verdicts)
+
+
+def _tell(verdict: Verdict) -> None:
+    """Say at once what was broken and how to see it again: the worlds to come may never end."""
+    for violation in verdict.violations:
+        click.echo(f"world {verdict.seed}, cycle {verdict.cycles}: {violation}", err=True)
+    if verdict.violations:
+        click.echo(f"see it again: {verdict.replay}", err=True)
 
 
 def _write(verdicts: Sequence[Verdict], form: str) -> None:
     if form != "table" or len(verdicts) == 1:
         write_rows(form, [asdict(each) for each in verdicts], COLUMNS, _row)
     else:
-        broken = sum(bool(each.violations) for each in verdicts)
         sums = [sum(getattr(each, name) for each in verdicts) for name in SUMMED]
-        write_rows(form, [(len(verdicts), *sums, broken)], ("worlds", *SUMMED, "broken"), tuple)
-    for verdict in verdicts:
-        if verdict.violations:
-            click.echo(f"see it again: {verdict.replay}", err=True)
+        write_rows(form, [(len(verdicts), *sums, _broken(verdicts))], ("worlds", *SUMMED, "broken"), tuple)
 
 
 def _row(told: dict[str, Any]) -> tuple[object, ...]:

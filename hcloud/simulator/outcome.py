@@ -261,14 +261,16 @@ class _Reader:
             job.kept += looks * (measured[0] <= job.latency_ms)
 
     def finished(self, event: Event) -> None:
-        """Note how a job ended and whether it kept its promise: a service by its share of looks (0..1)."""
+        """Note how a job ended and whether it kept its promise: a service by its share of looks (0..1), if it was ever
+        looked at or failed."""
         job = self.jobs.get(event.job_id or "")
         if job is None:
             return
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
-            self.met["service"].append(job.kept / job.looks if job.looks else 0.0)
+            if job.looks or event.fields.get("state") != "succeeded":
+                self.met["service"].append(job.kept / job.looks if job.looks else 0.0)
         elif isinstance(met, bool):
             self.met["batch"].append(float(met))
         if job.started_at is None:

@@ -24,6 +24,7 @@ from hcloud.logs import UnkeptLogs
 from hcloud.model import Event, JobSpec, Market, Offer, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
+from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.sampling import gap_s
 from hcloud.sentences import nearest
@@ -32,18 +33,21 @@ from hcloud.simulator.performance import Ideal, JobPerformance
 from hcloud.simulator.promises import VirtualCloud
 from hcloud.simulator.told import told_the_truth
 from hcloud.simulator.workload import Arrival, Workload
-from hcloud.simulator.world import BEST_LATENCY, Truth, World
+from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
 from hcloud.store import MemoryStore, Store, Submission
 
 START_AT = 1_900_000_800.0
 """A fixed date, so that a simulation does not depend on the day it is run."""
-STEP_S, QUIET_STEP_S = 1.0, 10.0
+STEP_S, QUIET_STEP_S, STILL_STEP_S = 1.0, 10.0, 60.0
 LONGEST_TAIL_S = 7 * 86_400.0
+STILL_S = 90_000.0
+"""Nothing that stood still for so long moves again: budgets of a day begin anew, caps do not."""
 LOG_LOOKED_AT_EVERY = 1000
 """The log only grows: so seldom is it looked at for reference cycles."""
 OWNER, PROVIDER = "hcloud-simulation", "mock"
-REQUESTS_PER_S, LATENCY_MS = 100.0, 18.0
-"""What a service does on a machine as fast as its type should be; on a slower one the latency grows."""
+PLAIN_LATENCY = 0.9
+"""A service's latency on a machine as fast as its type should be, as a part of what it promised; it grows on a slower
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +176,12 @@ class Simulation:
     def _work(self, unit: UnitSpec) -> Work:
         """What a unit does where nothing but its machine's quality matters."""
         # A profiling run measures copies of the job it is made for.
-        run_s = self._ideals[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]].run_s
-        if unit.metrics is None:
-            return Work(duration_s=run_s)
-        return Work(duration_s=run_s, requests_per_s=REQUESTS_PER_S, latency_ms={"99": LATENCY_MS})
+        job_id = unit.profile.job_id if unit.profile else unit.id.partition(".")[0]
+        ideal, spec = self._ideals[job_id], self._specs[job_id]
+        if ideal.latency_ms is None or not isinstance(spec.target, ServiceTarget):
+            return Work(duration_s=ideal.run_s)
+        served = SERVES * spec.target.requests_per_s / max(1, spec.nodes.count)
+        return Work(duration_s=ideal.run_s, requests_per_s=served, latency_ms={"99": ideal.latency_ms})
 
     def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
         """Drive cycles to the end.
@@ -188,19 +194,22 @@ class Simulation:
     def _run(self, watch: Callable[[Progress], object]) -> None:
         # Whatever slows the longest job down: it is given up only when it takes twice as long, and the tail beside.
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
+        moved_at = START_AT
         give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
         while self._waiting or self.store.live().jobs or self._unreserved():
             self._submit_due()
             moved = self.controller.cycle().moved
             self.progress.cycles += 1
             self.progress.now_s = self.clock.now() - START_AT
-            self.progress.ended = self.progress.submitted - len(self.store.live().jobs)
+            # Profiling runs are jobs of the planner's own: nobody submitted them.
+            left = sum(job.spec.profile is None for job in self.store.live().jobs)
+            self.progress.ended = self.progress.submitted - left
             watch(self.progress)
-            if self.clock.now() > give_up_at:
-                left = len(self.store.live().jobs)
+            moved_at = self.clock.now() if moved or self._will_move() else moved_at
+            if self.clock.now() > min(give_up_at, moved_at + STILL_S):
                 late_s = self.clock.now() - START_AT - self.setting.workload.span_s
                 raise BadInput(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
-            self.clock.advance(self._step_s(moved))
+            self.clock.advance(self._step_s(moved, self.clock.now() - moved_at))
 
     def _unreserved(self) -> bool:
         """Whether machines live that are paid for by use; reserved ones need not be ended."""
@@ -219,11 +228,19 @@ class Simulation:
                     self._world.take_in(job.id, arrival)
             self.progress.submitted += len(due)
 
-    def _step_s(self, moved: bool) -> float:
-        """Return how far to go: a cycle while something moves; else to what happens next, at most ten seconds."""
+    def _will_move(self) -> bool:
+        """Whether something will come by itself: an arrival, a machine's next change, a unit's end."""
+        clouds = (cloud.next_event_at() for cloud in self._clouds)
+        return bool(self._waiting) or self._runner.next_event_at() is not None or any(at is not None for at in clouds)
+
+    def _step_s(self, moved: bool, still_s: float) -> float:
+        """Return how far to go: a cycle while something moves; else to what happens next, at most ten seconds, or a
+        minute when nothing has moved for an hour."""
         step_s = self.setting.cycle_s
         if moved:
             return step_s
+        if still_s > HOUR_S:
+            return max(step_s, STILL_STEP_S)
         now = self.clock.now()
         events = [START_AT + self._waiting[-1].at_s] if self._waiting else []
         happens_at = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
@@ -232,8 +249,9 @@ class Simulation:
         return max(step_s, min(QUIET_STEP_S, next_s))
 
     def _why(self) -> str:
-        codes = sorted({job.wait_code for job in self.store.live().jobs} - {""})
-        return f"they wait for {', '.join(codes)}" if codes else "they are still running"
+        waits = {job.wait_code: job.wait_text for job in self.store.live().jobs if job.wait_code}
+        told = "; ".join(f"{code} ({text})" for code, text in sorted(waits.items()))
+        return f"they wait for {told}" if told else "they are still running"
 
     def commitments(self) -> tuple[Commitment, ...]:
         """Return what is reserved on this cloud; asked before the first cycle, while nothing of it is in use.
@@ -254,7 +272,7 @@ class Simulation:
         if not isinstance(target, ServiceTarget):
             alone_s = arrival.run_s if self._world is None else self._world.alone_s(arrival)
             return Ideal(run_s=alone_s, counts=target.kind != "best_effort")
-        best_ms = LATENCY_MS if self._world is None else BEST_LATENCY * target.latency_ms
+        best_ms = (PLAIN_LATENCY if self._world is None else BEST_LATENCY) * target.latency_ms
         return Ideal(run_s=arrival.run_s, latency_ms=best_ms, promised_ms=target.latency_ms)
 
     def ideals(self) -> Mapping[str, Ideal]:

@@ -12,7 +12,7 @@ from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.sentences import nearest
 from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
-from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.simulator.workload import LOOK_EVERY_S, MIB_PER_VCPU, Arrival, Workload, workload_of
 
 HOUR_S = 3600.0
 WHOLE_HOURS = 2.0
@@ -166,6 +166,6 @@ def service_job(run: Run, number: int, cores: int) -> JobSpec:
         target=ServiceTarget(requests_per_s=100.0 * cores, latency_ms=20.0),
         resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
         interruptible=False,
-        metrics=MetricsHook(probe=run.command, every_s=60.0),
+        metrics=MetricsHook(probe=run.command, every_s=LOOK_EVERY_S),
         tags={"kind": "service", "program_kind": "service"},
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, Resources, ServiceTarget, Target
+from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650
@@ -18,6 +18,8 @@ LONGEST_DAYS = 3650
 NODES_MOST = 10_000
 """As in job files."""
 COMMAND = ("simulated",)
+LOOK_EVERY_S = 60.0
+"""So often a service is asked how it does."""
 DAY_S = 86_400.0
 
 
@@ -206,11 +208,13 @@ def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
     if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
         raise BadInput(f"{where}: there are {len(more)} values more than columns; the first is {more[0]!r}")
     vcpus, nodes = number("vcpus", least=0.001), _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)
+    target = _target(row, number, where)
     spec = JobSpec(
         name=row.get("name") or "job",
         user=row.get("user") or "unknown",
         command=COMMAND,
-        target=_target(row, number, where),
+        target=target,
+        metrics=MetricsHook(probe=COMMAND, every_s=LOOK_EVERY_S) if isinstance(target, ServiceTarget) else None,
         resources=Resources(vcpus=vcpus, memory_mib=round(number("memory_mib", vcpus * MIB_PER_VCPU, 1.0))),
         nodes=Nodes(count=nodes, minimum=nodes),
         priority=_whole("priority", number("priority", 0.0, -1000.0, 1000.0), where),

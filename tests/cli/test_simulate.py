@@ -3,11 +3,15 @@
 import csv
 import io
 import json
+from typing import cast
 
 import pytest
 
+from hcloud.cli.client import Client
+from hcloud.cli.past import recorded_workload
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
+from tests.cli.terminal import at_terminal
 
 ARRIVALS = "at_s,run_s,vcpus,within_s\n" + "".join(f"{10 * n},{60 + n},2,400\n" for n in range(6))
 CLOUD = """
@@ -111,6 +115,17 @@ def test_scenario_of_a_paper_may_have_its_machines_and_its_world(desk: Shell) ->
     assert plain != papers
 
 
+@pytest.mark.parametrize("columns", [60, 80, 400])
+def test_figures_stand_below_each_other_where_they_do_not_fit_beside_each_other(desk: Shell, columns: int) -> None:
+    words = ("simulate", "jobs.csv", "--cloud", "cloud.yaml", "--compare", "mine.yaml", "cheapest")
+    with at_terminal(desk, *words, columns=columns) as person:
+        assert person.ended() == 0
+        lines = [line.split() for line in person.shown.splitlines()]
+    headers = ["policy", "mine", "cheapest"] if columns < 200 else ["policy", "cost", "cost", "%", "metered"]
+    assert any(line[: len(headers)] == headers for line in lines)
+    assert (["jobs", "6", "6"] in lines) is (columns < 200)
+
+
 def test_files_as_others_write_them_are_read(desk: Shell) -> None:
     (desk.directory / "JOBS.CSV").write_text("\ufeff" + ARRIVALS)
     (desk.directory / "log.swf").write_bytes(b"; caf\xe9\n1 0 0 60 1 -1 -1 1 99 -1 1 1 1 1 1 -1 -1 -1\n")
@@ -142,3 +157,24 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
     assert "--since 'soon': write a duration" in err
     _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)
     assert "none.yaml" in err
+
+
+class Daemon:
+    """Answers what a daemon would of three jobs, two of which were submitted in one moment; the newest first."""
+
+    def get(self, path: str, **asked: object) -> object:
+        if path == "/v1/status":
+            return {"now": 1000.0}
+        ended = {"allocations": [{"started_at": 10.0, "ended_at": 20.0}]}
+        spec = {"name": "", "user": "ada", "command": ["true"], "target": {}, "resources": {"vcpus": 1.0}}
+        jobs = [("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0)] if asked["before"] is None else []
+        return [
+            {"id": name, "submitted_at": at, "spec": {**spec, "name": name}, "state": "succeeded", "attempt": ended}
+            for name, at in jobs
+        ]
+
+
+def test_jobs_submitted_in_one_moment_are_replayed_in_their_order() -> None:
+    work = recorded_workload(cast(Client, Daemon()), 100.0)
+    assert [each.spec.name for each in work.arrivals] == ["job-1", "job-2", "job-3"]
+    assert [each.at_s for each in work.arrivals] == [0.0, 10.0, 10.0]

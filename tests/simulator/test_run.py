@@ -1,6 +1,7 @@
 """Simulations: the daemon's decisions on a clock that jumps; equal settings give equal traces."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
-from hcloud.simulator.workload import Arrival, Workload, workload_of
+from hcloud.simulator.workload import Arrival, Workload, read_csv, workload_of
+from hcloud.simulator.world import Truth
 
 CLOUD: dict[str, object] = {
     "types": {"m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 3.6}},
@@ -187,6 +189,48 @@ def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) ->
         simulation.give_up_after_s = 100.0
         with pytest.raises(BadInput, match=r"1 jobs have not ended 1\d\d s after the last arrival; they wait for \w+"):
             simulation.run()
+
+
+def test_work_that_no_cap_ever_allows_is_given_up_once_a_day_of_nothing_is_over(tmp_path: Path) -> None:
+    capped = policy(caps={"max_vcpus": 1})
+    work = workload_of("one", [arrival(0, 10)])
+    with simulated(Setting(workload=work, policy=capped, cloud=CLOUD), tmp_path) as simulation:
+        with pytest.raises(BadInput, match=r"they wait for cap_vcpus \(m\.one .* would pass 1\)"):
+            simulation.run()
+        assert 86_400 < simulation.progress.now_s < 100_000 and simulation.progress.cycles < 3000
+
+
+def test_work_that_a_budget_allows_tomorrow_is_waited_for(tmp_path: Path) -> None:
+    thrifty = policy(budgets={"per_day_usd": 3.7})
+    work = workload_of("two", [arrival(0, 150), arrival(200, 150)])
+    with simulated(Setting(workload=work, policy=thrifty, cloud=CLOUD), tmp_path) as simulation:
+        simulation.run()
+        assert outcome_of("tried", simulation.events).succeeded == 2
+        assert simulation.progress.now_s > 3600
+
+
+def test_progress_counts_jobs_that_users_submitted(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    work = make_scenario("high-variability", 1, hours=0.05, share=0.03)
+    learning = policy(profiling={"enabled": True, "max_share_of_slack": 1.0})
+    with simulated(Setting(workload=work, policy=learning, truth=Truth()), tmp_path) as simulation:
+        simulation.run(lambda now: seen.append((now.submitted, now.ended)))
+        runs = sum(PROFILE_TAG in (each.fields.get("tags") or ()) for each in simulation.events())  # type: ignore[operator]
+    assert runs > 0 and all(0 <= ended <= submitted for submitted, ended in seen)
+    assert all(before <= after for (_, before), (_, after) in itertools.pairwise(seen))
+    assert seen[-1] == (len(work.arrivals), len(work.arrivals))
+
+
+@pytest.mark.parametrize("truth", [None, Truth(external_load=0.0, heterogeneity=0.0, drift=0.0)])
+def test_services_of_a_list_are_held_against_what_each_promised(tmp_path: Path, truth: Truth | None) -> None:
+    text = "at_s,run_s,vcpus,requests_per_s,latency_ms\n0,600,2,50,10\n0,600,2,500,20\n0,600,2,5000,100\n0,20,2,1,1\n"
+    setting = Setting(workload=read_csv(text, "list.csv"), policy=policy(), cloud=CLOUD, truth=truth)
+    slow = replace(setting, cloud={**CLOUD, "quality": {"spread": 1.0}}, seed=3)
+    made = events(setting, tmp_path / "a")
+    outcome = outcome_of("tried", lambda: made)
+    assert (outcome.succeeded, outcome.service_met_pct) == (4, 100.0)
+    made = events(slow, tmp_path / "b")
+    assert (outcome_of("slow", lambda: made).service_met_pct or 0.0) < 100.0
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -48,6 +52,28 @@ def test_the_command_tells_what_came_of_each_world_and_how_to_see_a_violation_ag
     assert told.return_value == 1
     assert "world 1, cycle 0: lost: job-1" in told.stderr
     assert "see it again: hcloud soak --seed 1 --cycles 0" in told.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A machine's memory is where worlds are kept: what stays there is lost to everybody else."""
+
+    def broken_in_the_first_world_and_ended_in_the_second(world: Soak) -> list[str]:
+        if world.world.seed == 2:
+            os.kill(os.getpid(), number)
+        return ["lost: job-1"]
+
+    monkeypatch.setattr(Soak, "_one_cycle", broken_in_the_first_world_and_ended_in_the_second)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:  # a short name: worlds have sockets
+        monkeypatch.setattr("hcloud.simulator.soak.FAST_FOLDER", Path(folder))
+        told = CliRunner().invoke(soak, ["--seed", "1", "--worlds", "9"], standalone_mode=False)
+        left = list(Path(folder).iterdir())
+    assert isinstance(told.exception, (click.Abort, SystemExit))
+    assert "see it again: hcloud soak --seed 1 --cycles 0" in told.stderr
+    assert "ended after 1 of 9 worlds, 1 of them broken" in told.stderr
+    assert left == []
 
 
 def test_worlds_differ_in_everything_that_matters() -> None:
