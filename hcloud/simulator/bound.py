@@ -17,7 +17,8 @@ every job ran from start to end after it arrived. So the schedule is one solutio
 what the program counts: bills also hold boot times, idle time, failed attempts, billing minimums and prices above the
 lowest. The optimum is at most this solution's price. What is relaxed is only left out or made divisible: nothing a
 real planner must do is asked less cheaply than it can be had. Machines that run jobs faster than stated would break
-the first constraint, so run times are divided by ``fastest``, the speed of the fastest machine there can be.
+the first constraint, so run times are divided by ``fastest``, the speed of the fastest machine there can be. A job
+whose size the planner may choose counts with the least it may get.
 
 Reserved machines are paid for from the beginning to the last arrival at least, used or not, so until then they are
 free to use and their price is added; afterwards each second of use costs its price, as a fleet of reserved machines is
@@ -144,8 +145,7 @@ def _machines(offers: Sequence[Offer]) -> _Machines:
 
 
 def _fits(job: Arrival, machines: _Machines) -> bool:
-    need = job.spec.resources
-    fits = (machines.vcpus >= need.vcpus) & (machines.memory_mib >= need.memory_mib)
+    fits = (machines.vcpus >= _least_vcpus(job)) & (machines.memory_mib >= job.spec.resources.memory_mib)
     return bool((fits & (machines.steady | job.spec.interruptible)).any())
 
 
@@ -210,9 +210,15 @@ def _crowds(jobs: Sequence[Arrival], edges: np.ndarray, keep_deadlines: bool, fa
 
 def _size(job: Arrival) -> tuple[float, float, float]:
     """Return vCPUs and GiB (numbers near 1 are solved best) of all ranks that must run, and vCPUs of one."""
-    need, nodes = job.spec.resources, job.spec.nodes
+    need, nodes, vcpus = job.spec.resources, job.spec.nodes, _least_vcpus(job)
     ranks = nodes.count if nodes.gang else nodes.minimum
-    return ranks * need.vcpus, ranks * need.memory_mib / 1024, need.vcpus
+    return ranks * vcpus, ranks * need.memory_mib / 1024, vcpus
+
+
+def _least_vcpus(job: Arrival) -> float:
+    """Return with how few vCPUs a rank may be run: a planner that sizes jobs may give less than what is asked for."""
+    asked, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    return asked if within is None else min(asked, within[0])
 
 
 def _solved(crowds: _Crowds, machines: _Machines, edges: np.ndarray, last_at_s: float) -> float:

@@ -372,12 +372,6 @@ def _cheapest(shop: Shop, group: Group, choices: list[int]) -> int:
     return min(choices, key=lambda at: (shop.market(at) is not Market.RESERVED, choices.index(at)))
 
 
-def _largest(shop: Shop, group: Group, choices: list[int]) -> int:
-    """Reserved nodes first, then one kind of node, the largest."""
-    sizes = shop.counter.capacity
-    return min(choices, key=lambda at: (shop.market(at) is not Market.RESERVED, -sizes[at, 0], choices.index(at)))
-
-
 def _alike(shop: Shop, group: Group) -> list[Group]:
     """Return the groups of who is still to be served, as far as they may share machines with ``group``."""
     return [each for _, each in shop.left if each.spot_ok == group.spot_ok and not each.exclusive]
@@ -398,7 +392,11 @@ def _for_the_batch(shop: Shop, group: Group, choices: list[int]) -> int:
 
 
 def _best_used(shop: Shop, group: Group, choices: list[int]) -> int:
-    """The type that would be used best by who waits (the scarcer of CPU and memory, then their mean), at any price."""
+    """The type that would be used best by who waits (the scarcer of CPU and memory, then their mean), at any price.
+
+    Reserved machines come first: who pays for them in any case writes them down as the least number of workers.
+    """
+    choices = [at for at in choices if shop.market(at) is Market.RESERVED] or choices
 
     def score(at: int) -> tuple[float, float, int]:
         """Fill one machine with who waits; return the used share (0..1) of the scarcer, their mean, and rank."""
@@ -433,13 +431,14 @@ PEERS: dict[str, Peer] = {
             commits="hf", order=_largest_first, prefer=_first, buy=_for_the_batch, idle_s=30.0, consolidates=True,
         ),
         Peer(
-            name="ray-like", like="Ray's autoscaler", rule="fullest machine; the type that would be used best",
+            name="ray-like", like="Ray's autoscaler",
+            rule="fullest machine; reserved, then the type that would be used best",
             commits="hf", order=_as_submitted, prefer=_fullest, buy=_best_used, idle_s=300.0,
         ),
         Peer(
             name="slurm-like", like="Slurm in the cloud",
-            rule="strictly by priority, run times unknown: nobody passes; one kind of node; idle ones go after 600 s",
-            commits="hf", order=_as_submitted, prefer=_first, buy=_largest,
+            rule="strictly by priority, run times unknown: nobody passes; nodes by price; idle ones go after 600 s",
+            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest,
             markets=(Market.RESERVED, Market.ON_DEMAND), idle_s=600.0, blocks=True,
         ),
     )

@@ -21,16 +21,23 @@ PRICE_STEP_S = 300.0
 
 
 def run_times_s(workload: Workload, events: Iterable[Event]) -> tuple[float, ...]:
-    """Return how long each arrival's job really ran, in order of arrival; infinite where it did not succeed."""
+    """Return how long each arrival's job really ran, in order of arrival; infinite where it did not succeed.
+
+    Of several ranks the one that was done first counts: it lets go of its machine then, whenever the others are done.
+    """
     ids: list[str] = []
     ran_s: dict[str, float] = {}
+    ranks_s: dict[str, tuple[object, float]] = {}
     for event in events:
-        job_id = event.job_id or ""
-        tags = event.fields.get("tags")
+        job_id, tags = event.job_id or "", event.fields.get("tags")
         if event.kind is EventKind.JOB_SUBMITTED and not (isinstance(tags, dict) and PROFILE_TAG in tags):
             ids.append(job_id)
+        elif event.kind is EventKind.UNIT_ENDED and isinstance(started_at := event.fields.get("started_at"), float):
+            attempt, known = event.fields.get("attempt"), ranks_s.get(job_id)
+            took_s = event.at - started_at
+            ranks_s[job_id] = (attempt, min(took_s, known[1]) if known and known[0] == attempt else took_s)
         elif event.kind is EventKind.JOB_FINISHED and event.fields.get("state") == "succeeded":
-            ran_s[job_id] = float(str(event.fields["run_s"]))
+            ran_s[job_id] = min(float(str(event.fields["run_s"])), ranks_s.get(job_id, (None, inf))[1])
     return tuple(ran_s.get(job_id, inf) for job_id in ids[: len(workload.arrivals)])
 
 

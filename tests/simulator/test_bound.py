@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, InstanceType, JobSpec, Market, Nodes, Offer, Resources
+from hcloud.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Event,
+    EventKind,
+    InstanceType,
+    JobSpec,
+    Market,
+    Nodes,
+    Offer,
+    Resources,
+)
 from hcloud.simulator.bound import lower_bound, lowest_prices
+from hcloud.simulator.distance import run_times_s
 from hcloud.simulator.workload import Arrival, Workload, workload_of
 
 HOUR_S = 3600.0
@@ -83,6 +97,34 @@ def test_gangs_need_all_their_ranks() -> None:
         resources=each.spec.resources,
     ))  # fmt: skip
     assert usd([pair], [SMALL]) == pytest.approx(2.0)
+
+
+def test_who_may_be_given_less_than_asked_for_could_cost_less() -> None:
+    asks_for_four = job(0, 1, vcpus=4)
+    sized = replace(asks_for_four, spec=replace(asks_for_four.spec, vcpus_within=(1.0, 8.0)))
+    # A planner that sizes jobs ran it on one vCPU, for as long: with four the bound would be above what that cost.
+    assert usd([asks_for_four], [offer("large", 4, 4.0)]) == pytest.approx(4.0)
+    roomy = replace(LARGE, instance_type=replace(LARGE.instance_type, capacity=Resources(vcpus=4, memory_mib=16384)))
+    assert usd([sized], [roomy]) == pytest.approx(0.75)
+
+
+def test_of_several_ranks_the_first_that_was_done_counts() -> None:
+    def told(kind: EventKind, at: float, **fields: object) -> Event:
+        return Event(seq=0, at=at, kind=kind, job_id="job-1", fields=fields)
+
+    ended = [
+        told(EventKind.UNIT_ENDED, 30.0, attempt="a1", rank=0, started_at=10.0),  # an attempt that was lost
+        told(EventKind.UNIT_ENDED, 160.0, attempt="a2", rank=0, started_at=100.0),
+        told(EventKind.UNIT_ENDED, 190.0, attempt="a2", rank=1, started_at=100.0),
+    ]
+    log = [
+        told(EventKind.JOB_SUBMITTED, 0.0),
+        *ended,
+        told(EventKind.JOB_FINISHED, 190.0, state="succeeded", run_s=90.0),
+    ]
+    work = workload_of("pair", [job(0, 1)])
+    assert run_times_s(work, log) == (60.0,)
+    assert run_times_s(work, log[:-1]) == (math.inf,)
 
 
 def test_what_cannot_be_served_in_time_is_said() -> None:

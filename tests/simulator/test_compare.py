@@ -78,8 +78,8 @@ def test_the_best_used_type_is_bought_at_any_price(tmp_path: Path) -> None:
     assert bought("ray-like", [job(0, 60, 2.0)], tmp_path) == {("medium", "on_demand"): 1}
 
 
-def test_one_kind_of_node_and_nobody_passes(tmp_path: Path) -> None:
-    assert bought("slurm-like", [job(0, 60)], tmp_path) == {("large", "on_demand"): 1}
+def test_nodes_of_the_least_weight_and_nobody_passes(tmp_path: Path) -> None:
+    assert bought("slurm-like", [job(0, 60)], tmp_path) == {("small", "on_demand"): 1}
     jobs = [job(0, 60, 6.0), job(1, 60, 6.0, priority=1), job(2, 60, 1.0)]
     made = events(setting("slurm-like", jobs, caps={"max_instances": 1}), tmp_path)
     # The third would fit beside the first; it waits behind the second, for which there is no node.
@@ -92,6 +92,8 @@ def test_reserved_machines_come_first_and_alone_where_there_is_nothing_else(tmp_
     reserved = {"reserved": {"medium": 1}}
     assert bought("reserved-only", FOUR, tmp_path, **reserved) == {("medium", "reserved"): 1}
     assert bought("karpenter-like", FOUR[:2], tmp_path, **reserved) == {("medium", "reserved"): 1}
+    assert bought("ray-like", FOUR[:1], tmp_path, **reserved) == {("medium", "reserved"): 1}
+    assert bought("slurm-like", FOUR[:1], tmp_path, **reserved) == {("medium", "reserved"): 1}
     assert bought("on-demand-only", FOUR[:1], tmp_path, **reserved) == {("small", "on_demand"): 1}
 
 
