@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from hcloud.simulator.run import START_AT, Commitment
 
 POINTS = 240
 """Moments in a time series."""
+RENTED = "rented "
+"""Begins the name of an amount that is of rented machines of one type."""
 REASONS, SHOWN_FROM = 2, 0.1
 """So many reasons of waiting are told, of those that made up so much of it."""
 
@@ -25,6 +28,7 @@ REASONS, SHOWN_FROM = 2, 0.1
 class _Machine:
     vcpus: float
     market: str
+    type_name: str
     launched_at: float | None = None
 
 
@@ -43,10 +47,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Amounts over time: ``at_s`` (POINTS moments), vCPUs up by market, vCPUs held by jobs, jobs waiting."""
+    """Amounts over time: ``at_s`` (POINTS moments), vCPUs up by market, rented ones by machine type as well, vCPUs
+    held by jobs, jobs waiting."""
 
     at_s: tuple[float, ...] = ()
     up_vcpus: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    rented_vcpus: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     held_vcpus: tuple[float, ...] = ()
     waiting: tuple[float, ...] = ()
 
@@ -73,7 +79,8 @@ class FailedBy:
 class Outcome:
     """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
     ``waited_for``: what jobs waited for until they started first, the longest first; ``failed_by``: why jobs failed,
-    the most frequent first.
+    the most frequent first. ``used_once``: machines launched for a single job; ``misbehaved``: let go since they
+    delivered too little.
 
     ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples; None without targets.
     """
@@ -90,6 +97,7 @@ class Outcome:
     wait_s: tuple[float, ...]
     launches: int
     used_once: int
+    misbehaved: int
     up_vcpu_h: float
     held_vcpu_h: float
     committed_vcpu_h: float
@@ -120,11 +128,12 @@ class _Reader:
     """Of profiling runs, which users did not submit: whom they profile. They hold machines, and are no jobs here."""
     met: dict[str, list[float]] = field(default_factory=lambda: {"batch": [], "service": []})
     changes: list[tuple[float, str, float]] = field(default_factory=list)
-    """At which time (s from the start) what (a market's vCPUs, ``held``, ``waiting``) changed by how much."""
+    """When (s from the start) what (vCPUs of a market or a rented type, ``held``, ``waiting``) changed by how much."""
     waits: list[float] = field(default_factory=list)
     succeeded: int = 0
     launches: int = 0
     uses: dict[str, set[str]] = field(default_factory=dict)
+    misbehaved: set[str] = field(default_factory=set)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
     """Of each running unit: since when it holds how many vCPUs of which machine."""
     lives: dict[str, Life] = field(default_factory=dict)
@@ -185,6 +194,7 @@ class _Reader:
         self.machines[event.instance_id or ""] = _Machine(
             vcpus=_number(event, "vcpus"),
             market=str(event.fields.get("market")),
+            type_name=str(event.fields.get("type")),
         )
 
     def launched(self, event: Event) -> None:
@@ -192,7 +202,12 @@ class _Reader:
         machine = self.machines[event.instance_id or ""]
         machine.launched_at = _number(event, "launched_at") or event.at
         self.launches += 1
-        self.change(machine.launched_at, machine.market, machine.vcpus)
+        self._up(machine.launched_at, machine, machine.vcpus)
+
+    def judged(self, event: Event) -> None:
+        """Note a machine that gets no more jobs, or is let go, since it delivered too little."""
+        if event.fields.get("code") == "misbehaved":
+            self.misbehaved.add(event.instance_id or "")
 
     def terminated(self, event: Event) -> None:
         """Note its life; one that never came up has none."""
@@ -201,7 +216,12 @@ class _Reader:
             return
         ended_at = _number(event, "terminated_at") or event.at
         self._lived(event.instance_id or "", machine, ended_at)
-        self.change(ended_at, machine.market, -machine.vcpus)
+        self._up(ended_at, machine, -machine.vcpus)
+
+    def _up(self, at: float, machine: _Machine, by_vcpus: float) -> None:
+        self.change(at, machine.market, by_vcpus)
+        if machine.market != Market.RESERVED.value:
+            self.change(at, RENTED + machine.type_name, by_vcpus)
 
     def _lived(self, name: str, machine: _Machine, until_at: float) -> None:
         if machine.launched_at is not None:
@@ -237,10 +257,10 @@ class _Reader:
         """Return the vCPU-seconds of all machines."""
         return sum((life.until_s - life.since_s) * life.vcpus for life in self.lives.values())
 
-    def vcpu_s_held(self, market: str | None = None) -> float:
-        """Return the vCPU-seconds that units held (of machines paid for in one way)."""
+    def vcpu_s_held(self, market: str | None = None, within_s: float = inf) -> float:
+        """Return the vCPU-seconds that units held (of machines paid for in one way, in the first ``within_s``)."""
         return sum(
-            (hold.until_s - hold.since_s) * hold.vcpus
+            max(0.0, min(hold.until_s, within_s) - hold.since_s) * hold.vcpus
             for hold in self.holds
             if market in (None, self.lives[hold.machine].market)
         )
@@ -291,6 +311,7 @@ _HANDLERS = {
     EventKind.JOB_STATE: _Reader.told,
     EventKind.INSTANCE_REQUESTED: _Reader.requested,
     EventKind.INSTANCE_LAUNCHED: _Reader.launched,
+    EventKind.INSTANCE_STATE: _Reader.judged,
     EventKind.INSTANCE_TERMINATED: _Reader.terminated,
     EventKind.UNIT_STARTED: _Reader.unit_started,
     EventKind.UNIT_RESIZED: _Reader.unit_resized,
@@ -305,15 +326,18 @@ def outcome_of(
     events: Callable[[], Iterable[Event]],
     commitments: Sequence[Commitment] = (),
     ideals: Mapping[str, Ideal] | None = None,
+    reserved_s: float | None = None,
 ) -> Outcome:
     """Read a finished simulation's log, several times.
 
-    Commitments are paid from its start to the last thing that happened. ``ideals`` (``Simulation.ideals()``) says what
+    Commitments are paid, and looked at for their use, from its start for ``reserved_s``, or (None) to the last thing
+    that happened. ``ideals`` (``Simulation.ideals()``) says what
     each job would do at its best; without, no performance is told.
     """
     reader = _Reader()
     reader.follow(events())
     span_s = reader.last_at - START_AT
+    paid_h = min(span_s, span_s if reserved_s is None else reserved_s) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     return Outcome(
         name=name,
@@ -321,17 +345,18 @@ def outcome_of(
         jobs=len(reader.jobs),
         succeeded=reader.succeeded,
         metered_usd=_metered_usd(events(), reader.last_at),
-        committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * span_s / HOUR_S,
+        committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * paid_h,
         target_met_pct=share_pct(sum(batch) + sum(service), len(batch) + len(service)),
         batch_met_pct=share_pct(sum(batch), len(batch)),
         service_met_pct=share_pct(sum(service), len(service)),
         wait_s=tuple(sorted(reader.waits)),
         launches=reader.launches,
         used_once=sum(len(jobs) == 1 for jobs in reader.uses.values()),
+        misbehaved=len(reader.misbehaved),
         up_vcpu_h=reader.vcpu_s_up() / HOUR_S,
         held_vcpu_h=reader.vcpu_s_held() / HOUR_S,
-        committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * span_s / HOUR_S,
-        committed_held_vcpu_h=reader.vcpu_s_held(Market.RESERVED.value) / HOUR_S,
+        committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * paid_h,
+        committed_held_vcpu_h=reader.vcpu_s_held(Market.RESERVED.value, paid_h * HOUR_S) / HOUR_S,
         series=_series(reader.changes, span_s),
         fullness=fullness_of(reader.lives, reader.holds, span_s),
         performance=performances(events(), ideals) if ideals else (),
@@ -366,9 +391,11 @@ def _series(changes: Sequence[tuple[float, str, float]], span_s: float) -> Serie
     named = sorted({what for _, what, _ in changes})
     amounts = {what: _amounts([(at, by) for at, each, by in changes if each == what], at_s) for what in named}
     zero = (0.0,) * POINTS
+    types = [name for name in named if name.startswith(RENTED)]
     return Series(
         at_s=tuple(at_s.tolist()),
-        up_vcpus={market: amounts[market] for market in named if market not in ("held", "waiting")},
+        up_vcpus={name: amounts[name] for name in named if name not in ("held", "waiting", *types)},
+        rented_vcpus={name.removeprefix(RENTED): amounts[name] for name in types},
         held_vcpus=amounts.get("held", zero),
         waiting=amounts.get("waiting", zero),
     )

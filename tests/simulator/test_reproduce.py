@@ -4,12 +4,26 @@ from dataclasses import replace
 
 import pytest
 
+from hcloud.policy import Policy
+from hcloud.simulator.compare import PEERS
 from hcloud.simulator.outcome import Series
 from hcloud.simulator.reproduce import CHAPTERS, Size, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.discounts import SUSTAINED, sustained_part
+from hcloud.simulator.reproduce.hybrid import strategy
 from hcloud.simulator.reproduce.page import bars_svg, markdown
-from hcloud.simulator.reproduce.study import Case, Claim, Done, Figure, found_in, judged, mean_of, run_case, run_figure
+from hcloud.simulator.reproduce.study import (
+    Case,
+    Claim,
+    Done,
+    Figure,
+    found_in,
+    judged,
+    mean_of,
+    run_case,
+    run_figure,
+    setting_of,
+)
 
 SMALL = Size(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
@@ -65,6 +79,36 @@ def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     assert found_in(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
 
 
+def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> None:
+    found = {label: [{"jobs": 4.0, "times_bound": 2.0}, {"jobs": 6.0}] for label in ("least_loaded", "paragon")}
+    newer = replace(FIGURE.claims[0], ours=lambda s: s["paragon"]["not_read_then"])
+    page = markdown(
+        {"Little": [(replace(FIGURE, claims=(newer,), columns=("times_bound",)), found, SMALL)]}, "hcloud reproduce"
+    )
+    assert "| more | 1 | - | not read off these runs: run them again |" in page
+    assert "| paragon | 2 (1 of 2 seeds) |" in page
+
+
+def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
+    alike = Case(label="all", experiment="static", policy=Policy(name="all"), plain=True, commits="hf")
+    size = Size(share=0.02, hours=0.1, seeds=1)
+    assert run_case(alike, 0, size)["times_bound"] >= 1.0
+    # Reserved machines alone, and none of them: nothing can ever run.
+    none = replace(alike, planner=PEERS["reserved-only"].plan, cloud={"reserved": {"n1.1": 1}})
+    undone = run_case(none, 0, size)
+    assert "times_bound" not in undone
+    assert undone["cost_usd"] >= 0.0
+
+
+def test_commitments_are_not_paid_while_the_last_jobs_are_waited_for() -> None:
+    case = Case(label="sr", experiment="static", policy=strategy("sr"))
+    size = Size(share=0.02, hours=0.1, seeds=1)
+    setting = setting_of(case, 0, size)
+    ((name, count),) = setting.cloud["reserved"].items()  # type: ignore[attr-defined]
+    price = setting.cloud["types"][name]["usd_per_h"] * setting.cloud["reserved_price_factor"]  # type: ignore[index]
+    assert run_case(case, 0, size)["committed_usd"] == pytest.approx(count * price * setting.workload.span_s / 3600)
+
+
 def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read() -> None:
     figures = [figure for _, made in CHAPTERS.values() for figure in made()]
     assert len({figure.name for figure in figures}) == len(figures)
@@ -78,7 +122,8 @@ def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read
 
 
 _NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met_pct", "committed_usd", "metered_usd",
-            "reserved_used_pct", "metered_sustained_usd", "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
+            "reserved_used_pct", "metered_sustained_usd", "service_p5_pct", "misbehaved_pct",
+            "turnaround_pct", "service_pct", "batch_pct")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -91,9 +136,15 @@ _NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met
     ],
 )
 def test_what_is_up_for_more_of_a_month_costs_less_whichever_machines_it_is(up: tuple[float, ...], part: float) -> None:
-    halves = {"on_demand": tuple(0.5 * each for each in up), "spot": tuple(0.5 * each for each in up)}
-    series = Series(at_s=(0.0, 1.0, 2.0, 3.0), up_vcpus={**halves, "reserved": (9.0,) * 4})
+    series = Series(at_s=(0.0, 1.0, 2.0, 3.0), up_vcpus={"reserved": (9.0,) * 4}, rented_vcpus={"n1.4": up})
     assert sustained_part(series) == pytest.approx(part, rel=1e-9)
+
+
+def test_machines_of_two_types_do_not_earn_each_others_discounts() -> None:
+    one_after_the_other = {"n1.1": (4.0, 4.0, 0.0, 0.0), "n1.2": (0.0, 0.0, 4.0, 4.0)}
+    # The seeded fault: all that is rented, taken together, would be up all of the month.
+    assert sustained_part(Series(rented_vcpus={"n1.1": (4.0,) * 4})) == pytest.approx(SUSTAINED)
+    assert sustained_part(Series(rented_vcpus=one_after_the_other)) == pytest.approx(0.9)
 
 
 def test_weeks_from_which_on_a_reserved_year_repays() -> None:

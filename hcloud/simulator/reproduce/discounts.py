@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.model import Market
 from hcloud.simulator.outcome import Series
 
 TIERS = ((0.25, 1.0), (0.5, 0.8), (0.75, 0.6), (1.0, 0.4))
@@ -19,14 +18,20 @@ SUSTAINED = 0.7
 
 
 def sustained_part(series: Series) -> float:
-    """Return the part (0..1) of the list price that rented vCPUs cost with sustained use discounts, as if the run were
-    all of a month. What is up is taken together, however many machines it is (Dissertation §8.5.3): of ``n`` vCPUs the
-    first is up as long as any is, the last as long as all are."""
-    rented = [amounts for market, amounts in series.up_vcpus.items() if market != Market.RESERVED.value]
-    up = np.sum(rented, axis=0) if rented else np.zeros(1)
-    levels = (np.arange(LEVELS) + 0.5) / LEVELS * up.max(initial=0.0)
+    """Return the part (0..1] of the list price that rented vCPUs cost with sustained use discounts, as if the run were
+    all of a month. Machines of one type are taken together, however many they are (Dissertation §8.5.3): of ``n`` vCPUs
+    the first is up as long as any is, the last as long as all are."""
+    each = [_listed_and_paid(np.array(up)) for up in series.rented_vcpus.values()]
+    listed, paid = (sum(amounts) for amounts in zip(*each, strict=True)) if each else (0.0, 0.0)
+    return paid / listed if listed > 0 else 1.0
+
+
+def _listed_and_paid(up: NDArray[Any]) -> tuple[float, float]:
+    """Return what vCPUs of one type would cost, ``up`` at each moment, at the list price and with discounts."""
+    most = float(up.max(initial=0.0))
+    levels = (np.arange(LEVELS) + 0.5) / LEVELS * most
     used = (up[None, :] > levels[:, None]).mean(axis=1)
-    return float((used * _paid_part(used)).sum() / used.sum()) if used.sum() > 0 else 1.0
+    return float(used.sum()) * most, float((used * _paid_part(used)).sum()) * most
 
 
 def _paid_part(used: NDArray[Any]) -> NDArray[Any]:

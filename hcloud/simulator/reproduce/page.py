@@ -48,10 +48,7 @@ def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
         yield ""
         yield "| claim | published | here | |"
         yield "|---|---|---|---|"
-        for claim in figure.claims:
-            ours, holds = judged(claim, found)
-            verdict = _verdict(claim, ours) if holds else f"**departs**{': ' if claim.why else ''}{claim.why}"
-            yield f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
+        yield from (_told(claim, found) for claim in figure.claims)
     yield ""
     yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"
     yield "|---|" + "---|" * len(figure.columns)
@@ -60,6 +57,16 @@ def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
     if figure.drawn:
         yield ""
         yield f"![{figure.title}](results/{figure.name}.svg)"
+
+
+def _told(claim: Claim, found: Found) -> str:
+    """Return a claim as a row; where a run of long ago did not read off what it is about, that is said."""
+    try:
+        ours, holds = judged(claim, found)
+    except KeyError:
+        return f"| {claim.text} | {claim.published} | - | not read off these runs: run them again |"
+    verdict = _verdict(claim, ours) if holds else f"**departs**{': ' if claim.why else ''}{claim.why}"
+    return f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
 
 
 def _verdict(claim: Claim, ours: Mean) -> str:
@@ -79,7 +86,8 @@ def _head(name: str) -> str:
 
 def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
     values = [run[name] for run in runs if name in run]
-    return mean_of(values).text() if values else "-"
+    only = "" if len(values) == len(runs) else f" ({len(values)} of {len(runs)} seeds)"
+    return mean_of(values).text() + only if values else "-"
 
 
 def bars_svg(figure: Figure, found: Found) -> str:
