@@ -326,25 +326,25 @@ def outcome_of(
     events: Callable[[], Iterable[Event]],
     commitments: Sequence[Commitment] = (),
     ideals: Mapping[str, Ideal] | None = None,
-    reserved_s: float | None = None,
+    paid_s: float | None = None,
 ) -> Outcome:
     """Read a finished simulation's log, several times.
 
-    Commitments are paid, and looked at for their use, from its start for ``reserved_s``, or (None) to the last thing
-    that happened. ``ideals`` (``Simulation.ideals()``) says what
+    Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the last thing that happened.
+    ``ideals`` (``Simulation.ideals()``) says what
     each job would do at its best; without, no performance is told.
     """
     reader = _Reader()
     reader.follow(events())
     span_s = reader.last_at - START_AT
-    paid_h = min(span_s, span_s if reserved_s is None else reserved_s) / HOUR_S
+    paid_h = (span_s if paid_s is None else min(span_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     return Outcome(
         name=name,
         span_s=span_s,
         jobs=len(reader.jobs),
         succeeded=reader.succeeded,
-        metered_usd=_metered_usd(events(), reader.last_at),
+        metered_usd=_metered_usd(events(), reader.last_at, None if paid_s is None else START_AT + paid_s),
         committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * paid_h,
         target_met_pct=share_pct(sum(batch) + sum(service), len(batch) + len(service)),
         batch_met_pct=share_pct(sum(batch), len(batch)),
@@ -379,9 +379,9 @@ def _waited_for(reader: _Reader) -> tuple[WaitedFor, ...]:
     return tuple(sorted(found, key=lambda each: (-each.job_s, each.code)))
 
 
-def _metered_usd(events: Iterable[Event], now: float) -> float:
-    """Return what the cost report says of all machines that are paid by use."""
-    table = build_report("cost", events, now + HOUR_S, by="market")
+def _metered_usd(events: Iterable[Event], now: float, until: float | None) -> float:
+    """Return what the cost report says of all machines that are paid by use, up to a time (None: to the end)."""
+    table = build_report("cost", events, now + HOUR_S, by="market", until=until)
     cost = [column.name for column in table.columns].index("cost_usd")
     return sum(float(row[cost] or 0.0) for row in table.rows if row[0] != Market.RESERVED.value)
 

@@ -353,8 +353,26 @@ def _mappings() -> Figure:
                 why="P2 and P3 send hardly anybody to reserved machines, as few programs need so much quality here, "
                 "and rent each its own: little disturbs them, at a fifth more",
             ),
+            *(_queued_for_reserved(mapping, text) for mapping, text in (("P1", "a fair coin"), ("P4", "most jobs"))),
+            Claim(
+                text="a higher limit fills reserved machines more (P7 beside P5)",
+                published="more",
+                ours=lambda seed: seed["P7"]["reserved_used_pct"] - seed["P5"]["reserved_used_pct"],
+                holds=lambda value: value > 0,
+                unit="points of their vCPUs",
+            ),
         ),
         drawn="performance_pct",
+    )
+
+
+def _queued_for_reserved(mapping: str, text: str) -> Claim:
+    return Claim(
+        text=f"{text} to reserved machines ({mapping}): jobs queue there and take longer than with P8",
+        published="performance suffers",
+        ours=lambda seed: seed["P8"]["turnaround_pct"] - seed[mapping]["turnaround_pct"],
+        holds=lambda value: value > 0,
+        unit="points of turnaround",
     )
 
 

@@ -10,7 +10,7 @@ from hcloud.simulator.compare import PEERS, PREFIX
 from hcloud.simulator.reproduce.study import Case, Claim, Figure, Numbers
 
 OURS = "ours"
-COLUMNS = ("cost_usd", "times_bound", "target_met_pct", "wait_p95_s", "used_once_pct", "reserved_used_pct")
+COLUMNS = ("cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "used_once_pct", "reserved_used_pct")
 CLOUD: Mapping[str, object] = {
     "zones": ["us-1a"],
     "markets": ["on_demand", "reserved", "spot"],

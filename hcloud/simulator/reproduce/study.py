@@ -161,13 +161,13 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Iter
 def run_case(case: Case, seed: int, size: Size) -> Numbers:
     """Simulate one case with one seed."""
     setting = setting_of(case, seed, size)
-    # The load would go on: commitments are not paid while the last jobs are waited for (bounds count that, though).
-    reserved_s = None if case.plain else setting.workload.span_s
+    # The load would go on: nothing is paid while the last jobs are waited for (by bounds it is, though).
+    paid_s = None if case.plain else setting.workload.span_s
     with tempfile.TemporaryDirectory(dir=FAST_FOLDER if FAST_FOLDER.is_dir() else None) as folder:
         with simulated(setting, Path(folder)) as simulation:
             commitments = simulation.commitments()
             simulation.run()
-            outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), reserved_s)
+            outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), paid_s)
             ran_s = run_times_s(setting.workload, simulation.events())
             lost = simulation.lost_by(outcome.performance)
         if not case.plain:
@@ -176,7 +176,7 @@ def run_case(case: Case, seed: int, size: Size) -> Numbers:
         if outcome.succeeded < outcome.jobs:  # who leaves jobs undone may pay less than it takes to do them all
             return numbers_of(outcome)
         bound = distance(setting, Path(folder), [outcome], [ran_s])
-    return {**numbers_of(outcome), "times_bound": outcome.cost_usd / bound.usd}
+    return {**numbers_of(outcome), "bound_usd": bound.usd, "times_bound": outcome.cost_usd / bound.usd}
 
 
 def _without_waste(
