@@ -53,29 +53,31 @@ def correct(draft: Draft) -> None:
     policy, snapshot = draft.policy.correction, draft.snapshot
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
-    left, looks = policy.max_per_cycle, list(_uneasy(draft))
-    for look in sorted(looks, key=lambda look: queue_key(look.job)):
+    left = policy.max_per_cycle
+    for job in sorted(_restless(draft), key=queue_key):
         if left <= 0:
             break
+        look = _uneasy(draft, job)
+        if look is None:
+            continue
         done = _help(draft, look) or _sample(draft, look)
         left -= done
         if not done:
-            _rest(draft, look.job, look)
+            _rest(draft, job, look)
     relaunch_stragglers(draft, left)
 
 
-def _uneasy(draft: Draft) -> Iterator[Look]:
-    """Yield the looks at running jobs that miss their target or do other than expected; the others rest."""
-    for job in _restless(draft):
-        look = look_at(draft, job)
-        if look is None:
-            _rest(draft, job, look)
-            continue
-        helpless_until = _helpless_until(draft, look)
-        if helpless_until == -math.inf or _may_be_sampled(draft, look):
-            yield look
-        else:
-            _rest(draft, job, look, helpless_until)
+def _uneasy(draft: Draft, job: Job) -> Look | None:
+    """Return the look at a running job that misses its target or does other than expected; any other rests."""
+    look = look_at(draft, job)
+    if look is None:
+        _rest(draft, job, look)
+        return None
+    helpless_until = _helpless_until(draft, look)
+    if helpless_until == -math.inf or _may_be_sampled(draft, look):
+        return look
+    _rest(draft, job, look, helpless_until)
+    return None
 
 
 def _restless(draft: Draft) -> list[Job]:
