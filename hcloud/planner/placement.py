@@ -18,14 +18,14 @@ from hcloud.model import Job, JobState, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.exclusion import excluded
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
+from hcloud.planner.reasoning import why_placed
 from hcloud.planner.roster import missing_ranks
 from hcloud.planner.suitability import Suitability
-from hcloud.planner.wording import amount, deadline_numbers, seconds
+from hcloud.planner.wording import seconds
 
 
 def place(draft: Draft, promise: bool) -> None:
@@ -300,6 +300,9 @@ def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
 def place_now(draft: Draft, job: Job, group: Group) -> bool:
     """Place ``job``, which lets go of what it held; or hold that again."""
     held = draft.holds.pop(job.id, [])
+    if not held and job.state is JobState.QUEUED and not _has_room_now(draft, group):
+        _note_in_vain(draft, job, group)
+        return False
     unclaim(draft, group, held)
     awaited = draft.ledger.forget_awaited(job)
     wanted = draft.suit.ranks_wanted(job, group.needed, group.wanted) if draft.suit is not None else group.wanted
@@ -315,11 +318,22 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
         pledge(draft, group, at)
     if held:
         draft.holds[job.id] = held
-    elif not group.application or _goes_down(draft, job, group):
+    else:
+        _note_in_vain(draft, job, group)
+    return False
+
+
+def _has_room_now(draft: Draft, group: Group) -> bool:
+    """Return whether any machine has room for a rank of ``group`` at all; of a full cluster no more need be asked."""
+    return bool(np.count_nonzero(draft.fleet.fitting_now(group.demand, draft.fleet.placeable)))
+
+
+def _note_in_vain(draft: Draft, job: Job, group: Group) -> None:
+    """Note for the others of ``group`` that ``job`` found nothing: nothing at all, or nothing that suits it."""
+    if not group.application or _goes_down(draft, job, group):
         group.fits_now = False
     else:
         group.fits_well = False
-    return False
 
 
 def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int, held: Sequence[int] = ()) -> list[int]:
@@ -518,57 +532,8 @@ def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], place
     )
     draft.used.update(places)
     candidates = candidates_of(draft, job, group, places[0])
-    reason = _placed(draft, job, group, places)
+    reason = why_placed(draft, job, group, places)
     draft.add(Place(job_id=job.id, ranks=placements, reason=reason, candidates=candidates))
-
-
-def _placed(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reason:
-    first, load = draft.fleet.instances[places[0]], float(draft.fleet.load[places[0]])
-    more = f" and {len(places) - 1} more rank(s)" if len(places) > 1 else ""
-    waited_s = draft.now - job.submitted_at
-    numbers: dict[str, Number] = {
-        "instance": first.id,
-        "vcpu_share_after": round(load, 4),
-        "ranks": len(places),
-        "waited_s": round(waited_s, 3),
-        **deadline_numbers(job, draft.now),
-    }
-    chosen = _chosen_size(draft, group, places[0])
-    numbers |= chosen
-    if bound := excluded(draft, group, places):
-        numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
-    code, why = _preference_words(draft, group)
-    if draft.suit is not None and group.application:
-        decided = draft.suit.numbers(group.application)
-        numbers |= decided
-        if "relaxed" in decided:
-            code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
-    room = amount(draft.granted(group, places[0]))
-    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {room}"
-    text += f": {load:.0%} of its vCPUs in use then{more}"
-    if "probability" in chosen:
-        text += f"; {chosen['vcpus']:g} vCPU of {chosen['vcpus_within']}, which meets its target with"
-        text += f" {float(chosen['probability'] or 0):.0%} probability"
-    text += f"; kept from other machines with room by {', '.join(bound)}" if bound else ""
-    return Reason(code=code, text=text, numbers=numbers)
-
-
-def _chosen_size(draft: Draft, group: Group, at: int) -> dict[str, Number]:
-    """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
-    if group.portions is None or draft.suit is None:
-        return {}
-    return draft.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
-
-
-def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:
-    """Return the code and the words of why a machine was taken, where nothing had to be relaxed."""
-    order = draft.policy.placement.order
-    if draft.suit is not None and group.application:
-        if draft.suit.who(group.application) is None:
-            return "best_type", "is of the best type for it and the least loaded of these"
-        return "suits", "suits it: nobody is disturbed there, its type is the best of these and the fit is the tightest"
-    found = {"first_fit": "is the first", "random": "was drawn by lot"}.get(order)
-    return (order, found) if found is not None else ("least_loaded", "is the least loaded")
 
 
 # -------------------------------------------------------------------------------------------------------------- growing
