@@ -15,7 +15,8 @@ from hcloud.simulator.performance import mean, quantile
 WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP, BOX_LEFT = 860, 64, 560, 150, 46, 220
 COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
-
+DASHES = ("", "6 3", "2 2")
+"""What tells lines of one colour apart."""
 FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
 """From empty to full, a tenth each."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
@@ -92,13 +93,14 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
         parts.append(f'<line x1="{PLOT_LEFT}" y1="{y:.1f}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="8" y="{y + 4:.1f}">{share:.0%}</text>')
     for number, each in enumerate(outcomes):
-        colour = LINES[number % len(LINES)]
+        colour, dashes = LINES[number % len(LINES)], DASHES[number // len(LINES) % len(DASHES)]
         shares = [n / 100 for n in range(101)]
         points = [(_log_x(each.wait_quantile_s(s), longest), bottom - (bottom - top) * s) for s in shares]
-        parts.append(_line(points, colour))
-        y = top + 16 + 18 * number
-        parts.append(f'<text x="{PLOT_LEFT + PLOT_WIDTH + 16}" y="{y}" fill="{colour}">{escape(each.name)}</text>')
-    return _document(parts, bottom + 30)
+        parts.append(_line(points, colour, dashes))
+        x, y = PLOT_LEFT + PLOT_WIDTH + 12, top + 16 + 18 * number
+        parts.append(_line([(x, y - 4), (x + 20, y - 4)], colour, dashes))
+        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{escape(each.name)}</text>')
+    return _document(parts, max(bottom + 30, top + 30 + 18 * len(outcomes)))
 
 
 def _fullness(outcome: Outcome, top: int) -> Iterator[str]:
@@ -181,9 +183,10 @@ def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Itera
     yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{span_s / 3600:.1f} h</text>'
 
 
-def _line(points: Sequence[tuple[float, float]], colour: str) -> str:
+def _line(points: Sequence[tuple[float, float]], colour: str, dashes: str = "") -> str:
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    drawn = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.5"{drawn}/>'
 
 
 def _document(parts: Sequence[str], height: int) -> str:

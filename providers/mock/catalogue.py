@@ -69,13 +69,18 @@ class Catalogue:
 
     def out_of_stock(self, offer: Offer, now: float) -> bool:
         """Whether chance has this offer out of stock in the present period, or spot machines of its type are short."""
-        if offer.market is Market.SPOT and self.shortages.short(offer.zone, offer.instance_type.name, now):
+        if offer.market is Market.SPOT and self._short(offer.zone, offer.instance_type.name, now):
             return True
         stockouts = self.settings.stockouts
         if stockouts.rate <= 0:
             return False
         period = math.floor(now / stockouts.period_s)
         return bool(draws_for(self.settings.seed, "stockout", *offer.key, period).random() < stockouts.rate)
+
+    def _short(self, zone: str, type_name: str, now: float) -> bool:
+        """Nobody sells what is about to be taken back: it cannot be had from when that is announced."""
+        soon = self.shortages.next_at(zone, type_name, now) - now <= self.settings.spot.notice_s
+        return soon or self.shortages.short(zone, type_name, now)
 
     def has(self, offer: Offer) -> bool:
         """Whether such an offer exists at all."""

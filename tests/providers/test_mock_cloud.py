@@ -96,13 +96,17 @@ def test_a_shortage_takes_all_spot_machines_of_a_type_and_lets_none_be_launched(
     cloud = cloud_on(clock, spot={"shortages_per_h": 1.0, "shortage_h": 1.0, "notice_s": 30}, **AT_ONCE)
     spot = offer_of(cloud, market=Market.SPOT)
     shortages = Shortages(0, 1.0, 1.0)
-    while shortages.short("east-1a", "m.medium", clock.now()):
+    while shortages.short("east-1a", "m.medium", clock.now() + 30) or shortages.short(
+        "east-1a", "m.medium", clock.now()
+    ):
         clock.advance(60)
     launch_many(cloud, clock, range(2), offer=spot)
     launch_many(cloud, clock, range(2, 4))
     begins_at = shortages.next_at("east-1a", "m.medium", clock.now())
     clock.advance(begins_at - clock.now() - 1)
     assert len([each for each in cloud.machines(clock.now()) if each.terminated_at is None]) == 4
+    with pytest.raises(InsufficientCapacity):  # who is announced to be taken back is not sold any more
+        launch_many(cloud, clock, range(4, 5), offer=spot)
     clock.advance(2)
     up = [each.market for each in cloud.machines(clock.now()) if each.terminated_at is None]
     assert up == [Market.ON_DEMAND] * 2

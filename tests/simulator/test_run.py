@@ -268,3 +268,12 @@ def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[
         text = draw(outcomes)
         assert "&lt;second&gt;" in text
         assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_each_line_of_a_picture_looks_different(outcomes: list[Outcome]) -> None:
+    many = [replace(outcomes[0], name=f"policy-{n}") for n in range(14)]
+    drawn = [line.partition("stroke=")[2] for line in waits_svg(many).split("<polyline")[1:]]
+    curves, keys = drawn[::2], drawn[1::2]
+    looks = [each.partition("/>")[0] for each in curves]
+    assert len(set(looks)) == 14
+    assert looks == [each.partition("/>")[0] for each in keys]
