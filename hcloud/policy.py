@@ -143,6 +143,9 @@ class Spot:
     """Kinds of target that may run on spot machines: batch, service, best_effort."""
     only_interruptible: Flag = True
     """Only jobs that say they may be interrupted run on spot machines."""
+    most_losses: Count = 3
+    """A job that lost so many spot machines while it ran goes where nothing is taken back, if such machines are on
+    offer for it; 0: it stays on spot machines however often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

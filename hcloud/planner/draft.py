@@ -17,6 +17,7 @@ from hcloud.model import (
     JobId,
     JobSpec,
     JobState,
+    Offer,
     Reason,
     Resources,
 )
@@ -29,6 +30,7 @@ from hcloud.planner.sizing import Aim
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
+from hcloud.planner.weary import is_weary, steady_for
 from hcloud.planner.whereabouts import Company, Whereabouts
 from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
@@ -293,15 +295,19 @@ class Draft:
         return True
 
     # --------------------------------------------------------------------------------------------------------- machines
+    def to_be_had(self) -> Sequence[Offer]:
+        """Return the offers that the policy allows and that are not sold out."""
+        offers, policy = self.snapshot.offers, self.policy
+        return self.snapshot.memo.of(
+            "to be had",
+            (offers, policy),
+            lambda: [each for each in offers if each.available != 0 and policy.allow.refusal(each) is None],
+        )
+
     def quickest_s(self, group: Group) -> float:
         """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
         if group.resources not in self.fresh_s:
-            offers, policy = self.snapshot.offers, self.policy
-            had = self.snapshot.memo.of(
-                "to be had",
-                (offers, policy),
-                lambda: [each for each in offers if each.available != 0 and policy.allow.refusal(each) is None],
-            )
+            had = self.to_be_had()
             backoffs = [each for each in self.snapshot.backoffs if each.until_at > self.now]
             delays = [
                 offer.instance_type.boot_delay_s
@@ -375,10 +381,12 @@ class Draft:
             aim,
             hurry,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
+            weary := bool(job.failures) and is_weary(job, self.policy.spot),
         )
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, leaning, application, aim)
+            group.spot_ok = group.spot_ok and not (weary and steady_for(spec, self.to_be_had()))
             group.avoid, group.moved, group.hurry = avoid, moved, hurry
         return group
 
