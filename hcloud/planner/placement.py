@@ -300,7 +300,7 @@ def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
 def place_now(draft: Draft, job: Job, group: Group) -> bool:
     """Place ``job``, which lets go of what it held; or hold that again."""
     held = draft.holds.pop(job.id, [])
-    if not held and job.state is JobState.QUEUED and not _has_room_now(draft, group):
+    if not held and job.state is JobState.QUEUED and not has_room_now(draft, group):
         _note_in_vain(draft, job, group)
         return False
     unclaim(draft, group, held)
@@ -323,7 +323,7 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
     return False
 
 
-def _has_room_now(draft: Draft, group: Group) -> bool:
+def has_room_now(draft: Draft, group: Group) -> bool:
     """Return whether any machine has room for a rank of ``group`` at all; of a full cluster no more need be asked."""
     return bool(np.count_nonzero(draft.fleet.fitting_now(group.demand, draft.fleet.placeable)))
 

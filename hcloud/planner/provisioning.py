@@ -26,6 +26,7 @@ from hcloud.planner.placement import (
     awaited_places,
     claim,
     closed,
+    has_room_now,
     holding_out,
     permitted,
     place_now,
@@ -240,7 +241,9 @@ def _claimable(desk: Desk, group: Group) -> Mask:
 def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
     """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
     draft, everywhere = desk.draft, np.ones_like(desk.draft.fleet.placeable)
-    if refusal.code == WAITS_FOR_RESERVED or not (group.lifted or closed(draft, group, everywhere).any()):
+    if refusal.code == WAITS_FOR_RESERVED or not has_room_now(draft, group):
+        return False
+    if not (group.lifted or closed(draft, group, everywhere).any()):
         return False
     group.lifted = group.fits_now = group.fits_well = True
     return place_now(draft, job, group)
