@@ -36,6 +36,7 @@ SEEN = Outcome(
     wait_s=(0.0, 10.0, 100.0),
     launches=8,
     used_once=2,
+    misbehaved=1,
     up_vcpu_h=40.0,
     held_vcpu_h=30.0,
     committed_vcpu_h=20.0,
