@@ -124,7 +124,7 @@ def test_areas_stand_on_each_other_and_all_outcomes_on_one_scale() -> None:
 
 def test_waits_grow_to_the_right_by_their_logarithm() -> None:
     drawn = waits_svg([SEEN])
-    (line,) = points(drawn, "polyline")
+    line, _legend = points(drawn, "polyline")
     places = {round(254 - y): x for x, y in line}
     assert places[0] == PLOT_LEFT  # half a second, or none, stands at one second
     assert places[110] == pytest.approx(PLOT_LEFT + PLOT_WIDTH / 2)  # the median, 10 s of at most 100 s
