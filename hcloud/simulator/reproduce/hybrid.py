@@ -479,42 +479,44 @@ def _price_ratio() -> Figure:
             *_varied(("hm",), (1.0, 2.5, 4.0), "{:g}", lambda ratio: {"cloud": {"reserved_price_factor": 1.0 / ratio}}),
         ),
         columns=("cost_usd", "committed_usd", "metered_usd", "performance_pct", "reserved_used_pct"),
-        claims=(
-            Claim(
-                text="the cheaper reserved machines are, the better for SR beside HM: where its price meets HM's",
-                published="at a ratio of 3",
-                ours=lambda seed: _prices_meet(seed["SR"], _at_ratio(seed, ON_DEMAND_OVER_RESERVED)),
-                holds=lambda value: 2 <= value <= 5,
-                unit="on-demand over reserved",
-                why="HM pays for more than twice the load above what it reserves (its waste, see the first figure)",
-            ),
-            Claim(
-                text="where reserved machines cost as much as rented ones, OdM is cheaper than SR",
-                published="significantly, where load varies",
-                ours=lambda seed: (
-                    100 * (1 - seed["ODM"]["metered_usd"] / seed["SR"]["committed_usd"] / ON_DEMAND_OVER_RESERVED)
-                ),
-                holds=lambda value: value > 0,
-                unit="% cheaper",
-            ),
-            Claim(
-                text="HM is cheaper than SR per hour at 2.74, where users ask for what they need",
-                published="46 % cheaper (both hybrids, on average); about 7 % by where its prices meet",
-                ours=lambda seed: _cheaper_at_usual_ratio(seed, used=1.0),
-                holds=lambda value: value >= 40,
-                unit="% cheaper",
-                why=_why_no_cheaper(),
-            ),
-            Claim(
-                text="the same where the year that is reserved is used for half of it",
-                published="cheapest from 18 weeks of a year on (fig. 8.13)",
-                ours=lambda seed: _cheaper_at_usual_ratio(seed, used=0.5),
-                holds=lambda value: value >= 40,
-                unit="% cheaper",
-                why="what is left of the waste: rented machines that boot, wait, or are not full",
-            ),
-        ),
+        claims=tuple(_claims_of_prices()),
         drawn="cost_usd",
+    )
+
+
+def _claims_of_prices() -> Iterator[Claim]:
+    yield Claim(
+        text="the cheaper reserved machines are, the better for SR beside HM: where its price meets HM's",
+        published="at a ratio of 3",
+        ours=lambda seed: _prices_meet(seed["SR"], _at_ratio(seed, ON_DEMAND_OVER_RESERVED)),
+        holds=lambda value: 2 <= value <= 5,
+        unit="on-demand over reserved",
+        why="HM rents more than the load above what it reserves (its waste, see the first figure)",
+    )
+    yield Claim(
+        text="where reserved machines cost as much as rented ones, OdM is cheaper than SR",
+        published="significantly, where load varies",
+        ours=lambda seed: (
+            100 * (1 - seed["ODM"]["metered_usd"] / seed["SR"]["committed_usd"] / ON_DEMAND_OVER_RESERVED)
+        ),
+        holds=lambda value: value > 0,
+        unit="% cheaper",
+    )
+    yield Claim(
+        text="HM is cheaper than SR per hour at 2.74, where users ask for what they need",
+        published="46 % cheaper (both hybrids, on average); about 7 % by where its prices meet",
+        ours=lambda seed: _cheaper_at_usual_ratio(seed, used=1.0),
+        holds=lambda value: value >= 40,
+        unit="% cheaper",
+        why=_why_no_cheaper(),
+    )
+    yield Claim(
+        text="the same where the year that is reserved is used for half of it",
+        published="cheapest from 18 weeks of a year on (fig. 8.13)",
+        ours=lambda seed: _cheaper_at_usual_ratio(seed, used=0.5),
+        holds=lambda value: value >= 40,
+        unit="% cheaper",
+        why="what is left of the waste: rented machines that boot, wait, or are not full",
     )
 
 
