@@ -3,6 +3,7 @@
 HCloudError
 |-- BadInput                 tell the user what, where, what would be right; exit 2
 |   |-- ConfigError          a file, line and key are at fault
+|   |-- Standstill           a simulation whose jobs can never run: tell it, go on with the other policies
 |   `-- InvalidTransition    a state machine was asked for a move its table forbids (a bug: carries the story)
 |-- NotFound                 the caller named a thing that does not exist; exit 2
 |-- Refused                  policy or budget says no; exit 4
@@ -45,6 +46,10 @@ class ConfigError(BadInput):
     def __init__(self, message: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = where
+
+
+class Standstill(BadInput):
+    """A simulation stands still: what is left can never run on this cloud under this policy."""
 
 
 class InvalidTransition(BadInput):

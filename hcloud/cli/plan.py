@@ -69,7 +69,7 @@ def reservations(
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @format_option
-def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> None:
+def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> int:
     """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud.
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
@@ -81,7 +81,8 @@ def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> No
     client, tried, back_s = Client(), load_policy(file), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     made, clouds = recorded_workload(client, back_s), offered_clouds(client)
-    compare([Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in (in_force, tried)], form, out)
+    settings = [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in (in_force, tried)]
+    return compare(settings, form, out)
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

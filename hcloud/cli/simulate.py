@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from hcloud.cli.output import console, format_option, write_json
 from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
-from hcloud.errors import BadInput, ConfigError
+from hcloud.errors import BadInput, ConfigError, Standstill
 from hcloud.policy import Policy
 from hcloud.report import ReportTable
 from hcloud.sentences import nearest
@@ -51,6 +51,8 @@ OFFERED = Path("offers")
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
 FAST_FOLDER = Path("/dev/shm")
+EXIT_STUCK = 1
+"""One of several policies could not be simulated to its end; the others were."""
 
 
 @click.command()
@@ -117,7 +119,7 @@ def simulate(
     cycle_s: float,
     out: Path | None,
     form: str,
-) -> None:
+) -> int:
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
@@ -125,7 +127,7 @@ def simulate(
     hcloud-static, -low-variability, -high-variability, paragon-small-low, -medium, -phases, -oversubscribed,
     paragon-large-low, -high, -oversubscribed, paragon-day, quasar. The servers of the last ones are all there at once,
     so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
-    `hcloud simulate static --compare A.yaml B.yaml`.
+    `hcloud simulate static --compare A.yaml B.yaml`. Ends with 1 where one of several could never run all jobs.
     """
     policies = (*policies, *further)
     experiment = _experiment(workload, seed, share, hours)
@@ -142,37 +144,80 @@ def simulate(
         buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
         offered = _clouds(cloud, own, reserved, buys, made)
         settings.append(replace(alike, policy=limits, clouds=offered, planner=peer.plan))
-    if len(settings) > len(ours):
-        compare_with_peers(settings, form, out)
-    else:
-        compare(settings, form, out)
+    together = compare_with_peers if len(settings) > len(ours) else compare
+    return together(settings, form, out)
 
 
-def compare(settings: Sequence[Setting], form: str, out: Path | None) -> None:
-    """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too."""
+def compare(settings: Sequence[Setting], form: str, out: Path | None) -> int:
+    """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too.
+
+    Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
+    """
     _prepare(out)
-    outcomes = [_simulated(setting)[0] for setting in settings]
-    _tell_notes(settings[0].workload)
-    _write(comparison(outcomes), outcomes, form)
-    if out is not None:
-        _write_files(comparison(outcomes), outcomes, out)
+    ran = _all_simulated(settings)
+    outcomes = [each.outcome for each in ran if isinstance(each, Ran)]
+    return _tell(ran, comparison(outcomes), outcomes, form, out)
 
 
-def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> None:
+def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> int:
     """Like :func:`compare`, with how far each is from the least that anybody could pay on the same cloud."""
     _prepare(out)
-    ran = [_simulated(setting) for setting in settings]
-    outcomes, runs = [each[0] for each in ran], [each[1] for each in ran]
+    ran = _all_simulated(settings)
+    ended = [each for each in ran if isinstance(each, Ran)]
+    outcomes, runs = [each.outcome for each in ended], [each.ran_s for each in ended]
     bounds: dict[str, Bound] = {}
-    for setting in settings:
+    for setting in (each.setting for each in ended):
         if repr(setting.providers) not in bounds:
             with _folder() as folder:
                 bounds[repr(setting.providers)] = distance(setting, folder, outcomes, runs)
-    _tell_notes(settings[0].workload)
-    table = peer_comparison(outcomes, [bounds[repr(setting.providers)] for setting in settings])
-    _write(table, outcomes, form)
+    table = peer_comparison(outcomes, [bounds[repr(each.setting.providers)] for each in ended])
+    return _tell(ran, table, outcomes, form, out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A setting that was simulated to its end, what came of it, and how long each job ran (s)."""
+
+    setting: Setting
+    outcome: Outcome
+    ran_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A setting under which jobs could never run, and ``why``."""
+
+    setting: Setting
+    why: str
+
+
+def _all_simulated(settings: Sequence[Setting]) -> list[Ran | Stuck]:
+    """Simulate each; one that stands still is no reason not to try the others. Raises Standstill where all do."""
+    ran = list[Ran | Stuck]()
+    for setting in settings:
+        try:
+            ran.append(_simulated(setting))
+        except Standstill as why:
+            ran.append(Stuck(setting=setting, why=str(why)))
+            if not any(isinstance(each, Ran) for each in ran) and len(ran) == len(settings):
+                raise
+    return ran
+
+
+def _tell(
+    ran: Sequence[Ran | Stuck], table: ReportTable, outcomes: Sequence[Outcome], form: str, out: Path | None
+) -> int:
+    """Show it all; a policy that came to no end is a row without numbers, and a note. Returns the exit code."""
+    rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
+    stuck = [each for each in ran if isinstance(each, Stuck)]
+    notes = (*table.notes, *(f"{each.setting.policy.name}: given up: {each.why}" for each in stuck))
+    told = tuple(next(rows) if isinstance(each, Ran) else (each.setting.policy.name, *empty) for each in ran)
+    whole = replace(table, rows=told, notes=notes)
+    _tell_notes(ran[0].setting.workload)
+    _write(whole, outcomes, form)
     if out is not None:
-        _write_files(table, outcomes, out)
+        _write_files(whole, outcomes, out)
+    return EXIT_STUCK if stuck else 0
 
 
 def _prepare(folder: Path | None) -> None:
@@ -257,10 +302,13 @@ def _clouds(
 
 
 def _place_in_catalogue(file: Path | None) -> tuple[str, str] | None:
-    """Return cloud and region, where these are named and no file."""
-    if file is None or file.exists() or len(file.parts) != 2 or file.parts[0] not in CLOUDS or file.suffix:
+    """Return cloud and region, where these are named and no file. Raises BadInput where it can be neither."""
+    if file is None or file.exists() or file.suffix:
         return None
-    return file.parts[0], file.parts[1]
+    if len(file.parts) == 2 and file.parts[0] in CLOUDS:
+        return file.parts[0], file.parts[1]
+    regions = " or ".join(f"{cloud}/REGION" for cloud in CLOUDS)
+    raise BadInput(f"--cloud {file}: there is no such cloud and no such file; write {regions}, offers, or a YAML file")
 
 
 def _settings_in(file: Path) -> Mapping[str, object]:
@@ -290,14 +338,14 @@ def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Map
     return {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
 
 
-def _simulated(setting: Setting) -> tuple[Outcome, tuple[float, ...]]:
-    """Return what came of it, and how long each job ran."""
+def _simulated(setting: Setting) -> Ran:
+    """Run it to its end. Raises Standstill."""
     with _folder() as folder, simulated(setting, folder) as simulation:
         commitments = simulation.commitments()
         with _progress(setting) as watch:
             simulation.run(watch)
         outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
-        return outcome, run_times_s(setting.workload, simulation.events())
+        return Ran(setting=setting, outcome=outcome, ran_s=run_times_s(setting.workload, simulation.events()))
 
 
 @contextmanager

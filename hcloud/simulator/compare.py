@@ -7,6 +7,7 @@ stockout, caps and budgets) is ours for all of them, so that rules alone differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -258,7 +259,7 @@ def _opened(peer: Peer, shop: Shop, job: Job, group: Group) -> tuple[New | None,
         if refused is None:
             choices.append(at)
     if not choices:
-        return None, refusal or _unobtainable(shop, group)
+        return None, refusal or _unobtainable(peer, shop, group)
     at = peer.buy(shop, group, choices)
     draft.ledger.book_launch(offers[at], launch_shares([job], offers[at].instance_type.capacity))
     shop.counter.take(at)
@@ -267,20 +268,24 @@ def _opened(peer: Peer, shop: Shop, job: Job, group: Group) -> tuple[New | None,
     return machine, None
 
 
-def _unobtainable(shop: Shop, group: Group) -> Reason:
+def _unobtainable(peer: Peer, shop: Shop, group: Group) -> Reason:
     """Return why nothing can be had: for now, or (``impossible``) ever."""
     reason = why_not_obtainable(shop.draft, shop.counter, group)
     fitting = (shop.counter.offers[int(at)] for at in np.flatnonzero(shop.counter.fitting(group)))
-    if not shop.draft.snapshot.offers or any(_to_be_had(shop, offer) for offer in fitting):
+    if not shop.draft.snapshot.offers or sum(_most_ranks(peer, shop, group, each) for each in fitting) >= group.needed:
         return reason
     return Reason(code="impossible", text=f"can never run by these rules: {reason.text}")
 
 
-def _to_be_had(shop: Shop, offer: Offer) -> bool:
-    """Return whether the peer may ever have this offer: a reserved one only if any are reserved, in use or not."""
-    if offer.market not in shop.markets or offer.market is not Market.RESERVED or offer.available:
-        return offer.market in shop.markets
-    return any(each.offer.key == offer.key for each in shop.draft.fleet.instances)
+def _most_ranks(peer: Peer, shop: Shop, group: Group, offer: Offer) -> float:
+    """Return how many ranks of ``group`` the peer may ever have on this offer at a time: on reserved machines as many
+    as all that are reserved hold, in use or not."""
+    if offer.market is not Market.RESERVED or offer.market not in shop.markets or offer.available is None:
+        return math.inf if offer.market in shop.markets else 0.0
+    taken = sum(each.offer.key == offer.key for each in shop.draft.fleet.instances)
+    has, needs = vector(offer.instance_type.capacity) + SLACK, np.maximum(vector(group.resources), SLACK)
+    each_holds = 1 if peer.alone or group.exclusive else int((has / needs).min())
+    return float((offer.available + taken) * each_holds)
 
 
 def _tell(draft: Draft, job: Job, reason: Reason) -> None:

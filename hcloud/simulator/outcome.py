@@ -445,7 +445,7 @@ def _wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 _NOTES = (
-    "cost_pct: of the first row's cost; committed: reserved machines, paid for used or not",
+    "cost_pct: of the first cost; committed: reserved machines, paid for used or not",
     "performance: beside the best (alone, on the best type); qos_kept: at most 5 % lost, or latency as promised",
     "used: vCPUs held by jobs, of those up; reserved_used: of the vCPUs paid for",
     "used_once: machines launched for a single job; wait: to the first start",

@@ -18,7 +18,7 @@ from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller, Planner
 from hcloud.engine.fake import FakeRunner, Work
-from hcloud.errors import BadInput
+from hcloud.errors import BadInput, Standstill
 from hcloud.garbage import rarely_collecting
 from hcloud.logs import UnkeptLogs
 from hcloud.model import Event, JobSpec, Market, Offer, ServiceTarget
@@ -186,7 +186,7 @@ class Simulation:
     def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
         """Drive cycles to the end.
 
-        Raises BadInput where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
+        Raises Standstill where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
         """
         with rarely_collecting(LOG_LOOKED_AT_EVERY):
             self._run(watch)
@@ -208,7 +208,7 @@ class Simulation:
             moved_at = self.clock.now() if moved or self._will_move() else moved_at
             if self.clock.now() > min(give_up_at, moved_at + STILL_S):
                 late_s = self.clock.now() - START_AT - self.setting.workload.span_s
-                raise BadInput(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
+                raise Standstill(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(moved, self.clock.now() - moved_at))
 
     def _unreserved(self) -> bool:

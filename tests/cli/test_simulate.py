@@ -87,6 +87,9 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml: seed: chance is set by --seed; leave this out"),
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml: providers.mock.settings.reserved.m.large: "),
         (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
+        (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: there is no such cloud and no such file; write ec2/"),
+        (["jobs.csv", "--cloud", "ec2"], "or gce/REGION, offers, or a YAML file"),
+        (["jobs.csv", "--cloud", "none.yaml"], "none.yaml: no such file"),
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
     ],
 )
@@ -141,6 +144,25 @@ def test_job_larger_than_any_machine_is_told_with_what_there_is(desk: Shell) -> 
     assert any(
         note.startswith("mine: 1 of 2 jobs failed: 1 impossible (can never run here: no offer") for note in notes
     )
+
+
+def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Shell) -> None:
+    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+    (desk.directory / "one.yaml").write_text("name: one\nprofiling: {enabled: false}\ncaps: {max_instances: 1}\n")
+    words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none")
+    for peers in ([], ["peer:on-demand-only"]):
+        compared = [*words, "--compare", "mine.yaml", "one.yaml", *peers, "--out", "made", "-o", "json"]
+        out, _ = desk.run(*compared, exit_code=1)
+        document = json.loads(out)
+        stuck, others = document["rows"][1], [document["rows"][0], *document["rows"][2:]]
+        assert stuck.pop("policy") == "one" and set(stuck.values()) == {None}
+        assert all(row["succeeded"] == row["jobs"] == 2 for row in others) and len(others) == 1 + len(peers)
+        assert any(note.startswith("one: given up: 1 jobs have not ended") for note in document["notes"])
+        assert len(document["series"]) == len(others)
+        assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
+    for alone in (["one.yaml"], ["one.yaml", "one.yaml"]):
+        _, err = desk.run(*words, "--compare", *alone, exit_code=2)
+        assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
 
 
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
+from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Nodes, Resources
 from hcloud.policy import Policy, parse_policy
 from hcloud.simulator.compare import PEERS, peer_named
 from hcloud.simulator.distance import at_their_best, distance, peer_comparison, run_times_s
@@ -135,6 +136,15 @@ def test_who_leaves_jobs_undone_is_not_said_to_be_near_the_bound(tmp_path: Path)
 def test_what_can_never_run_by_a_rule_fails_instead_of_waiting_for_ever(tmp_path: Path) -> None:
     made = events(setting("reserved-only", [job(0, 60, 4.0)], reserved={"small": 1}), tmp_path)
     assert [e.fields["state"] for e in made if e.kind is EventKind.JOB_FINISHED] == ["failed"]
+
+
+def test_more_ranks_than_a_fixed_fleet_ever_holds_fail_and_those_it_holds_run(tmp_path: Path) -> None:
+    wide, large, there = job(0, 60, 4.0), job(0, 60, 8.0), {"large": 2}
+    gangs = [replace(wide, spec=replace(wide.spec, nodes=Nodes(count=ranks))) for ranks in (5, 4)]
+    gangs += [replace(large, spec=replace(large.spec, nodes=Nodes(count=2)))]
+    made = events(setting("reserved-only", gangs, reserved=there), tmp_path)
+    ended = {e.job_id: e.fields["state"] for e in made if e.kind is EventKind.JOB_FINISHED}
+    assert [ended[job_id] for job_id in sorted(ended)] == ["failed", "succeeded", "succeeded"]
 
 
 def test_an_unknown_peer_is_named_with_the_nearest() -> None:
