@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hcloud.cli.measuring import ending_in_order
 from hcloud.cli.output import FiniteRange, console
 from hcloud.errors import BadInput
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
@@ -123,7 +124,8 @@ def _run(figure: Figure, size: Size, processes: int, done: Done, keep: Callable[
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = console(stderr=True)
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+    drawn = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
+    with ending_in_order(), drawn as bar:
         before = sum(len(runs) for runs in done.values())
         task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds, completed=before)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +30,7 @@ from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, re
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.compare import PEERS, PREFIX, peer_named
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
+from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg
 from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
@@ -50,7 +50,6 @@ REFUSED = {
 OFFERED = Path("offers")
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
-FAST_FOLDER = Path("/dev/shm")
 EXIT_STUCK = 1
 """One of several policies could not be simulated to its end; the others were."""
 
@@ -350,9 +349,8 @@ def _simulated(setting: Setting) -> Ran:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
-    with ending_in_order(), tempfile.TemporaryDirectory(prefix="hcloud-simulation-", dir=folder) as made:
-        yield Path(made)
+    with ending_in_order(), quick_folder() as made:
+        yield made
 
 
 @contextmanager

@@ -318,7 +318,7 @@ def _config(folder: Path, setting: Setting) -> Config:
     return Config(
         owner=OWNER,
         state_dir=folder,
-        run_dir=folder / "run",
+        run_dir=Path("run"),  # nobody is called there; the path of a folder may be too long for a socket
         providers=tuple(
             ProviderSettings(name=name, type="mock", settings={"seed": setting.seed, **cloud})
             for name, cloud in setting.providers.items()

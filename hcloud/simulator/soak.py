@@ -8,7 +8,6 @@ machine to end.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from hcloud.errors import StaleWrite, StoreError
 from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
 from hcloud.provider import UnitSpec
+from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.peril import PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
 from hcloud.simulator.promises import MachineTruth, Moment, VirtualCloud, Witness
 from hcloud.simulator.small_worlds import ON_TERM, TROUBLED_S, Coming, World, draw_world
@@ -45,7 +45,6 @@ MOST_CYCLES = 2000
 PAUSE_S = 20.0
 """Longer than a leader's lease: whoever pauses so long in the middle of a cycle has lost it."""
 SKEW_S = 60.0
-FAST_FOLDER = Path("/dev/shm")
 Tamper = Callable[[Controller], object]
 Tell = Callable[[str], object]
 
@@ -138,7 +137,7 @@ class Soak:
         self._config = Config(
             owner=OWNER,
             state_dir=self.home,
-            run_dir=self.home / "run",
+            run_dir=Path("run"),  # nobody is called there; the path of a folder may be too long for a socket
             providers=kinds,
             engine=EngineSettings(runner="fake"),
         )
@@ -472,9 +471,8 @@ def soaking(
     seed: int, tamper: Tamper = lambda _: None, tell: Callable[[str], object] = lambda _: None
 ) -> Iterator[Soak]:
     """Open the world of a seed for a block, in a folder in memory where there is such a place."""
-    folder = FAST_FOLDER if FAST_FOLDER.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="hcloud-soak-", dir=folder) as made:
-        soak = Soak(draw_world(seed), Path(made), tamper, tell)
+    with quick_folder() as made:
+        soak = Soak(draw_world(seed), made, tamper, tell)
         try:
             yield soak
         finally:

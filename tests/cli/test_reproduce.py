@@ -1,6 +1,8 @@
 """``hcloud reproduce`` as people type it: no daemon, no money."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hcloud.simulator.reproduce import CHAPTERS
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.study import Case, Figure
 from tests.cli.conftest import Shell
+from tests.waiting import wait_until
 
 LITTLE = Figure(
     name="little",
@@ -54,3 +57,26 @@ def test_what_cannot_be_reproduced_is_refused(lonely: Shell, words: list[str], s
     _, err = lonely.run("reproduce", *words, exit_code=2)
     assert sentence in err
     assert not (lonely.directory / "results").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
+    lonely: Shell, tmp_path: Path, number: int, processes: str
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    words = ("quasar", "--seeds", "2", "--processes", processes)
+    running = lonely.start("reproduce", *words, TMPDIR=str(place))
+    try:
+        wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= int(processes), 60)
+        workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(running.pid, number)
+        _, err = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    assert running.returncode == 128 + number
+    assert "Traceback" not in err
+    assert list(place.iterdir()) == []
+    assert len(workers) == (int(processes) if processes != "1" else 0)
+    assert not [each for each in workers if Path(f"/proc/{each}").exists()]

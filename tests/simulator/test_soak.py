@@ -66,8 +66,8 @@ def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
         return ["lost: job-1"]
 
     monkeypatch.setattr(Soak, "_one_cycle", broken_in_the_first_world_and_ended_in_the_second)
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:  # a short name: worlds have sockets
-        monkeypatch.setattr("hcloud.simulator.soak.FAST_FOLDER", Path(folder))
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
         told = CliRunner().invoke(soak, ["--seed", "1", "--worlds", "9"], standalone_mode=False)
         left = list(Path(folder).iterdir())
     assert isinstance(told.exception, (click.Abort, SystemExit))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, cast
@@ -20,6 +23,7 @@ from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import Experiment, make_experiment
 from hcloud.simulator.distance import distance, run_times_s
+from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.outcome import Outcome, outcome_of
@@ -28,7 +32,6 @@ from hcloud.simulator.reproduce.discounts import sustained_part
 from hcloud.simulator.run import Commitment, Setting, simulated
 from hcloud.simulator.world import FULL_VCPUS
 
-FAST_FOLDER = Path("/dev/shm")
 Numbers = Mapping[str, float]
 """What is read off one run, by name."""
 
@@ -137,9 +140,10 @@ def run_figure(figure: Figure, size: Size, processes: int, done: Done, told: Cal
         for case in figure.cases
         if seed not in done.setdefault(case.label, {})
     ]
-    for (case, seed), numbers in zip(tasks, _each(tasks, size, processes), strict=True):
-        done[case.label][seed] = numbers
-        told(case.label)
+    with closing(_each(tasks, size, processes)) as each:
+        for (case, seed), numbers in zip(tasks, each, strict=True):
+            done[case.label][seed] = numbers
+            told(case.label)
 
 
 def found_in(figure: Figure, done: Done) -> Found:
@@ -149,21 +153,39 @@ def found_in(figure: Figure, done: Done) -> Found:
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Iterator[Numbers]:
+def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
-    if processes <= 1:
-        yield from map(run_case, cases, seeds, [size] * len(tasks))
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(run_case, cases, seeds, [size] * len(tasks))
+    with quick_folder() as folder:
+        if processes <= 1:
+            yield from map(run_case, cases, seeds, repeat(size), repeat(folder))
+            return
+        with _pool(processes) as pool:
+            yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
 
 
-def run_case(case: Case, seed: int, size: Size) -> Numbers:
-    """Simulate one case with one seed."""
+@contextmanager
+def _pool(processes: int) -> Iterator[Executor]:
+    """Open a pool for a block; whoever leaves that early does not wait until every process has done what it is at."""
+    pool = ProcessPoolExecutor(processes)
+    try:
+        yield pool
+    except BaseException:
+        workers = multiprocessing.active_children()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+        raise
+    pool.shutdown()
+
+
+def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> Numbers:
+    """Simulate one case with one seed, in a folder of its own ``within`` another or where temporary files go."""
     setting = setting_of(case, seed, size)
     # The load would go on: nothing is paid while the last jobs are waited for (by bounds it is, though).
     paid_s = None if case.plain else setting.workload.span_s
-    with tempfile.TemporaryDirectory(dir=FAST_FOLDER if FAST_FOLDER.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=within) as folder:
         with simulated(setting, Path(folder)) as simulation:
             commitments = simulation.commitments()
             simulation.run()
