@@ -6,7 +6,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -167,17 +167,20 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Gene
 def _pool(processes: int) -> Iterator[Executor]:
     """Open a pool for a block; whoever leaves that early does not wait until every process has done what it is at."""
     pool = ProcessPoolExecutor(processes)
-    try:
+    with ExitStack() as early:
+        early.callback(_end_now, pool)
         yield pool
-    except BaseException:
-        workers = multiprocessing.active_children()
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-        raise
-    pool.shutdown()
+        early.pop_all()
+        pool.shutdown()
+
+
+def _end_now(pool: Executor) -> None:
+    workers = multiprocessing.active_children()
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
 
 
 def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> Numbers:
