@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
-from hcloud.apply.machines import adopt, emit_trouble
+from hcloud.apply.machines import adopt, emit_trouble, note_taken
 from hcloud.apply.orphans import Orphans
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
@@ -136,7 +136,9 @@ class Observer:
         # Rows are read after the listings: a listed machine was recorded before it was launched.
         view = self._follow()
         now = self.clock.now()
-        changes = [c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now)]
+        changes = [
+            c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now, policy)
+        ]
         ended: dict[str, str] = {}
         if engine.reachable:
             changes += self._engine_changes(engine, now, policy, ended)
@@ -204,7 +206,9 @@ class Observer:
         orphans = [c for c in unknown if c.owner == self.owner and c.state in up]
         self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
-    def _cloud_changes(self, name: str, listing: Listing, view: LiveView, now: float) -> Iterator[Change]:
+    def _cloud_changes(
+        self, name: str, listing: Listing, view: LiveView, now: float, policy: Policy
+    ) -> Iterator[Change]:
         by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self.holders.machines
         for found in [key for key in self._absent if key not in rows or rows[key].token in by_token]:
             del self._absent[found]
@@ -214,13 +218,13 @@ class Observer:
                 continue
             cloud = by_token.get(instance.token)
             if cloud is not None:
-                news = list(self._listed(instance, cloud, view, now))
+                news = list(self._listed(instance, cloud, view, now, policy))
                 if not news:
                     heard[instance.id] = cloud
                 yield from news
             elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
-                yield _gone(instance, view, self.holders, now, "absent from complete listings", preempted=False)
+                yield _gone(instance, view, self.holders, now, "absent from complete listings", None)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -238,13 +242,15 @@ class Observer:
         settle_s = listing.consistent_after_s + (UNKNOWN_LAUNCH_S if instance.provider_id is None else 0.0)
         return absent_s >= settle_s + poll_s
 
-    def _listed(self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float) -> Iterator[Change]:
+    def _listed(
+        self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float, policy: Policy
+    ) -> Iterator[Change]:
         if instance.provider_id is None:
             yield lambda txn: adopt(txn, instance.id, cloud)
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield _gone(instance, view, self.holders, at, why, preempted=taken)
+            yield _gone(instance, view, self.holders, at, why, policy if taken else None)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield _notice(instance.id, cloud.preempt_at)
@@ -447,8 +453,11 @@ def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterato
         yield _notice(instance.id, worker.preempt_at)
 
 
-def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: str, *, preempted: bool) -> Change:
-    """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled."""
+def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: str, taken: Policy | None) -> Change:
+    """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled.
+
+    ``taken``: it was taken back, and this policy says what that means for its offer; None: it went otherwise.
+    """
     held_by = holders.jobs_on(instance.id)
 
     def record(txn: Transaction) -> None:
@@ -456,14 +465,16 @@ def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: 
         fresh = txn.instance(instance.id)
         if fresh.state is InstanceState.TERMINATED:
             return
-        code = "preempted" if preempted else "gone"
+        if taken is not None and fresh.state is not InstanceState.TERMINATING:  # else it was noted as it was ended
+            note_taken(txn, fresh, at, taken)
+        code = "gone" if taken is None else "preempted"
         reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         change_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at))
         tokens = {fresh.token, f"terminate:{fresh.id}"}
         for intent in view.intents:
             if intent.token in tokens:
                 txn.close_intent(intent.token)
-        cause = FailureCause.PREEMPTED if preempted else FailureCause.INSTANCE_LOST
+        cause = FailureCause.INSTANCE_LOST if taken is None else FailureCause.PREEMPTED
         for job in held_by:
             _release_on(txn, job, instance.id, cause, why)
 

@@ -146,6 +146,11 @@ class Spot:
     most_losses: Count = 3
     """A job that lost so many spot machines while it ran goes where nothing is taken back, if such machines are on
     offer for it; 0: it stays on spot machines however often."""
+    quick_loss_s: PositiveSeconds = 600.0
+    """A spot machine that is taken back within so long after its launch was lost quickly."""
+    quick_losses: Count = 2
+    """After so many quick losses in a row, each of a machine launched after the one before, an offer is left alone as
+    after a stockout, longer with each; 0: it is tried again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

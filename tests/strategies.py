@@ -229,6 +229,8 @@ backoffs = st.builds(
     until_at=amounts,
     error=texts,
     failures=st.integers(1, 1000),
+    losses=st.integers(0, 1000),
+    lost_at=moments,
 )
 applications = st.builds(
     Application,

@@ -49,6 +49,9 @@ HELD_AGAIN_S = 2.0
 REJECTED_BACKOFF_S = 3600.0
 NEVER_REGISTERED = "never_registered"
 """The planner's code for ending a machine whose worker never came."""
+TAKEN_QUICKLY = "taken_quickly"
+FORGOTTEN_AFTER_CAPS = 2.0
+"""Quick losses are no longer in a row where none came for so many times the longest back-off."""
 
 
 @dataclass(slots=True)
@@ -140,8 +143,9 @@ class MachineActions:
         with self.store.transaction(self.clock.now(), lease) as txn:
             adopt(txn, instance.id, answer)
             earlier, full = _backoff_of(txn, instance.offer), _backoff_of(txn, instance.offer, quota=True)
-            if earlier is not None:
-                txn.put_backoff(replace(earlier, until_at=txn.now, failures=0))
+            if earlier is not None:  # that one could be launched does not say how long it stays
+                until_at = earlier.until_at if earlier.losses else txn.now
+                txn.put_backoff(replace(earlier, until_at=until_at, failures=0))
             # A smaller machine than the one the quota had no room for says nothing of it.
             if full is not None and full.failures and full.until_at <= txn.now:
                 txn.put_backoff(replace(full, failures=0))
@@ -179,7 +183,7 @@ class MachineActions:
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
         """Write TERMINATING and the intent; None where the machine is ending already.
 
-        A machine that never registered is remembered against its offer.
+        A machine that never registered, or is taken back too soon, is remembered against its offer.
         """
         instance = txn.instance(action.instance_id)
         if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
@@ -187,6 +191,8 @@ class MachineActions:
         change_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
             _remember(txn, instance.offer, action.reason.text, policy)
+        if instance.preempt_at is not None:
+            note_taken(txn, instance, instance.preempt_at, policy)
         intent = Intent(
             token=f"terminate:{instance.id}", kind=IntentKind.TERMINATE, subject=instance.id, created_at=txn.now
         )
@@ -266,20 +272,56 @@ def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, poli
     """Write down that an offer could not be had, for longer each time. A quota belongs to the account: it closes all
     types of its market."""
     quota = isinstance(refusal, QuotaExceeded)
-    earlier, narrow = _backoff_of(txn, offer, quota=quota), "" if quota else offer.instance_type.name
-    failures = (earlier.failures if earlier else 0) + 1
+    earlier = _backoff_of(txn, offer, quota=quota) or _unknown(offer, quota=quota)
+    failures = earlier.failures + 1
     backoff_s = policy.stockout.backoff_after_s(failures)
     if isinstance(refusal, LaunchRejected):
         backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
-    backoff = OfferBackoff(
+    code = NEVER_REGISTERED if isinstance(refusal, str) else type(refusal).__name__
+    _leave_alone(txn, replace(earlier, until_at=txn.now + backoff_s, error=str(refusal), failures=failures), code)
+
+
+def note_taken(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:
+    """Remember a spot machine that is taken back at ``taken_at`` (Unix seconds) soon after its launch.
+
+    Several that are taken together are one loss. After ``spot.quick_losses`` in a row its offer is left alone, longer
+    with each; what was long ago, or a machine that stayed, begins anew.
+    """
+    spot, launched_at = policy.spot, instance.launched_at or instance.requested_at
+    if not spot.quick_losses or instance.offer.market is not Market.SPOT:
+        return
+    earlier = _backoff_of(txn, instance.offer) or _unknown(instance.offer)
+    stayed = taken_at - launched_at > spot.quick_loss_s
+    if stayed and earlier.losses:
+        txn.put_backoff(replace(earlier, losses=0))
+    if stayed or (earlier.losses and instance.requested_at < earlier.lost_at):
+        return
+    forgotten = instance.requested_at > earlier.lost_at + FORGOTTEN_AFTER_CAPS * policy.stockout.backoff_cap_s
+    losses = (0 if forgotten else earlier.losses) + 1
+    # Kept for as long as other back-offs are after their end, though it keeps nobody from trying.
+    after = replace(earlier, until_at=max(earlier.until_at, txn.now), losses=losses, lost_at=txn.now)
+    if losses < spot.quick_losses:
+        txn.put_backoff(after)
+        return
+    backoff_s = policy.stockout.backoff_after_s(losses - spot.quick_losses + 1)
+    text = f"{losses} machines in a row were taken back within {spot.quick_loss_s:g} s of their launch"
+    _leave_alone(txn, replace(after, until_at=max(after.until_at, txn.now + backoff_s), error=text), TAKEN_QUICKLY)
+
+
+def _unknown(offer: Offer, *, quota: bool = False) -> OfferBackoff:
+    """Return what is known of an offer (or of its market's ``quota``) that never failed."""
+    return OfferBackoff(
         provider=offer.provider,
         zone=offer.zone,
-        instance_type=narrow,
+        instance_type="" if quota else offer.instance_type.name,
         market=offer.market.value,
-        until_at=txn.now + backoff_s,
-        error=str(refusal),
-        failures=failures,
+        until_at=0.0,
+        failures=0,
     )
+
+
+def _leave_alone(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
+    """Write down until when an offer is not tried, and tell why."""
     txn.put_backoff(backoff)
     txn.emit(
         EventKind.OFFER_BACKOFF,
@@ -288,8 +330,8 @@ def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, poli
         type=backoff.instance_type,
         market=backoff.market,
         until_at=backoff.until_at,
-        error=NEVER_REGISTERED if isinstance(refusal, str) else type(refusal).__name__,
-        text=str(refusal),
+        error=code,
+        text=backoff.error,
     )
 
 

@@ -36,7 +36,11 @@ class Spend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferBackoff:
-    """An offer (or a whole provider/zone, with empty strings as wildcards) not to be tried before ``until_at``."""
+    """An offer (or a whole provider/zone, with empty strings as wildcards) not to be tried before ``until_at``.
+
+    ``losses``: how often in a row a spot machine of it was taken back soon after its launch, the last at ``lost_at``;
+    unlike ``failures`` (to launch) they still count when another one could be launched.
+    """
 
     provider: str
     zone: str = ""
@@ -45,6 +49,8 @@ class OfferBackoff:
     until_at: float
     error: str = ""
     failures: int = 1
+    losses: int = 0
+    lost_at: float = 0.0
 
     def covers(self, offer: Offer) -> bool:
         """Return whether this memory speaks of ``offer``."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from hcloud.apply.orders import give_order, set_paused
-from hcloud.model import EventKind, InstanceState, JobState, Nodes
+from hcloud.model import EventKind, InstanceState, JobState, Nodes, Resources
 from hcloud.planner.snapshot import Order, OrderScope
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
@@ -147,6 +147,38 @@ def test_machine_that_never_registers_counts_against_its_offer(make: MakeDeploym
     [told] = site.events(EventKind.OFFER_BACKOFF)
     assert (told.fields["zone"], told.fields["error"]) == ("east-1a", "never_registered")
     assert [m.zone for m in site.scene.cloud.machines(site.now)] == ["east-1a", "east-1b"]
+
+
+SPOT: dict[str, object] = {"markets": ["spot"], "spot": {"notice_s": 120}}
+
+
+def test_spot_machines_that_are_taken_back_at_once_are_tried_less_and_less_often(make: MakeDeployment) -> None:
+    site = make(cloud=SPOT)
+    site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=1.0, times=None))
+    site.submit(interruptible=True)
+    site.cycle(300, step_s=2.0)
+    site.restart()
+    site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=1.0, times=None))
+    site.cycle(900, step_s=2.0)
+    launched = [each.at for each in site.events(EventKind.INSTANCE_LAUNCHED)]
+    told = site.events(EventKind.OFFER_BACKOFF)
+    pauses = [later - earlier for earlier, later in pairwise(launched)]
+    assert [each.fields["error"] for each in told] == ["taken_quickly"] * len(told)
+    assert pauses[0] < 60 <= pauses[1] < 70 and 120 <= pauses[2] < 130 and 240 <= pauses[3] < 250
+    assert len(launched) <= 8
+    assert "in a row were taken back within 600 s" in site.job().wait_text
+
+
+def test_loss_of_several_spot_machines_at_once_or_of_one_that_stayed_is_no_row(make: MakeDeployment) -> None:
+    site = make(cloud=SPOT)
+    site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=130.0, times=3))
+    site.submit("sleep", "900", count=3, interruptible=True, resources=Resources(vcpus=2.0, memory_mib=512))
+    site.until(lambda: sum(job.failures != () for job in site.scene.store.live().jobs) == 3, cycles=400)
+    assert site.events(EventKind.OFFER_BACKOFF) == []
+    site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=700.0, times=None))
+    site.cycle(900, step_s=2.0)
+    assert len(site.events(EventKind.INSTANCE_NOTICE)) > 6
+    assert site.events(EventKind.OFFER_BACKOFF) == []
 
 
 def test_gang_on_one_machine_is_told_once_that_it_awaits_it(site: Deployment) -> None:
