@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
 from hcloud.errors import BadInput
-from hcloud.model import JobSpec, Offer
+from hcloud.model import JobSpec, Market, Offer
 from hcloud.quantity import parse_duration_s
+from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
 
 PAGE, MOST_MACHINES = 2000, 10_000
+AS_IT_WAS = "as it was"
 
 
 def back_s_of(since: str) -> float:
@@ -25,21 +29,108 @@ def back_s_of(since: str) -> float:
         raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What was submitted to a daemon from ``from_at`` to ``until_at`` (Unix seconds): jobs by id, in their order."""
+
+    from_at: float
+    until_at: float
+    jobs: Mapping[str, PastJob]
+
+    def workload(self) -> Workload:
+        """Return the jobs as work to be replayed. Raises BadInput where there are none that ran."""
+        return from_past(self.jobs.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What that really cost and kept: by column of a comparison, and what of it can be compared."""
+
+    numbers: Mapping[str, float | int | str | None]
+    notes: tuple[str, ...]
+
+
+def read_past(client: Client, back_s: float) -> Past:
+    """Return what was submitted in the last ``back_s`` seconds."""
+    now: float = client.get("/v1/status")["now"]
+    # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
+    jobs = dict(reversed(list(_past_jobs(client, now - back_s))))
+    return Past(from_at=now - back_s, until_at=now, jobs=jobs)
+
+
 def recorded_workload(client: Client, back_s: float) -> Workload:
     """Return the jobs of the last ``back_s`` seconds. Raises BadInput where there are none."""
-    from_at = client.get("/v1/status")["now"] - back_s
-    # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
-    return from_past(reversed(list(_past_jobs(client, from_at))))
+    return read_past(client, back_s).workload()
 
 
-def _past_jobs(client: Client, from_at: float) -> Iterator[PastJob]:
+def recorded_outcome(client: Client, past: Past) -> Recorded:
+    """Return what the ledger says of that time: of the jobs that are replayed what they waited for and what was kept,
+    and the cost of all machines."""
+    within = {"since": past.from_at, "until": past.until_at}
+    of_jobs = _rows(client.get("/v1/reports/performance", by="job", **within))
+    replayed = [each for each in of_jobs if (job := past.jobs.get(each["job"])) and job.run_s is not None]
+    cost = {each["market"]: each["cost_usd"] for each in _rows(client.get("/v1/reports/cost", by="market", **within))}
+    reserved_usd = cost.get(Market.RESERVED.value, 0.0)
+    services = [each for each in replayed if "/s, p" in each["target"]]
+    batch = [each for each in replayed if each not in services]
+    waits = [each["queue_s"] for each in replayed] or [0.0]
+    numbers: dict[str, float | int | str | None] = {
+        "policy": AS_IT_WAS,
+        "cost_usd": sum(cost.values()),
+        "metered_usd": sum(cost.values()) - reserved_usd,
+        "committed_usd": reserved_usd,
+        "target_met_pct": _mean_met(replayed),
+        "batch_met_pct": _mean_met(batch),
+        "service_met_pct": _mean_met(services),
+        "wait_p50_s": float(np.quantile(waits, 0.5)),
+        "wait_p95_s": float(np.quantile(waits, 0.95)),
+        "launches": sum(1 for _ in _launches(client, past)),
+        "succeeded": len(replayed),
+        "jobs": len(replayed),
+    }
+    return Recorded(numbers=numbers, notes=_notes_on(past, len(replayed)))
+
+
+def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(report["rows"])
+
+
+def _mean_met(jobs: Sequence[Mapping[str, Any]]) -> float | None:
+    met = [each["target_met_pct"] for each in jobs if each["target_met_pct"] is not None]
+    return sum(met) / len(met) if met else None
+
+
+def _launches(client: Client, past: Past) -> Iterator[object]:
+    after = 0
+    while page := client.get(
+        "/v1/events", after_seq=after, since=past.from_at, until=past.until_at, kind=["instance_launched"], limit=10_000
+    ):
+        yield from page
+        after = page[-1]["seq"]
+
+
+def _notes_on(past: Past, replayed: int) -> tuple[str, ...]:
+    span = f"{minute_of(past.from_at)} to {minute_of(past.until_at)} UTC"
+    others = len(past.jobs) - replayed
+    also = f", of {others} jobs that are not replayed too (profiling, failed, or not over)" if others else ""
+    return (
+        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {replayed} jobs that are replayed, cost of all "
+        f"machines up in that time{also}, and of what was running before; reserved ones while they were up",
+        f"comparable: the replays with each other (same jobs, cloud and chances); targets and waits with {AS_IT_WAS}",
+        f"not comparable to the cent: cost as it was. The replays pay prices of now, for every reserved machine all "
+        f"the time, and know nothing of outages, cancelled jobs or what operators did; how far the first row is from "
+        f"{AS_IT_WAS} says how far to trust them",
+    )
+
+
+def _past_jobs(client: Client, from_at: float) -> Iterator[tuple[str, PastJob]]:
     specs, before = TypeAdapter(JobSpec), None
     while page := client.get("/v1/jobs", limit=PAGE, before=before):
         for job in page:
             if job["submitted_at"] < from_at:
                 return
             spec = specs.validate_python(job["spec"])
-            yield PastJob(submitted_at=job["submitted_at"], spec=spec, run_s=_ran_s(job))
+            yield job["id"], PastJob(submitted_at=job["submitted_at"], spec=spec, run_s=_ran_s(job))
         before = page[-1]["id"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,19 +71,23 @@ def reservations(
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @format_option
 def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> int:
-    """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud.
+    """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud; and what
+    they really cost and kept.
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
+    from hcloud.cli.past import back_s_of, offered_clouds, read_past, recorded_outcome
     from hcloud.cli.simulate import compare
     from hcloud.simulator.run import Setting
 
     client, tried, back_s = Client(), load_policy(file), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
-    made, clouds = recorded_workload(client, back_s), offered_clouds(client)
-    settings = [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in (in_force, tried)]
-    return compare(settings, form, out)
+    past, clouds = read_past(client, back_s), offered_clouds(client)
+    made = past.workload()
+    name = tried.name if tried.name != in_force.name else f"{tried.name} ({file})"
+    policies = (replace(in_force, name=f"{in_force.name} (in force)"), replace(tried, name=name))
+    settings = [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in policies]
+    return compare(settings, form, out, recorded_outcome(client, past))
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

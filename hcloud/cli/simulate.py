@@ -17,12 +17,13 @@ from hcloud.cli.client import Client
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import ending_in_order
 from hcloud.cli.output import console, format_option, write_json
-from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
+from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError, Standstill
 from hcloud.policy import Policy
 from hcloud.report import ReportTable
+from hcloud.report.table import share_pct
 from hcloud.sentences import nearest
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.bound import Bound
@@ -147,15 +148,16 @@ def simulate(
     return together(settings, form, out)
 
 
-def compare(settings: Sequence[Setting], form: str, out: Path | None) -> int:
+def compare(settings: Sequence[Setting], form: str, out: Path | None, recorded: Recorded | None = None) -> int:
     """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too.
+    Below them stands what was ``recorded`` of the same jobs.
 
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
     """
     _prepare(out)
     ran = _all_simulated(settings)
     outcomes = [each.outcome for each in ran if isinstance(each, Ran)]
-    return _tell(ran, comparison(outcomes), outcomes, form, out)
+    return _tell(ran, comparison(outcomes), outcomes, form, out, recorded)
 
 
 def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> int:
@@ -204,19 +206,29 @@ def _all_simulated(settings: Sequence[Setting]) -> list[Ran | Stuck]:
 
 
 def _tell(
-    ran: Sequence[Ran | Stuck], table: ReportTable, outcomes: Sequence[Outcome], form: str, out: Path | None
-) -> int:
+    ran: Sequence[Ran | Stuck], table: ReportTable, outcomes: Sequence[Outcome], form: str, out: Path | None,
+    recorded: Recorded | None = None,
+) -> int:  # fmt: skip
     """Show it all; a policy that came to no end is a row without numbers, and a note. Returns the exit code."""
     rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
     stuck = [each for each in ran if isinstance(each, Stuck)]
     notes = (*table.notes, *(f"{each.setting.policy.name}: given up: {each.why}" for each in stuck))
     told = tuple(next(rows) if isinstance(each, Ran) else (each.setting.policy.name, *empty) for each in ran)
     whole = replace(table, rows=told, notes=notes)
+    whole = whole if recorded is None else _with_recorded(whole, recorded)
     _tell_notes(ran[0].setting.workload)
     _write(whole, outcomes, form)
     if out is not None:
         _write_files(whole, outcomes, out)
     return EXIT_STUCK if stuck else 0
+
+
+def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
+    names = [column.name for column in table.columns]
+    first_usd, usd = table.rows[0][names.index("cost_usd")], recorded.numbers["cost_usd"]
+    known = {**recorded.numbers, "cost_pct": share_pct(cast(float, usd), cast(float, first_usd or 0.0))}
+    row = tuple(known.get(name) for name in names)
+    return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
 
 
 def _prepare(folder: Path | None) -> None:

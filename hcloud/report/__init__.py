@@ -78,4 +78,4 @@ def _report(name: str) -> tuple[_Build, str, frozenset[EventKind]]:
     return _REPORTS[name]
 
 
-__all__ = ["REPORT_NAMES", "Column", "ReportTable", "build_report", "report_kinds"]
+__all__ = ["REPORT_NAMES", "Column", "ReportTable", "build_report", "minute_of", "report_kinds"]

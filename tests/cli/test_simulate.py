@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -172,13 +172,33 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
     (shell.directory / "mine.yaml").write_text(POLICY + "allow: {providers: [mock], zones: [east-1a]}\n")
     for arguments in (["plan", "policy", "mine.yaml"], ["simulate", "history", "--cloud", "offers"]):
         out, err = shell.run(*arguments, "-o", "json")
-        rows = json.loads(out)["rows"]
+        document = json.loads(out)
+        rows = document["rows"]
         assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
+        if arguments[0] == "plan":
+            _is_as_recorded(shell, document)
         assert "history: 1 jobs did not succeed" in err
     _, err = shell.run("plan", "policy", "mine.yaml", "--since", "soon", exit_code=2)
     assert "--since 'soon': write a duration" in err
     _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)
     assert "none.yaml" in err
+
+
+def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
+    """Beside the replays stands what the ledger says: all cost, and what was kept of the jobs that are replayed."""
+    in_force, tried, was = document["rows"]
+    assert in_force["policy"].endswith(" (in force)")
+    assert (tried["policy"], was["policy"]) == ("mine", "as it was")
+    bill = json.loads(shell.run("report", "cost", "--by", "market", "-o", "json")[0])
+    assert 0 < was["cost_usd"] <= bill["total"]["cost_usd"]  # machines may have been up since
+    assert was["cost_usd"] == pytest.approx(was["metered_usd"] + was["committed_usd"])
+    assert was["cost_pct"] == pytest.approx(100 * was["cost_usd"] / in_force["cost_usd"])
+    done = json.loads(shell.run("report", "performance", "--by", "job", "-o", "json")[0])["rows"][0]
+    assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
+    assert was["launches"] >= 1
+    notes = [note for note in document["notes"] if "as it was" in note]
+    assert "1 jobs that are not replayed too" in notes[0]
+    assert any(note.startswith("not comparable to the cent") for note in notes)
 
 
 class Daemon:
