@@ -29,8 +29,10 @@ READINGS_MINIMUM = 3
 """A machine is judged by its jobs' performance from so many measurements on."""
 REFUSALS_MINIMUM = 2
 """A machine on which the units of so many jobs could not be started, and no unit could, is broken."""
+PASSING_S = 10.0
+"""Who waits no longer than this passes through the queue: cycles and launches take a moment."""
 _RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
-_WAITING = ("queued", "awaiting_instance")
+_QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
 
 
 class Release(NamedTuple):
@@ -44,11 +46,12 @@ class Release(NamedTuple):
 class Recent:
     """A summary of the last while; empty where nothing is known (a new deployment, a supposed snapshot).
 
-    ``queue``: pairs of time and number of waiting jobs, in order of time, one for each change. ``releases``: of room on
-    reserved machines, in order of time. ``delivered``: by live machine, what it delivered as a part of what its type
-    usually does (1: just that; 0: nothing could be started there); absent: not measured enough. ``quality``: what
-    instance types delivered, in absolute terms. ``busy_s``: for how long units that ended lately ran, oldest first.
-    ``boots_s``: by provider, how long machines that registered lately had taken to start, oldest first.
+    ``queue``: pairs of time and number of jobs that wait for room, no machine being on the way for them, in order of
+    time, one for each change. ``releases``: of room on reserved machines, in order of time. ``delivered``: by live
+    machine, what it delivered as a part of what its type usually does (1: just that; 0: nothing could be started
+    there); absent: not measured enough. ``quality``: what instance types delivered, in absolute terms. ``busy_s``: for
+    how long units that ended lately ran, oldest first. ``boots_s``: by provider, how long machines that registered
+    lately had taken to start, oldest first.
     """
 
     queue: tuple[tuple[float, int], ...] = ()
@@ -68,10 +71,14 @@ class Recent:
         return max(0, self.queue[-1][1] - (self.queue[before - 1][1] if before else 0))
 
     def quiet_s(self, now: float) -> float:
-        """Return for how long nothing has waited; 0 while something does, or where nothing is known."""
-        if not self.queue or self.queue[-1][1] > 0:
-            return 0.0
-        return max(0.0, now - self.queue[-1][0])
+        """Return for how long nothing has waited; 0 while something does, or where nothing is known. Waits no longer
+        than ``PASSING_S`` do not count."""
+        until, ended = now, now
+        for at, waiting in reversed(self.queue):
+            if waiting > 0 and ended - at > PASSING_S:
+                return max(0.0, now - ended)
+            until, ended = at, ended if waiting > 0 else at
+        return max(0.0, now - until)
 
     def release_interval_s(self, vcpus: float, quantile: float) -> float | None:
         """Return the ``quantile`` of the times between releases of at least ``vcpus`` at once (HCloud §8.4.2).
@@ -286,7 +293,9 @@ class RecentBook:
             self._other("releases")
 
     def _job_state(self, event: Event) -> None:
-        self._count(event, waits=event.fields.get("to") in _WAITING)
+        # Who has a machine on the way, or is to be tried again later, does not queue for room.
+        fields = event.fields
+        self._count(event, waits=fields.get("to") == _QUEUED and fields.get("code") not in _NOT_FOR_ROOM)
 
     def _job_finished(self, event: Event) -> None:
         self._count(event, waits=False)

@@ -56,6 +56,7 @@ class Counter:
     fits: dict[int, Mask] = field(default_factory=dict)
     sized: dict[int, Amounts] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
+    alone: dict[int, float] = field(default_factory=dict)
     mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
@@ -166,6 +167,17 @@ class Counter:
             prices = self.price_usd_per_h[self._had(group)]
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
+
+    def alone_usd_per_h(self, group: Group) -> float:
+        """Return the price of the cheapest machine that would be launched for one rank of ``group``: of those that fall
+        short of its target the least, or are likely to meet it; 0 where there is none."""
+        known = self.alone.get(group.place)
+        if known is None:
+            had = self._had(group)
+            short = np.maximum(self.shortfalls(group)[had], 1)
+            prices = self.price_usd_per_h[had][short <= short.min()] if had.size else self.price_usd_per_h[had]
+            known = self.alone[group.place] = float(prices.min()) if prices.size else 0.0
+        return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,6 +123,8 @@ def _sensitivity(
     classes: int,
 ) -> Sensitivity:
     difficulty, doubt = np.concatenate((caused, FULL - tolerated)), caused - expected
+    # No resource is pressed by more than all of it: who tolerates that tolerates any number of neighbours.
+    at_most = np.where(tolerated >= FULL - _SLACK, NEVER_FELT, tolerated)
     return Sensitivity(
         name=name,
         caused=caused,
@@ -130,8 +132,8 @@ def _sensitivity(
         expected=expected,
         doubt=doubt,
         bears=bears,
-        bounds=np.concatenate((caused, -tolerated)) - _SLACK,
-        rows=np.array((expected, doubt, doubt * doubt, tolerated)),
+        bounds=np.concatenate((caused, -at_most)) - _SLACK,
+        rows=np.array((expected, doubt, doubt * doubt, at_most)),
         usual=np.array((expected, tolerated, caused, bears)),
         quality=needed,
         level=quality.quality_class(needed, classes),
@@ -437,7 +439,7 @@ def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple
     expected, squares = np.array([u.expected for u in units]), np.array([u.doubt for u in units]) ** 2
     mean, square = np.add.reduceat(expected, starts, axis=0), np.add.reduceat(squares, starts, axis=0)
     doubt_of_others = np.sqrt(np.maximum(np.repeat(square, sizes, axis=0) - squares, 0.0))
-    left = np.array([u.tolerated for u in units]) - (np.repeat(mean, sizes, axis=0) - expected + doubt_of_others)
+    left = np.array([u.rows[3] for u in units]) - (np.repeat(mean, sizes, axis=0) - expected + doubt_of_others)
     state[:count, busy] = np.minimum(np.minimum.reduceat(left, starts, axis=0), FULL).T
     state[count:, busy] = -(mean + np.sqrt(square)).T
     average[:, busy] = mean.T

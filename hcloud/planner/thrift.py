@@ -80,7 +80,7 @@ class Thrift:
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
         if below <= 0.0 or group.moved or not self.some_rented:
             return None
-        cheapest = self.counter.worth_usd_per_h(group)
+        cheapest = self.counter.alone_usd_per_h(group)
         dear = self._dear(cheapest) if cheapest > 0.0 else None
         if dear is None or not (dear := dear[places]).any():
             return None

@@ -73,7 +73,7 @@ def _strained(units: Sequence[Unit]) -> set[tuple[str, str]]:
     found = set()
     for at, unit in enumerate(units):
         for source, borne in unit.tolerated.items():
-            pressed = sum(other.caused[source] for place, other in enumerate(units) if place != at)
+            pressed = min(100.0, sum(other.caused[source] for place, other in enumerate(units) if place != at))
             if pressed > borne + DUST:
                 found.add((unit.job.id, source))
     return found

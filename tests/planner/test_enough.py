@@ -99,3 +99,21 @@ def test_room_that_is_too_little_for_it_is_no_reason_to_go_where_it_is_disturbed
     )
     assert [a.ranks[0].instance_id for a in of(plan, Place)] == []
     assert [a.offer.instance_type.name for a in of(plan, Launch)] == ["large"]
+
+
+def test_job_that_only_a_large_type_is_enough_for_shares_a_half_empty_one() -> None:
+    """A cheaper machine that it would not get does not keep it from one that runs."""
+    belief = replace(known(110.0), by_type={"mock/small": serving(50.0), "mock/huge": serving(110.0)})
+    huge = offer("huge", vcpus=16.0, usd_per_h=0.8)
+    there = machine(1, huge, idle_since=None)
+    before = scene(
+        running(1, there, asks=spec(resources=need(2.0))),
+        job(2, asks=SERVICE, application="web"),
+        there,
+        offer("small", vcpus=2.0, usd_per_h=0.1),
+        huge,
+        applications={"web": belief},
+    )
+    plan = decide(before, QUASAR)
+    assert [action.ranks[0].instance_id for action in of(plan, Place)] == ["inst-1"]
+    assert not of(plan, Launch)

@@ -95,6 +95,19 @@ def test_residents_pressing_on_each_other_leave_no_headroom_that_their_least_tol
     assert select(pressure, pressure.known["third"], everywhere(pressure), None) is None
 
 
+def test_who_bears_all_of_a_resource_bears_any_number_of_neighbours_there() -> None:
+    """No resource is pressed by more than all of it, however many are there."""
+    bears = {"hard": known([60, 0, 0], [100, 100, 100]), "soft": known([60, 0, 0], [99, 100, 100])}
+
+    def suits(residents: Sequence[str], who: str) -> bool:
+        pressure = open_pressure(bears, [residents], [False], confidence=0.5, classes=10)
+        return bool(pressure.suits(pressure.known[who])[0])
+
+    assert suits(["hard", "hard"], "hard")
+    assert not suits(["hard", "hard"], "soft")
+    assert not suits(["soft", "hard"], "hard")
+
+
 def test_what_is_relaxed_is_named_with_the_amount() -> None:
     pressure = fleet(["loud", "calm"])
     who = pressure.known["fragile"]

@@ -109,6 +109,25 @@ def test_queue_is_followed_and_who_passes_through_at_one_moment_has_not_waited()
     assert replace(seen, queue=((10, 2), (40, 0))).quiet_s(100) == 60.0
 
 
+def test_who_has_a_machine_on_the_way_does_not_queue() -> None:
+    def state(at: float, number: int, to: str, code: str = "") -> Event:
+        return Event(at=at, kind=EventKind.JOB_STATE, job_id=f"job-{number}", fields={"to": to, "code": code})
+
+    queued, awaiting = JobState.QUEUED.value, JobState.AWAITING_INSTANCE.value
+    came = state(10, 1, queued), state(20, 2, queued)
+    assert list(book(*came, state(30, 1, awaiting)).queue) == [(10, 1), (20, 2), (30, 1)]
+    assert list(book(*came, state(30, 1, queued, "booting")).queue) == [(10, 1), (20, 2), (30, 1)]
+    assert list(book(*came, state(30, 1, queued, "backoff_until")).queue) == [(10, 1), (20, 2), (30, 1)]
+    assert list(book(*came, state(30, 1, queued, "waits_for_reserved")).queue) == [(10, 1), (20, 2)]
+
+
+def test_who_only_passes_through_the_queue_does_not_end_the_quiet() -> None:
+    passed, waited = ((0, 0), (50, 1), (55, 0)), ((0, 0), (50, 1), (55, 2), (65, 0))
+    assert Recent(queue=passed).quiet_s(100) == 100.0
+    assert Recent(queue=waited).quiet_s(100) == 35.0
+    assert (Recent(queue=((0, 1),)).quiet_s(5), Recent(queue=((0, 1),)).quiet_s(50), Recent().quiet_s(50)) == (5, 0, 0)
+
+
 def test_expected_wait_is_a_quantile_of_the_times_between_releases() -> None:
     events = [requested(1, "reserved")]
     for n in range(8):
