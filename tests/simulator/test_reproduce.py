@@ -7,7 +7,7 @@ import pytest
 from hcloud.policy import Policy
 from hcloud.simulator.compare import PEERS
 from hcloud.simulator.outcome import Series
-from hcloud.simulator.reproduce import CHAPTERS, Size, sensitivities
+from hcloud.simulator.reproduce import CHAPTERS, Size, fuller, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.discounts import SUSTAINED, sustained_part
 from hcloud.simulator.reproduce.hybrid import strategy
@@ -157,3 +157,23 @@ def test_weeks_from_which_on_a_reserved_year_repays() -> None:
     assert first == pytest.approx(26.0)  # 52 weeks of 0.5 reserved are 26 weeks of 1 less rented
     assert second == pytest.approx(39.0)  # 52 weeks of 1.5 more reserved are 39 weeks of 2 less rented
     assert figure.claims[0].ours({"ODM": both, "HM": {**both, "metered_usd": 2.5}, "SR": reserves}) == 104.0  # never
+
+
+def test_what_fuller_servers_cost_and_save_is_beside_the_usual_sr() -> None:
+    usual = {"performance_pct": 80.0, "cost_usd": 10.0, "committed_usd": 10.0, "metered_usd": 0.0}
+    filled = {"performance_pct": 76.0, "cost_usd": 9.0, "committed_usd": 1.0, "metered_usd": 8.0}
+    seed = {"SR, 10%": usual, "HM, filled, 30%": filled}
+    assert fuller.short_of_sr_pct(seed, "HM, filled, 30%") == pytest.approx(5.0)
+    assert fuller.cheaper_in_a_year_pct(seed, "HM, filled, 30%") == pytest.approx(50.0)
+
+
+def test_cases_of_fuller_servers_differ_by_tolerance_and_limits_only() -> None:
+    cases = {case.label: case.policy for figure in fuller.figures() for case in figure.cases}
+    plain, filled = cases["HM, 10%"], cases["HM, filled, 50%"]
+    assert plain == strategy("hm")
+    assert (filled.placement.tolerance, filled.provisioning.soft_limit, filled.provisioning.hard_limit) == (
+        0.5,
+        0.9,
+        0.95,
+    )
+    assert replace(filled, placement=plain.placement, provisioning=plain.provisioning) == plain

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
-from hcloud.simulator.reproduce import clusters, hybrid, peers, sensitivities
+from hcloud.simulator.reproduce import clusters, fuller, hybrid, peers, sensitivities
 from hcloud.simulator.reproduce.study import Figure, Size, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "Size", "run_figure"]
 
 CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
-    "hcloud": ("HCloud: hybrid provisioning", lambda: chain(hybrid.figures(), sensitivities.figures())),
+    "hcloud": (
+        "HCloud: hybrid provisioning",
+        lambda: chain(hybrid.figures(), sensitivities.figures(), fuller.figures()),
+    ),
     "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
     "arq": ("ARQ: admission by resource quality", clusters.arq),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
