@@ -197,8 +197,8 @@ def _claims_of_on_demand() -> Iterator[Claim]:
         holds=lambda value: 65 <= value <= 95,
         unit="%",
         why="where neighbours may cost 10 %, a server is closed to most who come when 10 of its 16 vCPUs are in use "
-        "(median): nine tenths of what is rented is for jobs that reserved servers had vCPUs for. With limits of 90 and "
-        "95 % and 30 % for neighbours 89 % are in use (*what fuller servers cost*)",
+        "(median): about nine tenths of what is rented is for jobs that reserved servers had vCPUs for. With limits of "
+        "90 and 95 % and 30 % for neighbours 89 % are in use (*what fuller servers cost*)",
     )
 
 
