@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -49,6 +51,7 @@ REFUSED = {
 }
 """Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
 OFFERED = Path("offers")
+PACKED = ".gz"
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
 EXIT_STUCK = 1
@@ -123,7 +126,8 @@ def simulate(
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
     WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
-    (FILE.csv), `history`: what this daemon was given, or an experiment of a paper with its machines and its world:
+    (FILE.csv), either of them packed with gzip (FILE.swf.gz) or not, `history`: what this daemon was given, or an
+    experiment of a paper with its machines and its world:
     hcloud-static, -low-variability, -high-variability, paragon-small-low, -medium, -phases, -oversubscribed,
     paragon-large-low, -high, -oversubscribed, paragon-day, quasar. The servers of the last ones are all there at once,
     so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
@@ -259,15 +263,18 @@ def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment 
 
 def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
     path = Path(source)
-    if path.suffix.lower() == ".csv":
+    kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
+    if kind == ".csv":
         return read_csv(_text(path), source).scaled(share)
-    if path.suffix.lower() == ".swf":
+    if kind == ".swf":
         # Numbers are ASCII; comments name people and places in whatever encoding.
         return read_swf(_text(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
     if source == "history":
         return recorded_workload(Client(), back_s_of(since)).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
-        raise BadInput(f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv)")
+        raise BadInput(
+            f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv), packed (.gz) or not"
+        )
     if source not in EXPERIMENTS:
         raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
     return make_scenario(source, seed, hours=hours, share=share)
@@ -275,9 +282,14 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
 
 def _text(path: Path, wrong_bytes: str = "strict") -> str:
     try:
-        return path.read_text("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
+        content = path.read_bytes()
+        if path.suffix.lower() == PACKED:  # as archives of job logs have them
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: cannot be unpacked ({error}); pack it with gzip, or not at all") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
     except OSError as error:

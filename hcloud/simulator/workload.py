@@ -175,15 +175,16 @@ YES, NO = ("true", "yes", "1"), ("false", "no", "0")
 
 def read_csv(text: str, name: str) -> Workload:
     """Read arrivals: a header, then a line per job. ``within_s`` makes it a batch job with a deadline,
-    ``requests_per_s`` and ``latency_ms`` a service; neither: best effort.
+    ``requests_per_s`` and ``latency_ms`` a service; neither: best effort. Lines that begin with ``#`` are comments.
 
     Raises BadInput, naming line and column.
     """
-    rows = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    lines = [(at, line) for at, line in enumerate(io.StringIO(text, newline=""), 1) if not line.startswith("#")]
+    rows = csv.DictReader((line for _, line in lines), skipinitialspace=True)
     columns = [each.strip() for each in rows.fieldnames or []]
     rows.fieldnames = columns
-    _check_header(columns, f"{name}:1")
-    return workload_of(name, [_csv_arrival(row, f"{name}:{rows.line_num}") for row in rows])
+    _check_header(columns, f"{name}:{lines[0][0] if lines else 1}")
+    return workload_of(name, [_csv_arrival(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
 
 
 def _check_header(columns: Sequence[str], where: str) -> None:

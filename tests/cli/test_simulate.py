@@ -1,6 +1,7 @@
 """``hcloud simulate`` as people type it: no daemon, no money."""
 
 import csv
+import gzip
 import io
 import json
 from typing import Any, cast
@@ -87,6 +88,8 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml: seed: chance is set by --seed; leave this out"),
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml: providers.mock.settings.reserved.m.large: "),
         (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
+        (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
+        (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
         (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: there is no such cloud and no such file; write ec2/"),
         (["jobs.csv", "--cloud", "ec2"], "or gce/REGION, offers, or a YAML file"),
         (["jobs.csv", "--cloud", "none.yaml"], "none.yaml: no such file"),
@@ -95,6 +98,8 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
     (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
+    (desk.directory / "torn.csv.gz").write_bytes(gzip.compress(ARRIVALS.encode())[:30])
+    (desk.directory / "plain.swf.gz").write_text("1 0 0 60 1\n")
     (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")
     (desk.directory / "seeded.yaml").write_text("seed: 0\n")
     (desk.directory / "minus.yaml").write_text("reserved: {m.large: -1}\n")
@@ -132,7 +137,9 @@ def test_figures_stand_below_each_other_where_they_do_not_fit_beside_each_other(
 def test_files_as_others_write_them_are_read(desk: Shell) -> None:
     (desk.directory / "JOBS.CSV").write_text("\ufeff" + ARRIVALS)
     (desk.directory / "log.swf").write_bytes(b"; caf\xe9\n1 0 0 60 1 -1 -1 1 99 -1 1 1 1 1 1 -1 -1 -1\n")
-    for name, jobs in (("JOBS.CSV", 6), ("log.swf", 1)):
+    for packed in ("JOBS.CSV", "log.swf"):
+        (desk.directory / f"{packed}.gz").write_bytes(gzip.compress((desk.directory / packed).read_bytes()))
+    for name, jobs in (("JOBS.CSV", 6), ("log.swf", 1), ("JOBS.CSV.gz", 6), ("log.swf.gz", 1)):
         out, _ = desk.run("simulate", name, "--cloud", "cloud.yaml", "-o", "json")
         assert json.loads(out)["rows"][0]["succeeded"] == jobs
 

@@ -119,6 +119,13 @@ def test_arrivals_as_spreadsheets_write_them_are_read() -> None:
     assert (job.run_s, job.spec.interruptible) == (10.0, False)
 
 
+def test_comments_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+    text = "# from the cluster\nat_s,run_s,vcpus\n# the first day\n0,10,1\n"
+    assert len(read_csv(text + "#\n5,10,1\n", "jobs.csv").arrivals) == 2
+    with pytest.raises(BadInput, match=r"jobs.csv:5: run_s is 'long'"):
+        read_csv(text + "0,long,1\n", "jobs.csv")
+
+
 def test_share_that_leaves_no_job_is_refused() -> None:
     with pytest.raises(BadInput, match=r"jobs.csv: a share of 0.1 of 3 jobs leaves none"):
         read_csv(ARRIVALS, "jobs.csv").scaled(0.1)
