@@ -318,7 +318,10 @@ class Placement:
     disturbed, then best type, then tightest; quasar: the same with the least vCPUs and nodes that meet the target;
     heterogeneity_oblivious: paragon without types; interference_oblivious: best type only."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
-    """How probable it must be that a placement keeps a tolerance or meets a target (0.5..0.999)."""
+    """How probable it must be that a placement meets a target (0.5..0.999)."""
+    neighbour_confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.5
+    """How probable it must be that neighbours leave each other what they tolerate (0.5..0.999). 0.5: estimates are
+    compared as they are; with more, machines stay emptier and more of them are rented."""
     tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.05
     """The part of its best performance that a job without a target of its own may lose."""
     work_cells: PositiveCount = 20_000_000

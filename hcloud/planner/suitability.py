@@ -87,7 +87,7 @@ class Suitability:
         """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
             known, wanted = self.snapshot.applications, self.policy.placement
-            asked = {"confidence": wanted.confidence, "tolerance": wanted.tolerance}
+            asked = {"confidence": wanted.neighbour_confidence, "tolerance": wanted.tolerance}
             classes, memo, made_of = self.policy.admission.classes, self.snapshot.memo, (known, self.policy)
 
             def told() -> Sensitivities:
@@ -228,7 +228,7 @@ class Suitability:
     def wanted_margin(self) -> float:
         """How far from disturbing anybody a machine should be to be taken for a tight fit: nothing where the policy's
         confidence is in the bounds already, all of the doubt where estimates are compared as they are."""
-        return DOUBT * max(0.0, 1.0 - reach_of(self.policy.placement.confidence))
+        return DOUBT * max(0.0, 1.0 - reach_of(self.policy.placement.neighbour_confidence))
 
     @property
     def loses_to_types(self) -> bool:

@@ -56,7 +56,7 @@ def _unit(job: Job, snapshot: Snapshot, policy: Policy) -> Unit | None:
     known = snapshot.applications.get(job.application)
     if known is None:
         return None
-    reach = 1.0 if policy.placement.confidence == 0.9 else 0.0
+    reach = 1.0 if policy.placement.neighbour_confidence == 0.9 else 0.0
     caused = {s: min(100.0, e.value + reach * (e.high - e.value)) for s, e in known.caused.items()}
     tolerated = {s: max(0.0, e.value - reach * (e.value - e.low)) for s, e in known.tolerated.items()}
     return Unit(job=job, caused=caused, tolerated=tolerated)

@@ -37,8 +37,9 @@ FREE = spec(target=BatchTarget())
 
 
 def policy(preferred: str, **admission: object) -> Policy:
-    """A policy with this order of placement."""
-    return Policy(placement=Placement(order=preferred), admission=Admission(**admission))  # type: ignore[arg-type]
+    """A policy with this order of placement, by which a tight fit is one by the estimates' bounds."""
+    placement = Placement(order=preferred, neighbour_confidence=0.9)  # type: ignore[arg-type]
+    return Policy(placement=placement, admission=Admission(**admission))  # type: ignore[arg-type]
 
 
 def fleet(**changes: object) -> Snapshot:
