@@ -273,21 +273,22 @@ class World:
         which = (machine.instance_id, machine.type_name, machine.market)
         known = self._weather.get(which)
         if known is None or known.step != step:
-            outside, until = self._outside(machine, now)
-            known = _Weather(step=step, outside=outside, until=until, drift=self._drift(machine, now))
+            outside = self._outside(machine, step)
+            # Where nobody else is, a machine drifts all the same, however long the same units stay.
+            changes = self.truth.drift > 0 or outside is not NOTHING_CAUSED
+            until = (step + 1) * self.truth.external_step_s if changes else math.inf
+            known = _Weather(step=step, outside=outside, until=until, drift=self._drift(machine, step))
             self._weather[which] = known
         return known
 
-    def _outside(self, machine: Machine, now: float) -> tuple[Sequence[float], float]:
-        """Return how others press on a machine from outside, and until when."""
+    def _outside(self, machine: Machine, step: int) -> Sequence[float]:
+        """Return how others press on a machine from outside during a step."""
         truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
         if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
-            return NOTHING_CAUSED, math.inf
-        step = math.floor(now / truth.external_step_s)
+            return NOTHING_CAUSED
         chances = chance(self.seed, "outside", machine.instance_id, step)
         load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
-        pressures = [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
-        return pressures, (step + 1) * truth.external_step_s
+        return [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
 
     def _bearing(self, machine: Machine) -> Sequence[float]:
         """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
@@ -297,10 +298,10 @@ class World:
             found = self._bearings[machine.instance_id] = [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
         return found
 
-    def _drift(self, machine: Machine, now: float) -> float:
+    def _drift(self, machine: Machine, step: int) -> float:
+        """Return the factor of a machine's speed during a step: part of it changes with each, part every six."""
         if not self.truth.drift:
             return 1.0
-        step = math.floor(now / self.truth.external_step_s)
         slow = chance(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
         return math.exp(self.truth.drift * (slow + chance(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)))
 

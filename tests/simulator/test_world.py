@@ -1,9 +1,11 @@
 """The simulated world: what is true of programs and machines, and that a planner learns it only by measuring."""
 
+import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 
@@ -133,6 +135,20 @@ def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
     assert full == [made.on_type(made.nature(spec), "m.2xlarge")]
 
 
+@pytest.mark.parametrize("market", [Market.RESERVED, Market.ON_DEMAND])
+def test_a_machine_drifts_while_the_same_unit_stays_on_it_also_where_no_strangers_are(market: Market) -> None:
+    made = world(replace(STILL, drift=0.02, external_step_s=300.0), ("sort", "analytics"))
+    at, speeds = 0.0, []
+    while at < 300.0 * 200:
+        (speed,), until = made.speeds(machine(market=market), [resident(1, job("sort"))], at)
+        speeds.append(math.log(speed))
+        assert until == at + 300.0
+        at = until
+    assert stdev(speeds) == pytest.approx(0.02, rel=0.25)
+    steps = [each - before for before, each in pairwise(speeds)]
+    assert stdev(steps) < 0.024  # it wanders; speeds that knew nothing of each other would be 0.028 apart
+
+
 def test_phases_change_speed_and_pressure_in_the_middle() -> None:
     truth = replace(STILL, phased=1.0)
     made = world(truth, ("sort", "analytics"))
@@ -230,7 +246,7 @@ def test_strangers_take_a_few_percent_on_small_machines_and_nothing_on_full_serv
         for vcpus in (1.0, 16.0):
             made, size = world(Truth()), Resources(vcpus=vcpus, memory_mib=1024)
             machines = [replace(machine(), instance_id=f"inst-{n}", capacity=size) for n in range(20)]
-            outside = [made._outside(each, 0.0)[0] for each in machines]
+            outside = [made._outside(each, 0) for each in machines]
             kept[kind, vcpus] = fmean(nature.kept(each) for nature in natures for each in outside)
     assert kept["analytics", 1.0] == pytest.approx(0.96, abs=0.015)
     assert kept["service", 1.0] == pytest.approx(0.91, abs=0.025)
