@@ -84,14 +84,21 @@ def _command(chapters: Sequence[str], share: float, hours: float, seeds: int, ru
 
 
 def _read(kept: Path) -> tuple[Size, Done] | None:
-    """Return what an earlier run kept: its size, as far as seeds go the most any case has, and its numbers."""
+    """Return what an earlier run kept: its size, as far as seeds go the most any case has, and its numbers.
+
+    Raises BadInput where the file is none of ours.
+    """
     if not kept.exists():
         return None
-    content: dict[str, Any] = json.loads(kept.read_text())
-    done = {
-        label: {int(seed): numbers for seed, numbers in runs.items()} for label, runs in content.get("runs", {}).items()
-    }
-    made_of = content.get("size", {})
+    try:
+        content: dict[str, Any] = json.loads(kept.read_text())
+        done = {
+            label: {int(seed): numbers for seed, numbers in runs.items()}
+            for label, runs in content.get("runs", {}).items()
+        }
+        made_of = content.get("size", {})
+    except (ValueError, AttributeError):
+        raise BadInput(f"{kept}: is not what an earlier run wrote there; remove it to run this figure anew") from None
     return Size(share=made_of.get("share", 0.0), hours=made_of.get("hours", 0.0)), done
 
 

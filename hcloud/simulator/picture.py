@@ -35,7 +35,9 @@ def allocation_svg(outcomes: Sequence[Outcome]) -> str:
 def cost_svg(outcomes: Sequence[Outcome]) -> str:
     """Draw a bar per outcome: what was committed and what was metered, with the share of targets met beside it."""
     most = max([each.cost_usd for each in outcomes] + [1e-9])
-    parts = ['<text x="8" y="18">cost in USD: reserved (used or not), metered; targets met</text>']
+    words = {"reserved": "reserved (used or not)", "on_demand": "metered"}
+    kinds = ", ".join(f'<tspan fill="{COLOURS[kind]}">{text}</tspan>' for kind, text in words.items())
+    parts = [f'<text x="8" y="18">cost in USD: {kinds}; targets met</text>']
     for number, each in enumerate(outcomes):
         top, x = 34 + number * 30, 220.0
         parts.append(f'<text x="8" y="{top + 15}">{escape(each.name)}</text>')
@@ -44,7 +46,8 @@ def cost_svg(outcomes: Sequence[Outcome]) -> str:
             parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
             x += width
         met = "-" if each.target_met_pct is None else f"{each.target_met_pct:.1f} %"
-        parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${each.cost_usd:.2f}, {met}</text>')
+        shown = f"{each.cost_usd:.2f}" if each.cost_usd >= 1 else f"{each.cost_usd:.3g}"
+        parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${shown}, {met}</text>')
     return _document(parts, 50 + 30 * len(outcomes))
 
 

@@ -59,6 +59,16 @@ def test_what_cannot_be_reproduced_is_refused(lonely: Shell, words: list[str], s
     assert not (lonely.directory / "results").exists()
 
 
+@pytest.mark.parametrize("content", ["{torn", "[]", '{"runs": {"LL": []}}', '{"runs": {"LL": {"first": {}}}}'])
+def test_results_that_are_none_are_told_with_their_name(lonely: Shell, content: str) -> None:
+    (lonely.directory / "results").mkdir()
+    (lonely.directory / "results" / "quasar.json").write_text(content)
+    _, err = lonely.run("reproduce", "quasar", "--no-run", exit_code=2)
+    assert err.startswith("hcloud: results/quasar.json: is not what an earlier run wrote there; remove it")
+    assert err.count("\n") == 1
+    assert not (lonely.directory / "results.md").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(

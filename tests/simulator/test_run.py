@@ -270,6 +270,13 @@ def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[
         assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
+def test_picture_of_costs_says_which_colour_is_what_and_shows_cents(outcomes: list[Outcome]) -> None:
+    drawn = cost_svg([replace(outcomes[0], metered_usd=0.0041, committed_usd=0.0), outcomes[1]])
+    for colour, words in (("#4878a8", "reserved (used or not)"), ("#e08a3c", "metered")):
+        assert f'<tspan fill="{colour}">{words}</tspan>' in drawn and f'height="20" fill="{colour}"' in drawn
+    assert "$0.0041, " in drawn
+
+
 def test_each_line_of_a_picture_looks_different(outcomes: list[Outcome]) -> None:
     many = [replace(outcomes[0], name=f"policy-{n}") for n in range(14)]
     drawn = [line.partition("stroke=")[2] for line in waits_svg(many).split("<polyline")[1:]]
