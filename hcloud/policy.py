@@ -288,6 +288,9 @@ class Provisioning:
     keep_for_dearer: Share = 0.5
     """Reserved room, and machines nobody takes back, are kept from jobs for which a vCPU is rented for less than this
     part of what it costs those that need them; not with hf and hm, which map jobs by quality. 0: kept from none."""
+    keep_for_quiet: Annotated[Number, Field(ge=0, le=100)] = 0.0
+    """While others are rented for, reserved room is kept from jobs that press on a shared resource by more than this
+    many times their part of the machine's vCPUs: they leave room nobody can use. 0: kept from none."""
 
     def __post_init__(self) -> None:
         _check_order("soft_limit_minimum", self.soft_limit_minimum, "soft_limit", self.soft_limit)

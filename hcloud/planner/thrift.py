@@ -19,6 +19,7 @@ from hcloud.planner.dear_room import DearRoom
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Mask, Places
 from hcloud.planner.offers import Counter
+from hcloud.planner.quiet_room import QuietRoom
 from hcloud.planner.unkept import machines_of_unkept_promises
 
 
@@ -31,6 +32,7 @@ class Thrift:
     rented: Mask
     some_rented: bool
     dear_room: DearRoom
+    quiet_room: QuietRoom
     _needed: dict[int, float] = field(default_factory=dict)
     _dearer: dict[float, Mask | None] = field(default_factory=dict)
 
@@ -44,6 +46,8 @@ class Thrift:
         left = places if shut is None else places[~shut]
         if left.size and (paid := self.dear_room.paid_kept_from(group)) is not None:
             left = left[~paid[left]]
+        if left.size and (loud := self.quiet_room.kept_from(group)) is not None:
+            left = left[~loud[left]]
         if left.size and group.serves and not group.application:
             left = left[~machines_of_unkept_promises(self.draft)[left]]
         small = self._too_small(group, left) if left.size else None
@@ -116,7 +120,13 @@ class Thrift:
 
 def open_thrift(draft: Draft, counter: Counter) -> Thrift:
     """Return which machines are closed in this plan."""
-    fleet = draft.fleet
-    dear_room = DearRoom(draft=draft, counter=counter, paid=np.flatnonzero(fleet.placeable & fleet.reserved))
-    rented = ~fleet.reserved
-    return Thrift(draft=draft, counter=counter, rented=rented, some_rented=bool(rented.any()), dear_room=dear_room)
+    fleet, rented = draft.fleet, ~draft.fleet.reserved
+    paid = np.flatnonzero(fleet.placeable & fleet.reserved)
+    return Thrift(
+        draft=draft,
+        counter=counter,
+        rented=rented,
+        some_rented=bool(rented.any()),
+        dear_room=DearRoom(draft=draft, counter=counter, paid=paid),
+        quiet_room=QuietRoom(draft=draft, paid=paid),
+    )
