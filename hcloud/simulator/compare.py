@@ -442,9 +442,9 @@ PEERS: dict[str, Peer] = {
         ),
         Peer(
             name="slurm-like", like="Slurm in the cloud",
-            rule="strictly by priority, run times unknown: nobody passes; nodes by price; idle ones go after 600 s",
-            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest,
-            markets=(Market.RESERVED, Market.ON_DEMAND), idle_s=600.0, blocks=True,
+            rule="strictly by priority, run times unknown: nobody passes; nodes by price, spot ones for jobs that may "
+            "be requeued; idle ones go after 600 s",
+            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest, idle_s=600.0, blocks=True,
         ),
     )
 }  # fmt: skip

@@ -81,6 +81,7 @@ def test_the_best_used_type_is_bought_at_any_price(tmp_path: Path) -> None:
 
 def test_nodes_of_the_least_weight_and_nobody_passes(tmp_path: Path) -> None:
     assert bought("slurm-like", [job(0, 60)], tmp_path) == {("small", "on_demand"): 1}
+    assert bought("slurm-like", [job(0, 60, spot=True)], tmp_path) == {("small", "spot"): 1}
     jobs = [job(0, 60, 6.0), job(1, 60, 6.0, priority=1), job(2, 60, 1.0)]
     made = events(setting("slurm-like", jobs, caps={"max_instances": 1}), tmp_path)
     # The third would fit beside the first; it waits behind the second, for which there is no node.
