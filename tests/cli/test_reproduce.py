@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hcloud.cli.reproduce import reproduce
+from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.reproduce import CHAPTERS
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.study import Case, Figure
@@ -90,3 +91,19 @@ def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
     assert list(place.iterdir()) == []
     assert len(workers) == (int(processes) if processes != "1" else 0)
     assert not [each for each in workers if Path(f"/proc/{each}").exists()]
+
+
+def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_its_folder(
+    lonely: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    running = lonely.start("reproduce", "quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
+    wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= 2, 60)
+    workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    running.kill()
+    running.communicate()
+    wait_until(lambda: not [each for each in workers if Path(f"/proc/{each}").exists()], 10)
+    monkeypatch.setenv("TMPDIR", str(place))
+    with quick_folder() as folder:
+        assert list(place.iterdir()) == [folder]

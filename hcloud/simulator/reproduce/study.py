@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from hcloud.controller import Planner
+from hcloud.engine.launch import die_with_parent
 from hcloud.planner.make import make_plan
 from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
@@ -166,7 +167,8 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Gene
 @contextmanager
 def _pool(processes: int) -> Iterator[Executor]:
     """Open a pool for a block; whoever leaves that early does not wait until every process has done what it is at."""
-    pool = ProcessPoolExecutor(processes)
+    # One whose parent was killed would wait for work for ever.
+    pool = ProcessPoolExecutor(processes, initializer=die_with_parent)
     with ExitStack() as early:
         early.callback(_end_now, pool)
         yield pool
