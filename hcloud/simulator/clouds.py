@@ -24,6 +24,8 @@ BOOT: Mapping[str, object] = {"p50_s": 24.0, "p95_s": 100.0}
 SPOT: Mapping[str, object] = {"shortages_per_h": 0.27, "shortage_h": 0.35}
 """Of spot machines that were held for 6 days (r5.16xlarge, two zones) and 2 (c3-highcpu-88, two zones) and looked at
 every 30 s, 0.27 were lost per hour, and none could be had for 0.35 h then (SkyPilot's spot traces, NSDI 2024)."""
+FIXED_PRICES: Mapping[str, object] = {"volatility": 0.0}
+"""On a host of one's own nobody else bids."""
 QUALITY: Mapping[str, object] = {"spread": 0.025}
 """Machines of one EC2 type differ by 0.2 to 0.5 % (CPU, memory), 2 to 3 % (serving the web) and 7 to 20 % (disks):
 standard deviations over 244 machines (Scheuner & Leitner 2018). A whole application is taken for the middle one."""
@@ -64,7 +66,7 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
         "quotas": _quotas(offers, taken),
         "reserved": _reserved(offers, taken),
         "reserved_default": 0,
-        "spot": {} if one_host else SPOT,
+        "spot": FIXED_PRICES if one_host else SPOT,
     }
 
 

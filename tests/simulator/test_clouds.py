@@ -105,6 +105,15 @@ def test_a_host_and_quotas_hold_no_more_than_they_do() -> None:
     assert made["quotas"] == [{"region": "north", "market": "on_demand", "vcpus": 20.0}]
 
 
+def test_spot_prices_of_a_host_of_ones_own_stand_still(tmp_path: Path) -> None:
+    """Or a replay would buy what happened to be cheaper at that hour, which the host never was."""
+    whole = Resources(vcpus=8.0, memory_mib=16384)
+    host = [offer("four", Market.ON_DEMAND, 0.1), offer("four", Market.SPOT, 0.03)]
+    (made,) = clouds_of_offers([replace(o, pool="host", pool_free=whole) for o in host]).values()
+    later = [MockProvider("mock", made, ManualClock(3600.0 * hour), "tests", str(tmp_path)) for hour in range(1, 9)]
+    assert {o.price_usd_per_h for each in later for o in each.offers() if o.market is Market.SPOT} == {0.03}
+
+
 def test_without_offers_there_is_no_cloud() -> None:
     with pytest.raises(BadInput, match="no provider offers anything now"):
         clouds_of_offers([])
