@@ -428,7 +428,7 @@ PEERS: dict[str, Peer] = {
         ),
         Peer(
             name="skypilot-like", like="SkyPilot", rule="a machine per job, the cheapest offer that fits; then down",
-            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest, alone=True,
+            commits="odm", order=_as_submitted, prefer=_first, buy=_cheapest, alone=True,
         ),
         Peer(
             name="karpenter-like", like="Karpenter",
