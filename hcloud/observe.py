@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
-from hcloud.apply.machines import adopt, emit_trouble, note_taken
+from hcloud.apply.machines import adopt, emit_trouble, note_registered, note_taken
 from hcloud.apply.orphans import Orphans
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
@@ -445,6 +445,7 @@ def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterato
             if fresh.state is InstanceState.BOOTING:
                 reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
                 change_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
+                note_registered(txn, fresh.offer)
                 isolation = list(worker.isolation)
                 txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
 

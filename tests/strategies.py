@@ -231,6 +231,8 @@ backoffs = st.builds(
     failures=st.integers(1, 1000),
     losses=st.integers(0, 1000),
     lost_at=moments,
+    unregistered=st.integers(0, 1000),
+    unregistered_at=moments,
 )
 applications = st.builds(
     Application,

@@ -143,8 +143,8 @@ class MachineActions:
         with self.store.transaction(self.clock.now(), lease) as txn:
             adopt(txn, instance.id, answer)
             earlier, full = _backoff_of(txn, instance.offer), _backoff_of(txn, instance.offer, quota=True)
-            if earlier is not None:  # that one could be launched does not say how long it stays
-                until_at = earlier.until_at if earlier.losses else txn.now
+            if earlier is not None:  # that one could be launched does not say whether it comes, or how long it stays
+                until_at = earlier.until_at if earlier.losses or earlier.unregistered else txn.now
                 txn.put_backoff(replace(earlier, until_at=until_at, failures=0))
             # A smaller machine than the one the quota had no room for says nothing of it.
             if full is not None and full.failures and full.until_at <= txn.now:
@@ -190,7 +190,7 @@ class MachineActions:
             return None
         change_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
-            _remember(txn, instance.offer, action.reason.text, policy)
+            _note_unregistered(txn, instance, action.reason.text, policy)
         if instance.preempt_at is not None:
             note_taken(txn, instance, instance.preempt_at, policy)
         intent = Intent(
@@ -268,7 +268,7 @@ def _backoff_of(txn: Transaction, offer: Offer, *, quota: bool = False) -> Offer
     return txn.backoff(offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
 
 
-def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, policy: Policy) -> None:
+def _remember(txn: Transaction, offer: Offer, refusal: ProviderError, policy: Policy) -> None:
     """Write down that an offer could not be had, for longer each time. A quota belongs to the account: it closes all
     types of its market."""
     quota = isinstance(refusal, QuotaExceeded)
@@ -277,8 +277,27 @@ def _remember(txn: Transaction, offer: Offer, refusal: ProviderError | str, poli
     backoff_s = policy.stockout.backoff_after_s(failures)
     if isinstance(refusal, LaunchRejected):
         backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
-    code = NEVER_REGISTERED if isinstance(refusal, str) else type(refusal).__name__
-    _leave_alone(txn, replace(earlier, until_at=txn.now + backoff_s, error=str(refusal), failures=failures), code)
+    after = replace(earlier, until_at=txn.now + backoff_s, error=str(refusal), failures=failures)
+    _leave_alone(txn, after, type(refusal).__name__)
+
+
+def _note_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
+    """Remember a machine that was paid for and whose worker never came: its offer is left alone, for longer each time
+    in a row. Several launched before the first was given up are one."""
+    earlier = _backoff_of(txn, instance.offer) or _unknown(instance.offer)
+    if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
+        return
+    count = earlier.unregistered + 1
+    until_at = max(earlier.until_at, txn.now + policy.stockout.backoff_after_s(count))
+    after = replace(earlier, until_at=until_at, error=why, unregistered=count, unregistered_at=txn.now)
+    _leave_alone(txn, after, NEVER_REGISTERED)
+
+
+def note_registered(txn: Transaction, offer: Offer) -> None:
+    """Forget how many machines of an offer never registered: one has."""
+    earlier = _backoff_of(txn, offer)
+    if earlier is not None and earlier.unregistered:
+        txn.put_backoff(replace(earlier, unregistered=0))
 
 
 def note_taken(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:

@@ -39,7 +39,8 @@ class OfferBackoff:
     """An offer (or a whole provider/zone, with empty strings as wildcards) not to be tried before ``until_at``.
 
     ``losses``: how often in a row a spot machine of it was taken back soon after its launch, the last at ``lost_at``;
-    unlike ``failures`` (to launch) they still count when another one could be launched.
+    unlike ``failures`` (to launch) they still count when another one could be launched. ``unregistered``: from how many
+    launches in a row no worker came, the last given up at ``unregistered_at``; they count until one registers.
     """
 
     provider: str
@@ -51,6 +52,8 @@ class OfferBackoff:
     failures: int = 1
     losses: int = 0
     lost_at: float = 0.0
+    unregistered: int = 0
+    unregistered_at: float = 0.0
 
     def covers(self, offer: Offer) -> bool:
         """Return whether this memory speaks of ``offer``."""

@@ -149,6 +149,35 @@ def test_machine_that_never_registers_counts_against_its_offer(make: MakeDeploym
     assert [m.zone for m in site.scene.cloud.machines(site.now)] == ["east-1a", "east-1b"]
 
 
+def test_machines_that_never_register_are_paid_for_less_and_less_often(make: MakeDeployment) -> None:
+    """A broken image: each is launched, and billed until it is given up."""
+    site = make(policy={"boot": {"timeout_s": 20}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.NEVER_BOOT, times=None))
+    site.submit()
+    site.cycle(200, step_s=2.0)
+    site.restart()
+    site.scene.cloud.inject(Fault(kind=FaultKind.NEVER_BOOT, times=None))
+    site.cycle(300, step_s=2.0)
+    launched = [each.at for each in site.events(EventKind.INSTANCE_LAUNCHED)]
+    pauses = [later - earlier - 20 for earlier, later in pairwise(launched)]
+    assert [round(each / 60) for each in pauses] == [1, 2, 4, 8]
+    assert {each.fields["error"] for each in site.events(EventKind.OFFER_BACKOFF)} == {"never_registered"}
+
+
+def test_machines_launched_together_that_never_register_are_one_and_one_that_does_ends_the_row(
+    make: MakeDeployment,
+) -> None:
+    site = make(policy={"boot": {"timeout_s": 20}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.NEVER_BOOT, times=3))
+    site.submit("sleep", "900", count=3, resources=Resources(vcpus=2.0, memory_mib=512))
+    site.cycle(15, step_s=2.0)
+    [told] = site.events(EventKind.OFFER_BACKOFF)
+    assert told.fields["until_at"] == told.at + 60
+    site.cycle(60, step_s=2.0)
+    assert len(site.scene.store.instances(live_only=True)) == 3
+    assert [each.unregistered for each in site.scene.store.live().backoffs] == [0]
+
+
 SPOT: dict[str, object] = {"markets": ["spot"], "spot": {"notice_s": 120}}
 
 
