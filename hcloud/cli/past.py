@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
 from hcloud.errors import BadInput
-from hcloud.model import JobSpec, Market, Offer
+from hcloud.model import JobSpec, Market, Offer, ServiceTarget
 from hcloud.quantity import parse_duration_s
 from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
@@ -71,7 +71,7 @@ def recorded_outcome(client: Client, past: Past) -> Recorded:
     replayed = [each for each in of_jobs if (job := past.jobs.get(each["job"])) and job.run_s is not None]
     cost = {each["market"]: each["cost_usd"] for each in _rows(client.get("/v1/reports/cost", by="market", **within))}
     reserved_usd = cost.get(Market.RESERVED.value, 0.0)
-    services = [each for each in replayed if "/s, p" in each["target"]]
+    services = [each for each in replayed if isinstance(past.jobs[each["job"]].spec.target, ServiceTarget)]
     batch = [each for each in replayed if each not in services]
     waits = [each["queue_s"] for each in replayed] or [0.0]
     numbers: dict[str, float | int | str | None] = {

@@ -164,7 +164,7 @@ def test_what_fuller_servers_cost_and_save_is_beside_the_usual_sr() -> None:
     filled = {"performance_pct": 76.0, "cost_usd": 9.0, "committed_usd": 1.0, "metered_usd": 8.0}
     seed = {"SR, 10%": usual, "HM, filled, 30%": filled}
     assert fuller.short_of_sr_pct(seed, "HM, filled, 30%") == pytest.approx(5.0)
-    assert fuller.cheaper_in_a_year_pct(seed, "HM, filled, 30%") == pytest.approx(50.0)
+    assert fuller.half_year_cheaper_pct(seed, "HM, filled, 30%") == pytest.approx(50.0)
 
 
 def test_cases_of_fuller_servers_differ_by_tolerance_and_limits_only() -> None:

@@ -126,14 +126,19 @@ def _short_of_sr(name: str, what: str) -> Callable[[Seed], float]:
 
 
 def _cheaper_in_a_year(name: str, used: float) -> Callable[[Seed], float]:
-    """Return by how many percent a strategy costs less than SR where the load is there for a part (``used``, 0..1) of
-    the year that is paid for in advance (§8.3.4: all charges of a reservation happen then)."""
+    """Return :func:`cheaper_in_a_year_pct` of a strategy, beside SR."""
+    return lambda seed: cheaper_in_a_year_pct(seed[_label(name)], seed[_label("sr")], used)
 
-    def cost_usd(seed: Seed, of: str) -> float:
+
+def cheaper_in_a_year_pct(ours: Numbers, sr: Numbers, used: float) -> float:
+    """Return by how many percent less is paid than with SR where the load is there for a part (``used``, 0..1) of the
+    year that is paid for in advance (§8.3.4: all charges of a reservation happen then)."""
+
+    def cost_usd(of: Numbers) -> float:
         """Return a year's cost: commitments whole, the rest for the part that is used."""
-        return _high(seed, of, "committed_usd") + used * _high(seed, of, "metered_usd")
+        return of["committed_usd"] + used * of["metered_usd"]
 
-    return lambda seed: 100 * (1 - cost_usd(seed, name) / cost_usd(seed, "sr"))
+    return 100 * (1 - cost_usd(ours) / cost_usd(sr))
 
 
 def _worth_of_profiles(name: str) -> Callable[[Seed], float]:
@@ -196,9 +201,8 @@ def _claims_of_on_demand() -> Iterator[Claim]:
         ours=lambda seed: _high(seed, "hm", "reserved_used_pct"),
         holds=lambda value: 65 <= value <= 95,
         unit="%",
-        why="where neighbours may cost 10 %, a server is closed to most who come when 10 of its 16 vCPUs are in use "
-        "(median): about nine tenths of what is rented is for jobs that reserved servers had vCPUs for. With limits of "
-        "90 and 95 % and 30 % for neighbours 89 % are in use (*what fuller servers cost*)",
+        why="where neighbours may cost 10 %, servers are closed to most who come while vCPUs are left: with limits "
+        "of 90 and 95 % and 30 % for neighbours more of them are in use (*what fuller servers cost*)",
     )
 
 
@@ -532,5 +536,4 @@ def _at_ratio(seed: Seed, ratio: float) -> Numbers:
 def _cheaper_at_usual_ratio(seed: Seed, used: float) -> float:
     """Return by how many percent HM costs less than SR at the usual price ratio, the load being there for a part
     (``used``, 0..1) of the time that is reserved."""
-    hm = _at_ratio(seed, ON_DEMAND_OVER_RESERVED)
-    return 100 * (1 - (hm["committed_usd"] + used * hm["metered_usd"]) / seed["SR"]["committed_usd"])
+    return cheaper_in_a_year_pct(_at_ratio(seed, ON_DEMAND_OVER_RESERVED), seed["SR"], used)
