@@ -99,7 +99,7 @@ class Peer:
             _serve(self, draft)
         _let_idle_go(self, draft)
         if self.consolidates:
-            _consolidate(draft)
+            _consolidate(self, draft)
         return Plan(at=snapshot.now, actions=tuple(draft.actions))
 
 
@@ -312,45 +312,91 @@ def _let_idle_go(peer: Peer, draft: Draft) -> None:
             draft.terminate(at, Reason(code="idle", text=f"{instance.id} is idle; {peer.name} keeps none for long"))
 
 
-def _consolidate(draft: Draft) -> None:
-    """Empty one underused rented machine whose jobs may be interrupted and fit on others; their work is lost."""
+def _consolidate(peer: Peer, draft: Draft) -> None:
+    """Empty one underused rented machine whose jobs may be interrupted and fit on others, the fewest jobs first; where
+    there is none, launch one cheaper machine for what of one of them fits nowhere. Their work is lost.
+    """
     fleet = draft.fleet
-    if (
-        draft.stopping
-        or draft.gone
-        or bool(fleet.coming.any())
-        or any(j.state is JobState.QUEUED for j in draft.waiting)
-    ):
-        return
+    if draft.stopping or draft.gone:
+        return  # who was moved last has not found its new place yet
     rented = [at for at in fleet.staying if fleet.placeable[at] and fleet.holdings[at] and not _reserved(draft, at)]
-    for at in sorted(rented, key=lambda at: float(fleet.load[at])):
-        jobs = {job.id: job for job, _ in fleet.holdings[at]}
-        if fleet.load[at] < UNDERUSED and _fit_elsewhere(draft, at, list(jobs.values())):
-            reason = Reason(code="consolidated", text=f"{fleet.instances[at].id} is underused; its jobs fit elsewhere")
-            draft.add(Drain(instance_id=fleet.instances[at].id, reason=reason))
-            for job in jobs.values():
-                draft.stop(job, FailureCause.EVICTED, reason)
-            return
+    movable = [at for at in rented if fleet.load[at] < UNDERUSED and _may_move(draft, at)]
+    movable.sort(key=lambda at: (len(fleet.holdings[at]), float(fleet.load[at])))
+    emptied = next((at for at in movable if not _left_over(draft, at)), None)
+    if emptied is not None:
+        _empty(draft, emptied)
+    elif not fleet.coming.any():
+        _replace(peer, draft, movable)
+
+
+def _may_move(draft: Draft, at: int) -> bool:
+    return all(job.spec.interruptible and job.spec.nodes.count == 1 for job, _ in draft.fleet.holdings[at])
+
+
+def _empty(draft: Draft, at: int) -> None:
+    name = draft.fleet.instances[at].id
+    reason = Reason(code="consolidated", text=f"{name} is underused; its jobs fit elsewhere")
+    draft.add(Drain(instance_id=name, reason=reason))
+    for job, _ in draft.fleet.holdings[at]:
+        draft.stop(job, FailureCause.EVICTED, reason)
+
+
+def _replace(peer: Peer, draft: Draft, movable: Sequence[int]) -> None:
+    """Launch a cheaper machine for what does not fit elsewhere of the first machine for which there is one; that one is
+    emptied when the new one is there."""
+    counter = open_counter(draft)
+    for at in movable:
+        left = _left_over(draft, at)
+        offer = _cheaper_for(peer, draft, counter, at, left)
+        shares = launch_shares(left, counter.offers[offer].instance_type.capacity) if offer >= 0 else {}
+        if offer < 0 or draft.ledger.refusal(counter.offers[offer], shares) is not None:
+            continue
+        draft.ledger.book_launch(counter.offers[offer], shares)
+        text = f"{offer_words(counter.offers[offer])} replaces {draft.fleet.instances[at].id}, which is dearer"
+        reason = Reason(code="consolidated", text=text)
+        draft.add(Launch(offer=counter.offers[offer], expires_at=draft.renewed_until_at, for_jobs=(), reason=reason))
+        return
+
+
+def _cheaper_for(peer: Peer, draft: Draft, counter: Counter, at: int, jobs: Sequence[Job]) -> int:
+    """Return the cheapest offer below the price of machine ``at`` that holds these jobs; -1: there is none.
+
+    A spot machine is replaced by no other spot one: Karpenter does that behind a switch only, for 15 cheaper types.
+    """
+    groups = [draft.group_of(job) for job in jobs]
+    price = draft.fleet.price_usd_per_h[at]
+    spot = draft.fleet.instances[at].offer.market is Market.SPOT
+    cheaper = [
+        each for each in counter.obtainable(groups[0])
+        if counter.offers[each].market in peer.markets and counter.price_usd_per_h[each] < price
+        and not (spot and counter.offers[each].market is Market.SPOT)
+    ]  # fmt: skip
+    for each in cheaper:
+        taken = sum((counter.taken(group)[each] for group in groups[1:]), counter.taken(groups[0])[each])
+        serves = all(counter.serves(group, each) for group in groups)
+        if serves and bool((counter.capacity[each] + SLACK >= taken).all()):
+            return each
+    return -1
 
 
 def _reserved(draft: Draft, at: int) -> bool:
     return draft.fleet.instances[at].offer.market is Market.RESERVED
 
 
-def _fit_elsewhere(draft: Draft, at: int, jobs: Sequence[Job]) -> bool:
-    if not all(job.spec.interruptible and job.spec.nodes.count == 1 for job in jobs):
-        return False
+def _left_over(draft: Draft, at: int) -> list[Job]:
+    """Return which jobs of machine ``at`` would fit on no other."""
     others, before = draft.fleet.placeable.copy(), draft.fleet.room.copy()
     others[at] = False
-    fits = True
-    for job in jobs:
+    left = list[Job]()
+    for job in sorted((job for job, _ in draft.fleet.holdings[at]), key=_largest_first):
         group = draft.group_of(job)
         to = draft.fleet.first(group.demand, usable(draft, group, others))
-        fits = fits and to >= 0
-        if fits:
+        if to < 0:
+            left.append(job)
+        else:
             draft.fleet.room[:, to] -= draft.amount_on(group, to)
     draft.fleet.room[:] = before
-    return fits
+    return left
 
 
 # --------------------------------------------------------------------------------------------------------------- rules

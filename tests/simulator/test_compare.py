@@ -108,6 +108,30 @@ def test_an_underused_machine_is_emptied_where_its_jobs_fit_elsewhere(tmp_path: 
     assert len([e for e in made if e.kind is EventKind.JOB_FINISHED and e.fields["state"] == "succeeded"]) == 8
 
 
+def movable(at_s: float, run_s: float, vcpus: float) -> Arrival:
+    """A batch job that may be interrupted."""
+    made = job(at_s, run_s, vcpus)
+    return replace(made, spec=replace(made.spec, interruptible=True))
+
+
+def test_an_underused_machine_is_replaced_by_a_cheaper_one_where_its_jobs_fit_nowhere_else(tmp_path: Path) -> None:
+    jobs = [*(movable(0, 60, 2.0) for _ in range(3)), movable(0, 900, 1.0)]
+    made = events(setting("karpenter-like", jobs, markets=["on_demand"]), tmp_path)
+    types = {e.instance_id: str(e.fields["type"]) for e in made if e.kind is EventKind.INSTANCE_REQUESTED}
+    ended = {types[e.instance_id]: e.at for e in made if e.kind is EventKind.INSTANCE_TERMINATED}
+    assert sorted(types.values()) == ["large", "small"]
+    assert ended["large"] < ended["small"] - 600
+    assert len([e for e in made if e.kind is EventKind.JOB_FINISHED and e.fields["state"] == "succeeded"]) == 4
+
+
+def test_nobody_is_moved_who_may_not_be_interrupted_or_for_whom_nothing_is_cheaper(tmp_path: Path) -> None:
+    kept = [*(movable(0, 60, 2.0) for _ in range(3)), job(0, 900, 1.0)]
+    assert bought("karpenter-like", kept, tmp_path, markets=["on_demand"]) == {("large", "on_demand"): 1}
+    dear = {**TYPES, "small": {**TYPES["small"], "usd_per_h": 7.0}, "medium": {**TYPES["medium"], "usd_per_h": 7.0}}
+    jobs = [*(movable(0, 60, 2.0) for _ in range(3)), movable(0, 900, 1.0)]
+    assert bought("karpenter-like", jobs, tmp_path, markets=["on_demand"], types=dear) == {("large", "on_demand"): 1}
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_ends_every_job_and_machine_even_where_machines_run_out_or_die(name: str, tmp_path: Path) -> None:
     jobs = [job(5.0 * n, 20.0 + 7 * n, 1.0 + n % 2, spot=n % 3 == 0) for n in range(12)]
