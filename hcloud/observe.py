@@ -366,6 +366,7 @@ class Observer:
             progress=sample.progress if sample.progress is not None else before.progress,
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
             requests_per_s=rate if rate is not None else before.requests_per_s,
+            best_window_per_s=before.best_window_per_s,
         )
 
     def _window(self, unit: str, job: Job, host: Host, sample: UnitSample, rate: float) -> Iterator[Change]:
@@ -379,7 +380,11 @@ class Observer:
             return
         self._windows[unit] = (sample.at, [])
         served, believed, job_id = sum(rates) / len(rates), self.believed.get(job.application), job.id
-        yield lambda txn: record_window(txn, txn.job(job_id), host.instance, served, believed, alone=host.alone)
+        before = self._reached[unit].best_window_per_s
+        self._reached[unit] = replace(self._reached[unit], best_window_per_s=max(served, before or 0.0))
+        yield lambda txn: record_window(
+            txn, txn.job(job_id), host.instance, served, believed, alone=host.alone, best_before=before
+        )
 
     def _unowned(self, report: UnitReport, worker: WorkerReport, ended: dict[str, str]) -> Iterator[Change]:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""

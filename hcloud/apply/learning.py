@@ -87,12 +87,14 @@ def _what_was_measured(findings: Findings) -> str:
 # ------------------------------------------------------------------------------------------------------------- feedback
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """What a job's last samples said it had done: totals since the start, and its mean rate of requests."""
+    """What a job's last samples said it had done: totals since the start, its mean rate of requests, and the best rate
+    of its windows that were recorded (None: none was)."""
 
     progress: float | None = None
     written_mib: float | None = None
     requests_per_s: float | None = None
     cpu_s: float | None = None
+    best_window_per_s: float | None = None
 
 
 def record_reached(
@@ -110,22 +112,23 @@ def record_reached(
     row = ran(row, run_s) if whole else row
     measured = _performance(row, reached, run_s, whole)
     if measured is not None and believed is not None:
-        row = _compare(txn, job, instance, row, measured, believed, alone)
+        row = _compare(txn, job, instance, row, measured, believed, alone, reached.best_window_per_s)
     txn.put_application(row)
 
 
 def record_window(
     txn: Transaction, job: Job, instance: Instance, requests_per_s: float, believed: Classification | None, *,
-    alone: bool,
+    alone: bool, best_before: float | None = None,
 ) -> None:  # fmt: skip
     """Record what a running service of a known application served on average in one window, beside what was expected.
 
-    Only a row whose performance is requests can be compared with that.
+    Only a row whose performance is requests can be compared with that. ``best_before``: what this start of it served in
+    the best of its earlier windows; None: this is the first.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     if row is None or believed is None or row.measure is not Measure.REQUESTS or requests_per_s <= 0:
         return
-    txn.put_application(_compare(txn, job, instance, row, requests_per_s, believed, alone))
+    txn.put_application(_compare(txn, job, instance, row, requests_per_s, believed, alone, best_before))
 
 
 def _performance(row: Application, reached: Reached, run_s: float, whole: bool) -> float | None:
@@ -141,7 +144,7 @@ def _performance(row: Application, reached: Reached, run_s: float, whole: bool) 
 
 def _compare(
     txn: Transaction, job: Job, instance: Instance, row: Application, measured: float, believed: Classification,
-    alone: bool,
+    alone: bool, best_before: float | None,
 ) -> Application:  # fmt: skip
     """Write the PREDICTION event, and return the application with what the run adds to it."""
     offer, nodes = instance.offer, len(job.attempt.allocations) if job.attempt is not None else 1
@@ -180,4 +183,5 @@ def _compare(
         alone=alone,
     )
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
-    return feed(row, column, measured / factor, relative, alone=alone)
+    before = None if best_before is None else best_before / factor
+    return feed(row, column, measured / factor, relative, alone=alone, best_before=before)

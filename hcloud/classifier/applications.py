@@ -303,25 +303,30 @@ def _usable(question: str, value: float) -> bool:
 
 
 def feed(
-    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool
-) -> Application:
+    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool,
+    best_before: float | None = None,
+) -> Application:  # fmt: skip
     """Return the application with one more measurement of a job that ran (the feedback loop of Dissertation §4.3.2).
 
     ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
     alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
-    concluded about drift. A straggler (``STRAGGLES_BELOW``) counts for drift only.
+    concluded about drift. A straggler (``STRAGGLES_BELOW``) counts for drift only, and once, as it is no witness for
+    itself: ``best_before`` is the best that the same start of a job did in earlier measurements (None: there were none).
     """
     missed = row.missed
     if predicted is not None and alone:
+        least = STRAGGLES_BELOW * predicted.low
+        if best_before is not None and max(measured, best_before) < least:
+            return row
         missed = Drift(missed=row.missed).seen(predicted, measured).missed
-        if measured < STRAGGLES_BELOW * predicted.low and not any(row.missed):
+        if measured < least and not any(row.missed):
             return replace(row, missed=missed)
     cells = {question: dict(columns) for question, columns in row.cells.items()}
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
     types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})
     known, unsure = types.get(type_column), spread.get(type_column, 0.0)
-    least = 0.0 if alone else predicted.value if known is None and predicted is not None else known or 0.0
-    if _usable(Question.TYPE.value, measured) and measured > least:
+    at_least = 0.0 if alone else predicted.value if known is None and predicted is not None else known or 0.0
+    if _usable(Question.TYPE.value, measured) and measured > at_least:
         # The less sure the cell, the more a measurement of a whole run counts.
         weight = max(FEED_WEIGHT, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight

@@ -286,7 +286,12 @@ def test_service_teaches_while_it_runs_and_drift_is_seen_before_it_ends(site: De
     (told, *_) = [each.fields for each in site.events(EventKind.PREDICTION) if each.job_id == job.id]
     assert (told["question"], told["measure"]) == ("run", "requests")
     assert float(str(told["predicted"])) > 2 * float(str(told["measured"]))
-    assert site.scene.store.live().applications[name].missed[-1] is True
+    slow = site.scene.store.live().applications[name]
+    assert slow.missed == (True,)
+    # What it says a second and a third time is not another witness: it may be this start of it alone that is slow.
+    site.until(lambda: len(site.events(EventKind.PREDICTION)) >= 3, cycles=500, step_s=10.0)
+    again = site.scene.store.live().applications[name]
+    assert (again.missed, again.cells) == (slow.missed, slow.cells)
 
 
 def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Deployment) -> None:

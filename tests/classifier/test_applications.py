@@ -214,6 +214,20 @@ def test_a_straggler_corrects_nothing_unless_it_is_not_the_only_one() -> None:
         assert feed(row, column, 5.0, expected, alone=True).cells["type"][column] < 10.0  # slow, but no straggler
 
 
+def test_a_straggler_that_is_measured_again_and_again_is_no_witness_for_itself() -> None:
+    row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
+    once = feed(row, "mock/small", 4.0, expected, alone=True)
+    for _ in range(5):
+        assert feed(once, "mock/small", 4.1, expected, alone=True, best_before=4.0) == once
+    # Another start that is as slow is a witness; and so is one that did well before, which is no straggler.
+    for others in (None, 10.0):
+        slower = feed(once, "mock/small", 4.0, expected, alone=True, best_before=others)
+        assert slower.cells["type"]["mock/small"] < 10.0
+        assert slower.missed == (True, True)
+    # What is only slow is believed, however often the same start says so.
+    assert feed(row, "mock/small", 5.0, expected, alone=True, best_before=5.0).cells["type"]["mock/small"] < 10.0
+
+
 def test_run_time_follows_what_ran() -> None:
     assert ran(known(), 60.0).run_s == 60.0
     assert 60.0 < (ran(ran(known(), 60.0), 90.0).run_s or 0) < 90.0
