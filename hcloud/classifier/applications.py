@@ -311,7 +311,7 @@ def feed(
     ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
     alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
     concluded about drift. A straggler (``STRAGGLES_BELOW``) counts for drift only, and once, as it is no witness for
-    itself: ``best_before`` is the best that the same start of a job did in earlier measurements (None: there were none).
+    itself: ``best_before`` is the best that the same start of a job did in earlier measurements (None: none).
     """
     missed = row.missed
     if predicted is not None and alone:
