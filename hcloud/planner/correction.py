@@ -29,7 +29,7 @@ from hcloud.planner.eviction import evictable
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.lessons import lesson_of, words_of
 from hcloud.planner.option import Option, remaining_s, saved_s
-from hcloud.planner.placement import usable
+from hcloud.planner.placement import has_room_now, usable
 from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.scale import more_nodes, resize
@@ -326,7 +326,9 @@ def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     A machine is looked for only where to leave repays at all: most of those that are helpless miss too little.
     """
     if not look.job.spec.stateful:
-        without = Blame(draft, look, found).faster_alone() if movable(draft, look.job) else 0.0
+        if not _may_move(draft, look.job):
+            return
+        without = Blame(draft, look, found).faster_alone()
         best = without * _best_of_types(draft, look)
         to = destination(draft, look.job) if _worth_it(draft, found, best, _move_s(draft, look.job, best)) else -1
         if to >= 0:
@@ -336,12 +338,17 @@ def _move(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
     at, blame = draft.fleet.index[look.held.instance_id], Blame(draft, look, found)
     others = {job.id: job for job, _ in draft.fleet.holdings[at] if job.id != look.job.id}
     for other in sorted(others.values(), key=lambda job: (_lost_s(draft, job), queue_key(job))):
-        if other.spec.stateful or not movable(draft, other):
+        if not _may_move(draft, other):
             continue
         factor, cost_s = blame.faster_without(other), _move_s(draft, other)
         to = destination(draft, other) if _worth_it(draft, found, factor, cost_s) else -1
         if to >= 0:
             yield _moved(draft, look, other, to, factor, cost_s)
+
+
+def _may_move(draft: Draft, job: Job) -> bool:
+    """Return whether ``job`` may be moved, and there is room at all: in a full cluster no more need be asked."""
+    return movable(draft, job) and has_room_now(draft, draft.group_of(job))
 
 
 def _move_s(draft: Draft, mover: Job, factor: float = 1.0) -> float:

@@ -304,8 +304,10 @@ def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason
 
     ``served_on``: machines that serve the others of its ranks.
     """
-    if desk.machines or desk.counter.obtainable(group):  # else nothing is booked
-        desk.draft.ledger = desk.draft.ledger.copy()
+    if not desk.machines and not desk.counter.obtainable(group):  # of most that wait no more need be worked out
+        desk.refused = None
+        return _unobtainable(desk, group)
+    desk.draft.ledger = desk.draft.ledger.copy()
     before, taken, refusal, served = len(desk.machines), list[NewMachine](), None, len(served_on)
     while served + len(taken) < group.wanted and refusal is None:
         zones = _zones_taken(desk, group, served_on, taken)

@@ -8,12 +8,12 @@ goes on coming. Whoever presses more gets what is free beyond that (``provisioni
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.model import Job
+from hcloud.model import Allocation, Job
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Mask
 from hcloud.planner.pressure import FULL
@@ -26,6 +26,7 @@ class QuietRoom:
     draft: Draft
     paid: npt.NDArray[np.intp]
     _wanted_vcpus: float | None = None
+    _pressures: dict[str, float] = field(default_factory=dict)
 
     def kept_from(self, group: Group) -> Mask | None:
         """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them together
@@ -46,21 +47,23 @@ class QuietRoom:
     def wanted_vcpus(self) -> float:
         """How many vCPUs quiet jobs hold on rented machines."""
         if self._wanted_vcpus is None:
-            self._wanted_vcpus = sum(self._rented_vcpus(job) for job in self.draft.running if self._is_known(job))
+            fleet = self.draft.fleet
+            limit = self.draft.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
+            rented = [fleet.holdings[at] for at in np.flatnonzero(~fleet.reserved).tolist()]
+            self._wanted_vcpus = sum(self._quiet_vcpus(job, unit, limit) for held in rented for job, unit in held)
         return self._wanted_vcpus
 
-    def _is_known(self, job: Job) -> bool:
-        return job.spec.profile is None and job.application in self.draft.snapshot.applications
-
-    def _rented_vcpus(self, job: Job) -> float:
-        """Return how many vCPUs ``job`` holds on rented machines, as far as it would be quiet on a reserved one."""
-        fleet, held = self.draft.fleet, job.attempt.allocations if job.attempt is not None else ()
-        there = [(fleet.index.get(each.instance_id), each.resources.vcpus) for each in held if not each.released]
-        rented = [vcpus for at, vcpus in there if at is not None and not fleet.reserved[at]]
-        limit = self.draft.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
-        return sum(vcpus for vcpus in rented if self._pressure(job.application) <= limit * vcpus)
+    def _quiet_vcpus(self, job: Job, unit: Allocation, limit: float) -> float:
+        """Return how many vCPUs ``unit`` of ``job`` holds, if it would be quiet on a reserved machine, where each vCPU
+        may press by ``limit``."""
+        if job.spec.profile is not None or job.application not in self.draft.snapshot.applications:
+            return 0.0
+        vcpus = unit.resources.vcpus
+        return vcpus if self._pressure(job.application) <= limit * vcpus else 0.0
 
     def _pressure(self, application: str) -> float:
         """Return the most that an application is expected to press on any shared resource (0..100)."""
-        who = self.draft.suit.who(application) if self.draft.suit is not None else None
-        return float(who.expected.max(initial=0.0)) if who is not None else 0.0
+        if application not in self._pressures:
+            who = self.draft.suit.who(application) if self.draft.suit is not None else None
+            self._pressures[application] = float(who.expected.max(initial=0.0)) if who is not None else 0.0
+        return self._pressures[application]
