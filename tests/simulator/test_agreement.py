@@ -1,18 +1,24 @@
-"""Simulated and real agree: the demo's jobs placed by a daemon's deployment, then replayed from what it recorded."""
+"""Simulated and real agree: the demo's jobs run by a daemon's deployment, then replayed from what it recorded.
 
-from collections.abc import Iterable
+The comparison is the one of ``python -m bench agreement``, whose daemon, programs and machines are real.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from bench.agreement import History, differences, history, told
 from hcloud.assembly import build_controller, build_providers
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_job, load_policy
 from hcloud.engine.fake import FakeRunner, Work
-from hcloud.model import Event, EventKind, JobSpec
+from hcloud.model import Job, JobSpec
 from hcloud.provider import MachineSource, UnitSpec
 from hcloud.simulator.run import START_AT, Setting, simulated
-from hcloud.simulator.workload import PastJob, Workload, from_past
+from hcloud.simulator.workload import PastJob, Workload, from_past, workload_of
 from hcloud.store import Store, Submission
 
 DEMO = Path(__file__).parents[2] / "demo"
@@ -29,7 +35,9 @@ CLOUD: dict[str, object] = {
 }
 MEASURED_S = {"service": 60.0, "primes": 34.0, "compress": 27.0, "copy": 21.0, "sort": 25.0, "disk": 16.0}
 """About as long as they ran in the demo on the machine this was written on."""
-Placed = list[tuple[str, str, list[str]]]
+CYCLE_S = 1.0
+APART_S = 1.5 * CYCLE_S
+"""Both decide every second and see the same engine: what happens between two cycles is seen in the one or the other."""
 
 
 def demo_jobs() -> list[JobSpec]:
@@ -37,23 +45,7 @@ def demo_jobs() -> list[JobSpec]:
     return [each.model_copy(update={"workdir": None}).to_spec("ada") for each in files]
 
 
-def placements(events: Iterable[Event], names: dict[str, str]) -> Placed:
-    """Who was placed on a machine of which type, beside whom it had been placed there before, in order."""
-    types: dict[str, str] = {}
-    guests: dict[str, list[str]] = {}
-    found: Placed = []
-    for event in events:
-        machine = event.instance_id or ""
-        if event.kind is EventKind.INSTANCE_REQUESTED:
-            types[machine] = str(event.fields["type"])
-        elif event.kind is EventKind.UNIT_STARTED:
-            name = names[event.job_id or ""]
-            found.append((name, types[machine], list(guests.setdefault(machine, []))))
-            guests[machine].append(name)
-    return found
-
-
-def as_the_daemon_does(folder: Path) -> tuple[Placed, Workload]:
+def as_the_daemon_does(folder: Path) -> tuple[History, Workload]:
     """Run the demo's jobs as a daemon does, with its database and a cycle each second; return what it recorded, too."""
     config = Config(
         owner="hcloud-here",
@@ -75,26 +67,70 @@ def as_the_daemon_does(folder: Path) -> tuple[Placed, Workload]:
     )
     jobs = [job for spec in demo_jobs() for job in store.submit([Submission(spec=spec, actor="ada")], clock.now())]
     names = {job.id: job.spec.name for job in jobs}
-    while store.live().jobs:
+    while store.live().jobs or store.live().instances:
         controller.cycle()
-        clock.advance(1.0)
-    ended = [store.job(job.id) for job in jobs]
-    past = [PastJob(submitted_at=job.submitted_at, spec=job.spec, run_s=MEASURED_S[job.spec.name.partition("-")[0]])
-            for job in ended]  # fmt: skip
-    made = placements(store.iter_events(), names)
+        clock.advance(CYCLE_S)
+    past = [as_recorded(store.job(job.id)) for job in jobs]
+    made = history(told(store.iter_events()), names)
     store.close()
     return made, from_past(past)
 
 
-def test_the_demos_jobs_are_placed_alike_by_the_daemon_and_in_a_replay_of_what_it_recorded(tmp_path: Path) -> None:
-    (tmp_path / "daemon").mkdir()
-    (tmp_path / "replay").mkdir()
-    real, recorded = as_the_daemon_does(tmp_path / "daemon")
-    setting = Setting(workload=recorded, policy=load_policy(DEMO / "policy.yaml"), cloud=CLOUD, seed=5)
-    with simulated(setting, tmp_path / "replay") as simulation:
+def as_recorded(job: Job) -> PastJob:
+    """The job as long as the daemon saw it run."""
+    assert job.attempt is not None
+    (unit,) = job.attempt.allocations
+    assert unit.started_at is not None and unit.ended_at is not None
+    return PastJob(submitted_at=job.submitted_at, spec=job.spec, run_s=unit.ended_at - unit.started_at)
+
+
+def replay(setting: Setting, folder: Path) -> History:
+    with simulated(setting, folder) as simulation:
         simulation.run()
-        names = {job.id: job.spec.name for job in simulation.store.jobs()}
-        replayed = placements(simulation.events(), names)
-    assert len(real) == 14
-    assert replayed == real
-    assert any(beside for _, _, beside in real)
+        return history(told(simulation.events()), {job.id: job.spec.name for job in simulation.store.jobs()})
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Setting]:
+    """What a daemon recorded, and how it is replayed."""
+    real, recorded = as_the_daemon_does(tmp_path_factory.mktemp("daemon"))
+    return real, Setting(workload=recorded, policy=load_policy(DEMO / "policy.yaml"), cloud=CLOUD, seed=5)
+
+
+def test_the_demos_jobs_go_alike_with_the_daemon_and_in_a_replay_of_what_it_recorded(
+    daemon: tuple[History, Setting], tmp_path: Path
+) -> None:
+    real, setting = daemon
+    assert differences(real, replay(setting, tmp_path), APART_S) == []
+    assert len(real.ended_s) == 14
+    assert any(each.beside for each in real.places.values())
+
+
+def longer(setting: Setting) -> Setting:
+    arrivals = [replace(each, run_s=1.5 * each.run_s) for each in setting.workload.arrivals]
+    return replace(setting, workload=workload_of("longer", arrivals))
+
+
+def unkept(setting: Setting) -> Setting:
+    kept = replace(setting.policy.retention, spin_up_multiple=0.0)
+    return replace(setting, policy=replace(setting.policy, retention=kept))
+
+
+def slower_boots(setting: Setting) -> Setting:
+    return replace(setting, cloud={**CLOUD, "boot": {"p50_s": 6, "p95_s": 6}})
+
+
+def fewer_machines(setting: Setting) -> Setting:
+    return replace(setting, cloud={**CLOUD, "quotas": [{"vcpus": 2}]})
+
+
+def one_job_less(setting: Setting) -> Setting:
+    return replace(setting, workload=replace(setting.workload, arrivals=setting.workload.arrivals[:-1]))
+
+
+@pytest.mark.parametrize("wrong", [longer, unkept, slower_boots, fewer_machines, one_job_less])
+def test_a_replay_that_is_wrong_in_one_thing_does_not_agree(
+    wrong: Callable[[Setting], Setting], daemon: tuple[History, Setting], tmp_path: Path
+) -> None:
+    real, setting = daemon
+    assert differences(real, replay(wrong(setting), tmp_path), APART_S) != []
