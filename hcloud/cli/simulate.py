@@ -18,12 +18,13 @@ from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import ending_in_order
-from hcloud.cli.output import console, format_option, write_json
+from hcloud.cli.output import FiniteRange, console, format_option, write_json
 from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError, Standstill
 from hcloud.policy import Policy
+from hcloud.quantity import shown
 from hcloud.report import ReportTable
 from hcloud.report.table import share_pct
 from hcloud.sentences import nearest
@@ -37,10 +38,12 @@ from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg
 from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
-from hcloud.simulator.scenarios import SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
+from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
+from hcloud.simulator.workload import VCPUS_MOST, LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 
+RESERVED_MOST = 1_000_000
+"""As many as a mock provider has of a type."""
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
 """Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""
 OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
@@ -90,16 +93,24 @@ EXIT_STUCK = 1
     "slow it down, and what it needs is learnt by profiling. An experiment of a paper brings its own world.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
-@click.option("--share", type=float, default=1.0, show_default=True, help="Part of the jobs, or of a scenario's load.")
-@click.option("--hours", type=float, default=2.0, show_default=True, help="Length of a scenario.")
 @click.option(
-    "--node-vcpus", type=click.IntRange(min=1), default=16, show_default=True, help="A job log's widest node."
+    "--share",
+    type=FiniteRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Part of the jobs, or of a scenario's load.",
+)
+@click.option(
+    "--hours", type=FiniteRange(LEAST_HOURS, MOST_HOURS), default=2.0, show_default=True, help="Length of a scenario."
+)
+@click.option(
+    "--node-vcpus", type=click.IntRange(1, VCPUS_MOST), default=16, show_default=True, help="A job log's widest node."
 )
 @click.option("--since", default="7d", show_default=True, help="How far back, for the workload `history`.")
 @click.option(
     "--cycle",
     "cycle_s",
-    type=click.FloatRange(0.1, 600.0),
+    type=FiniteRange(0.1, 600.0),
     default=STEP_S,
     show_default=True,
     help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
@@ -357,7 +368,9 @@ def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Map
         return {**cloud, "reserved": own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)}
     name, _, count = reserved.partition("=")
     if reserved != "none" and not (name and count.isascii() and count.isdigit()):
-        raise BadInput(f"--reserved {reserved!r}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
+        raise BadInput(f"--reserved {shown(reserved)}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
+    if len(count.lstrip("0")) > len(str(RESERVED_MOST)) or int(count or "0") > RESERVED_MOST:
+        raise BadInput(f"--reserved {shown(reserved)}: at most {RESERVED_MOST} machines of a type can be reserved")
     return {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
 
 

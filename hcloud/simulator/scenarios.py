@@ -66,6 +66,10 @@ SCENARIOS: dict[str, Scenario] = {
 }  # fmt: skip
 
 
+LEAST_HOURS, MOST_HOURS = 0.001, 744
+"""The shortest and longest scenario that users may ask for: seconds, and a month."""
+
+
 def make_scenario(
     name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
 ) -> Workload:
@@ -77,8 +81,10 @@ def make_scenario(
     """
     if name not in SCENARIOS:
         raise BadInput(f"there is no scenario {name!r}; {nearest(name, SCENARIOS)}")
-    if not (0 < share <= 1 and 0 < hours <= 24 * 31):
-        raise BadInput(f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= 744")
+    if not (0 < share <= 1 and 0 < hours <= MOST_HOURS):
+        raise BadInput(
+            f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= {MOST_HOURS}"
+        )
     scenario, rng = _with_sensitive(SCENARIOS[name], sensitive), np.random.default_rng([seed, sum(map(ord, name))])
     # A part of the jobs runs a part of the programs, so that each comes as often as among all jobs.
     part = math.sqrt(min(1.0, share * hours / WHOLE_HOURS))

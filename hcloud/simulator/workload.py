@@ -11,12 +11,17 @@ from typing import cast
 
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
+from hcloud.quantity import shown
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650
 """The longest run, and the longest time from the first arrival to the last: beyond it, somebody mistook the unit."""
-NODES_MOST = 10_000
+NODES_MOST, VCPUS_MOST, REQUESTS_MOST, LATENCY_MOST_MS = 10_000, 4096, 1e9, 1e9
 """As in job files."""
+MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
+"""A PiB: no job has more; and what no number of a job log exceeds, times in seconds and memory in KiB."""
+NAME_MOST = 255
+"""Characters of a name."""
 COMMAND = ("simulated",)
 LOOK_EVERY_S = 60.0
 """So often a service is asked how it does."""
@@ -136,6 +141,8 @@ def _swf_numbers(line: str, where: str) -> list[float]:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
         raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}")
+    if largest := next((each for each in numbers if abs(each) > NUMBER_MOST), None):
+        raise BadInput(f"{where}: {largest:g} is none of a job log's numbers; times are in seconds, memory in KiB")
     if len(numbers) < 12:
         raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {len(numbers)}")
     return numbers
@@ -152,6 +159,8 @@ def _swf_arrival(columns: Sequence[float], reading: LogReading, where: str) -> A
     vcpus = math.ceil(processors / count)
     kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else -1)
     memory_mib = vcpus * (math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU)
+    if memory_mib > MEMORY_MOST_MIB:
+        raise BadInput(f"{where}: a node of this job has {memory_mib:.3g} MiB; the log tells KiB per processor")
     spec = JobSpec(
         name=f"log-{columns[0]:.0f}",
         user=f"user{columns[11]:.0f}" if columns[11] >= 0 else "unknown",
@@ -180,11 +189,15 @@ def read_csv(text: str, name: str) -> Workload:
     Raises BadInput, naming line and column.
     """
     lines = [(at, line) for at, line in enumerate(io.StringIO(text, newline=""), 1) if not line.startswith("#")]
-    rows = csv.DictReader((line for _, line in lines), skipinitialspace=True)
-    columns = [each.strip() for each in rows.fieldnames or []]
-    rows.fieldnames = columns
-    _check_header(columns, f"{name}:{lines[0][0] if lines else 1}")
-    return workload_of(name, [_csv_arrival(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
+    rows = csv.DictReader((line for _, line in lines), skipinitialspace=True, strict=True)
+    try:
+        columns = [each.strip() for each in rows.fieldnames or []]
+        rows.fieldnames = columns
+        _check_header(columns, f"{name}:{lines[0][0] if lines else 1}")
+        return workload_of(name, [_csv_arrival(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
+    except csv.Error as error:
+        at = lines[min(rows.line_num, len(lines) - 1)][0]
+        raise BadInput(f"{name}:{at}: is no line of a list of arrivals ({error})") from None
 
 
 def _check_header(columns: Sequence[str], where: str) -> None:
@@ -208,15 +221,17 @@ def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
 
     if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
         raise BadInput(f"{where}: there are {len(more)} values more than columns; the first is {more[0]!r}")
-    vcpus, nodes = number("vcpus", least=0.001), _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)
+    vcpus = number("vcpus", None, 0.001, VCPUS_MOST)
+    memory_mib = number("memory_mib", vcpus * MIB_PER_VCPU, 1.0, MEMORY_MOST_MIB)
+    nodes = _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)
     target = _target(row, number, where)
     spec = JobSpec(
-        name=row.get("name") or "job",
-        user=row.get("user") or "unknown",
+        name=_name(row, "name", where) or "job",
+        user=_name(row, "user", where) or "unknown",
         command=COMMAND,
         target=target,
         metrics=MetricsHook(probe=COMMAND, every_s=LOOK_EVERY_S) if isinstance(target, ServiceTarget) else None,
-        resources=Resources(vcpus=vcpus, memory_mib=round(number("memory_mib", vcpus * MIB_PER_VCPU, 1.0))),
+        resources=Resources(vcpus=vcpus, memory_mib=round(memory_mib)),
         nodes=Nodes(count=nodes, minimum=nodes),
         priority=_whole("priority", number("priority", 0.0, -1000.0, 1000.0), where),
         interruptible=_yes(row, "interruptible", where),
@@ -241,6 +256,15 @@ def _whole(column: str, value: float, where: str) -> int:
     return int(value)
 
 
+def _name(row: Mapping[str, str], column: str, where: str) -> str:
+    text = row.get(column) or ""
+    if len(text) > NAME_MOST:
+        raise BadInput(f"{where}: {column} is {len(text)} characters long; it must be at most {NAME_MOST}")
+    if not text.isprintable():
+        raise BadInput(f"{where}: {column} is {shown(text)}; it must be of printable characters")
+    return text
+
+
 def _yes(row: Mapping[str, str], column: str, where: str) -> bool:
     text = (row.get(column) or "true").strip()
     if text.lower() not in YES + NO:
@@ -254,9 +278,15 @@ def _target(row: Mapping[str, str], number: Callable[..., float], where: str) ->
         raise BadInput(f"{where}: a service has requests_per_s and latency_ms, and no within_s")
     if all(serves):
         return ServiceTarget(
-            requests_per_s=number("requests_per_s", least=0.001), latency_ms=number("latency_ms", least=0.001)
+            requests_per_s=number("requests_per_s", None, 0.001, REQUESTS_MOST),
+            latency_ms=number("latency_ms", None, 0.001, LATENCY_MOST_MS),
         )
-    return BatchTarget(finish_within_s=number("within_s", least=0.001)) if row.get("within_s") else BestEffortTarget()
+    most_s = LONGEST_DAYS * DAY_S
+    return (
+        BatchTarget(finish_within_s=number("within_s", None, 0.001, most_s))
+        if row.get("within_s")
+        else BestEffortTarget()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- history

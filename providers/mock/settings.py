@@ -6,11 +6,28 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hcloud.errors import ConfigError
 from hcloud.model import Market
 from providers.mock.faults import Fault, FaultKind
+
+MOST_MACHINES = 1_000_000
+"""Of one type: far more than anybody has, and few enough to be counted one by one."""
+YEAR_S, MOST_PER_H = 31_536_000.0, 3600.0
+"""The longest time, and how often at most something happens in an hour: beyond them, somebody mistook the unit."""
+
+
+def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise ValueError(f"must hold names of printable characters, not {name!r}")
+        if names.count(name) > 1:
+            raise ValueError(f"must name each once; {name!r} is there twice")
+    return names
+
+
+Names = Annotated[tuple[str, ...], AfterValidator(_plain_names)]
 
 
 class _Section(BaseModel):
@@ -20,8 +37,8 @@ class _Section(BaseModel):
 class BootSettings(_Section):
     """Time from launch to RUNNING: lognormal. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
 
-    p50_s: float = Field(15.0, ge=0)
-    p95_s: float = Field(120.0, ge=0)
+    p50_s: float = Field(15.0, ge=0, le=YEAR_S)
+    p95_s: float = Field(120.0, ge=0, le=YEAR_S)
 
 
 class TypeSettings(_Section):
@@ -30,10 +47,10 @@ class TypeSettings(_Section):
     None: its spot and reserved prices are the cloud's usual parts of that, and it is in all zones and markets.
     """
 
-    vcpus: float = Field(gt=0)
-    memory_mib: int = Field(gt=0)
-    disk_gib: float = Field(50.0, gt=0)
-    usd_per_h: float = Field(gt=0)
+    vcpus: float = Field(gt=0, le=1e6)
+    memory_mib: int = Field(gt=0, le=10**12)
+    disk_gib: float = Field(50.0, gt=0, le=1e9)
+    usd_per_h: float = Field(gt=0, le=1e9)
     labels: dict[str, str] = Field(default_factory=dict)
     spot_price_factor: float | None = Field(None, gt=0, le=1)
     reserved_price_factor: float | None = Field(None, gt=0, le=1)
@@ -50,11 +67,11 @@ class SpotSettings(_Section):
 
     price_factor: float = Field(0.35, gt=0, le=1)
     volatility: float = Field(0.15, ge=0, le=1)
-    step_s: float = Field(300.0, gt=0)
-    preemptions_per_h: float = Field(0.0, ge=0)
-    shortages_per_h: float = Field(0.0, ge=0)
-    shortage_h: float = Field(0.35, gt=0)
-    notice_s: float = Field(120.0, ge=0)
+    step_s: float = Field(300.0, ge=0.001, le=YEAR_S)
+    preemptions_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
+    shortages_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
+    shortage_h: float = Field(0.35, ge=1e-6, le=8760)
+    notice_s: float = Field(120.0, ge=0, le=YEAR_S)
 
 
 class QualitySettings(_Section):
@@ -75,13 +92,13 @@ class StockoutSettings(_Section):
     """Random stockouts: in each ``period_s`` each offer is out with probability ``rate``."""
 
     rate: float = Field(0.0, ge=0, le=1)
-    period_s: float = Field(600.0, gt=0)
+    period_s: float = Field(600.0, ge=0.001, le=YEAR_S)
 
 
 class ThrottleSettings(_Section):
     """A token bucket over all calls; None: no limit."""
 
-    calls_per_s: float | None = Field(None, gt=0)
+    calls_per_s: float | None = Field(None, ge=0.001)
     burst: int = Field(20, ge=1)
 
 
@@ -119,24 +136,24 @@ class MockSettings(_Section):
     seed: int = Field(0, ge=0)
     labels: dict[str, str] = Field(default_factory=dict)
     types: dict[str, TypeSettings] = Field(default_factory=_default_types, min_length=1)
-    zones: tuple[str, ...] = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
+    zones: Names = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
     regions: dict[str, str] = Field(default_factory=dict)
     region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
     markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
-    reserved: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    reserved_default: int = Field(2, ge=0)
+    reserved: dict[str, Annotated[int, Field(ge=0, le=MOST_MACHINES)]] = Field(default_factory=dict)
+    reserved_default: int = Field(2, ge=0, le=MOST_MACHINES)
     reserved_price_factor: float = Field(0.6, gt=0, le=1)
-    billing_minimum_s: float = Field(60.0, ge=0)
+    billing_minimum_s: float = Field(60.0, ge=0, le=YEAR_S)
     boot: BootSettings = BootSettings()
-    stop_s: float = Field(3.0, ge=0)
+    stop_s: float = Field(3.0, ge=0, le=YEAR_S)
     spot: SpotSettings = SpotSettings()
     quality: QualitySettings = QualitySettings()
-    deaths_per_h: float = Field(0.0, ge=0)
+    deaths_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
     quotas: tuple[QuotaSettings, ...] = ()
     stockouts: StockoutSettings = StockoutSettings()
     throttle: ThrottleSettings = ThrottleSettings()
-    list_lag_s: float = Field(0.0, ge=0)
-    keep_terminated_s: float = Field(3600.0, ge=0)
+    list_lag_s: float = Field(0.0, ge=0, le=YEAR_S)
+    keep_terminated_s: float = Field(3600.0, ge=0, le=YEAR_S)
     chances: dict[FaultKind, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     script: tuple[Fault, ...] = ()
     persist: bool = False

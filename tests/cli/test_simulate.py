@@ -81,7 +81,15 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
         (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
-        (["jobs.csv", "--share", "7"], "the share of a workload is 7"),
+        (["jobs.csv", "--share", "7"], "invalid value for '--share': 7.0 is not in the range"),
+        (["static", "--share", "nan"], "invalid value for '--share': nan is not a finite number"),
+        (["jobs.csv", "--hours", "1e300"], "invalid value for '--hours': 1e+300 is not in the range"),
+        (["jobs.csv", "--node-vcpus", "9" * 30], "invalid value for '--node-vcpus': "),
+        (["jobs.csv", "--reserved", "m.two=99999999999"], "'m.two=99999999999': at most 1000000 machines of a type"),
+        (["jobs.csv", "--reserved", "m.two=" + "9" * 5000], "at most 1000000 machines of a type can be reserved"),
+        (["jobs.csv", "--cloud", "far.yaml"], "far.yaml: providers.mock.settings.boot.p50_s: "),
+        (["jobs.csv", "--cloud", "often.yaml"], "often.yaml: providers.mock.settings.spot.step_s: "),
+        (["jobs.csv", "--cloud", "twice.yaml"], "must name each once; 'east-1a' is there twice"),
         (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
         (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': write TYPE=COUNT"),
         (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml: state_file: a simulated cloud is forgotten at its end"),
@@ -102,6 +110,9 @@ def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments:
     (desk.directory / "plain.swf.gz").write_text("1 0 0 60 1\n")
     (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")
     (desk.directory / "seeded.yaml").write_text("seed: 0\n")
+    (desk.directory / "far.yaml").write_text("boot: {p50_s: 1e300}\n")
+    (desk.directory / "often.yaml").write_text("spot: {step_s: 1e-300}\n")
+    (desk.directory / "twice.yaml").write_text("zones: [east-1a, east-1a]\n")
     (desk.directory / "minus.yaml").write_text("reserved: {m.large: -1}\n")
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err

@@ -60,6 +60,8 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
             "1 0 0 1e12 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
             "log.swf: a job runs for 1.16e\\+07 days; it must be at most",
         ),
+        ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is none of a job log's numbers"),
+        ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
     ],
 )
 def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
@@ -106,7 +108,20 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
             "at_s,run_s,vcpus,within_s,requests_per_s,latency_ms\n0,1,1,5,5,5\n",
             "jobs.csv:2: a service has .* no within_s",
         ),
-        ("at_s,run_s,vcpus,within_s\n0,1,1,0\n", "jobs.csv:2: within_s is 0; it must be a number of at least 0.001"),
+        ("at_s,run_s,vcpus,within_s\n0,1,1,0\n", "jobs.csv:2: within_s is 0; it must be a number from 0.001 to"),
+        ("at_s,run_s,vcpus,within_s\n0,1,1,1e300\n", "jobs.csv:2: within_s is 1e\\+300; it must be a number from"),
+        ("at_s,run_s,vcpus\n0,1,1e300\n", "jobs.csv:2: vcpus is 1e\\+300; it must be a number from 0.001 to 4096"),
+        ("at_s,run_s,vcpus,memory_mib\n0,1,1,1e15\n", "jobs.csv:2: memory_mib is 1e\\+15; it must be a number"),
+        (
+            "at_s,run_s,vcpus,requests_per_s,latency_ms\n0,1,1,1e300,5\n",
+            "jobs.csv:2: requests_per_s is 1e\\+300; it must be a number from",
+        ),
+        ("at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,a\0b\n", r"jobs.csv:3: name is 'a\\x00b'; it must be of printable"),
+        ("at_s,run_s,vcpus,user\n0,1,1,a\x1b[31m\n", r"jobs.csv:2: user is 'a\\x1b\[31m'; it must be of printable"),
+        ('at_s,run_s,vcpus,name\n0,1,1,"a\nb"\n', r"jobs.csv:3: name is 'a\\nb'; it must be of printable"),
+        (f"at_s,run_s,vcpus,name\n0,1,1,{'x' * 256}\n", "jobs.csv:2: name is 256 characters long; it must be at most"),
+        (f"at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,{'x' * 200_000}\n", "jobs.csv:3: is no line of a list of arrivals"),
+        ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv:2: is no line of a list of arrivals"),
     ],
 )
 def test_what_is_no_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
