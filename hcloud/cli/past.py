@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
 from hcloud.errors import BadInput
-from hcloud.model import JobSpec, Market, Offer, ServiceTarget
+from hcloud.model import InstanceState, JobSpec, Market, Offer, ServiceTarget
 from hcloud.quantity import parse_duration_s
 from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
@@ -149,6 +149,26 @@ def offered_clouds(client: Client) -> dict[str, dict[str, object]]:
     Raises BadInput where nothing is offered.
     """
     offers = TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers"))
-    machines = client.get("/v1/instances", limit=MOST_MACHINES)
-    taken = TypeAdapter(list[Offer]).validate_python([each["offer"] for each in machines])
-    return clouds_of_offers(offers, taken)
+    return clouds_of_offers(offers, _taken(client, offers))
+
+
+def _taken(client: Client, offers: Sequence[Offer]) -> list[Offer]:
+    """Return what machines are had of these offers, one by one.
+
+    What is left of a host of one's own was read up to a minute ago: beside it count the machines that were up then,
+    those that ended since too, and not those that began since.
+    """
+    read_at = {offer.provider: offer.priced_at for offer in offers if offer.pool_free is not None}
+    # The newest are listed first: among many that ended, one that lives might not be told.
+    listed = [client.get("/v1/instances", limit=MOST_MACHINES, ended=ended) for ended in (False, True)]
+    machines = {machine["id"]: machine for page in listed for machine in page}
+    found = [each["offer"] for each in machines.values() if _was_up(each, read_at.get(each["offer"]["provider"]))]
+    return TypeAdapter(list[Offer]).validate_python(found)
+
+
+def _was_up(machine: Mapping[str, Any], at: float | None) -> bool:
+    """Return whether a machine was up at a moment (Unix seconds); None: whether it is not gone."""
+    launched_at, gone_at = machine["launched_at"], machine["terminated_at"]
+    if at is None:
+        return bool(machine["state"] != InstanceState.TERMINATED.value)
+    return launched_at is not None and launched_at <= at and (gone_at is None or gone_at > at)
