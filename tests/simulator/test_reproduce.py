@@ -7,7 +7,7 @@ import pytest
 from hcloud.policy import Policy
 from hcloud.simulator.compare import PEERS
 from hcloud.simulator.outcome import Series
-from hcloud.simulator.reproduce import CHAPTERS, Size, fuller, sensitivities
+from hcloud.simulator.reproduce import CHAPTERS, Size, fuller, parts, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.discounts import SUSTAINED, sustained_part
 from hcloud.simulator.reproduce.hybrid import strategy
@@ -177,3 +177,14 @@ def test_cases_of_fuller_servers_differ_by_tolerance_and_limits_only() -> None:
         0.95,
     )
     assert replace(filled, placement=plain.placement, provisioning=plain.provisioning) == plain
+
+
+def test_each_part_of_the_world_and_each_caution_is_another_case_of_the_same_experiment() -> None:
+    world, caution = parts.figures()
+    truths = {repr(setting_of(case, 0, Size(share=0.01, hours=0.05)).truth) for case in world.cases}
+    assert len(truths) == len(world.cases)  # a number that is as it is anyway would show nothing
+    assert len({repr(case.policy) for case in world.cases}) == 1
+    assert len({repr(case.policy) for case in caution.cases}) == len(caution.cases)
+    sure = [case.policy.placement.neighbour_confidence for case in caution.cases]
+    assert {0.5, 0.9} <= set(sure)
+    assert {case.policy.provisioning.keep_for_quiet for case in caution.cases} >= {0.0, 1.3, 2.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
-from hcloud.simulator.reproduce import clusters, fuller, hybrid, peers, sensitivities
+from hcloud.simulator.reproduce import clusters, fuller, hybrid, parts, peers, sensitivities
 from hcloud.simulator.reproduce.study import Figure, Size, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "Size", "run_figure"]
@@ -19,5 +19,6 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "arq": ("ARQ: admission by resource quality", clusters.arq),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
     "peers": ("Beside today's tools", peers.figures),
+    "parts": ("Parts of the world, and caution, one at a time", parts.figures),
 }
 """By name: the heading, and its figures."""
