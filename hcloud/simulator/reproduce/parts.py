@@ -43,7 +43,7 @@ def _world() -> Figure:
     return Figure(
         name="parts-of-the-world",
         title="HM with single parts of the world switched off or up, high variability",
-        source='[simulation](simulation.md), "What a world is like"',
+        source='[simulation](simulation.md), "What the virtual world knows"',
         cases=tuple(
             Case(label=f"HM, {name}", experiment=HIGH, policy=strategy("hm"), truth=truth)
             for name, truth in PARTS.items()
@@ -66,7 +66,7 @@ def _caution() -> Figure:
     return Figure(
         name="caution-beside-neighbours",
         title="neighbour_confidence and keep_for_quiet, high variability",
-        source='[policies](policies.md), "placement" and "provisioning"',
+        source='[policies](policies.md), "Reference"',
         cases=tuple(cases),
         columns=COLUMNS,
         drawn="cost_usd",
