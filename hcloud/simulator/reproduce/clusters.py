@@ -160,7 +160,8 @@ def _order(load: str, published: str) -> Iterator[Claim]:
         ours=lambda seed: kept(seed, "Paragon") - max(kept(seed, "NH"), kept(seed, "NI")),
         holds=lambda value: value > 0,
         unit="points above the better of NH and NI",
-        why="neighbours cost few jobs their QoS here, so that knowing them gains less than what chance makes of types",
+        why="where servers are full, who keeps off neighbours is left with other types: of the jobs that NI loses to "
+        "neighbours fewer are lost, and as many or more to types (columns *lost*); in the paper neighbours cost more",
     )
 
     for name, best in PERFORMANCE.get(load, {}).items():
