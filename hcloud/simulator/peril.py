@@ -13,6 +13,14 @@ PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
 RUNNER_CALLS = ("observe", "start", "stop", "renew", "logs", "forget")
 
 
+EFFECTS = tuple(
+    f"{call}:{when}"
+    for call in ("provider.launch", "provider.terminate", "runner.start", "runner.stop")
+    for when in ("before", "after")
+)
+"""The moments between an intent, its effect and the record of it: one in thirty of all that there are."""
+
+
 class Killed(BaseException):
     """The daemon dies here, as by SIGKILL: whoever catches it forgets everything that it had in memory."""
 
@@ -21,13 +29,14 @@ class Killed(BaseException):
 class Peril:
     """Counts the moments before and after each call of a port and each commit, and strikes at the chosen ones.
 
-    ``kill_in``: so many moments from now (1: the next); ``pause_in``: so many calls of a port. ``fail_commit_in``: so
-    many commits from now one fails, before anything is written or, if ``too_late``, after all of it was (a server that
-    went away in the very moment). ``pause`` is what happens meanwhile.
+    ``kill_in``: so many moments from now (1: the next); ``kill_at``: at the next moment of this name. ``pause_in``: so
+    many calls of a port. ``fail_commit_in``: so many commits from now one fails, before anything is written or, if
+    ``too_late``, after all of it was (a server that went away in the very moment). ``pause`` is what happens meanwhile.
     """
 
     pause: Callable[[], None] = lambda: None
     kill_in: int = 0
+    kill_at: str = ""
     pause_in: int = 0
     fail_commit_in: int = 0
     too_late: bool = False
@@ -35,7 +44,12 @@ class Peril:
 
     def calm(self) -> None:
         """Let nothing more befall."""
-        self.kill_in = self.pause_in = self.fail_commit_in = 0
+        self.spare()
+        self.pause_in = self.fail_commit_in = 0
+
+    def spare(self) -> None:
+        """Let the daemon live on."""
+        self.kill_in, self.kill_at = 0, ""
 
     def hit(self, label: str) -> None:
         """Pass a moment. Raises Killed, StoreBusy."""
@@ -44,7 +58,7 @@ class Peril:
         elif self._due("pause_in"):
             self.struck.append(f"paused at {label}")
             self.pause()
-        if self._due("kill_in"):
+        if self._due("kill_in") or label == self.kill_at:
             self.struck.append(f"killed at {label}")
             raise Killed(label)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
+from typing import Protocol, cast
 
 from hcloud.engine.fake import FakeRunner
 from hcloud.invariants import check_invariants
@@ -119,6 +119,9 @@ class Witness:
     _machines: dict[str, InstanceState] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
     _untold: set[str] = field(default_factory=set)
+    _due: dict[str, Intent] = field(default_factory=dict)
+    """What should have been driven by the last cycle, as it was."""
+    _looked_at: float = -inf
     _epoch: int = 0
 
     def look(self, moment: Moment) -> list[str]:
@@ -126,7 +129,7 @@ class Witness:
         found: list[str] = []
         seen = self.store.live()
         events = self._news()
-        for check in (self._rows, self._cache, self._intents, self._waits):
+        for check in (self._rows, self._cache, self._intents, self._overdue, self._waits):
             found += check(seen, moment)
         for event in events:
             found += self._story(event)
@@ -135,8 +138,9 @@ class Witness:
         found += self._told(seen)
         found += self._machines_and_rows(moment.now)
         found += self._units(seen)
+        found += self._burn(seen)
         found += self._money(moment.now)
-        self.in_force = self.policies[-1:]
+        self.in_force, self._looked_at = self.policies[-1:], moment.now
         return found
 
     def at_the_end(self, now: float) -> list[str]:
@@ -177,6 +181,15 @@ class Witness:
         for job in seen.jobs:
             yield from _job_intents(job, seen.intents)
 
+    def _overdue(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Whatever is due is driven: two undisturbed cycles do not leave an intent as it was."""
+        before, self._due = self._due, {}
+        for intent in seen.intents if moment.undisturbed else ():
+            if max(intent.created_at, intent.retry_at) < self._looked_at:
+                self._due[intent.token] = intent
+                if before.get(intent.token) == intent:
+                    yield f"overdue: {intent.token} has been due since {intent.retry_at:.1f}, and nobody drives it"
+
     def _waits(self, seen: LiveView, moment: Moment) -> Iterator[str]:
         """Every job that waits has been told why: a plan of which a part was refused leaves that to the next one."""
         before, self._untold = self._untold, set()
@@ -215,8 +228,16 @@ class Witness:
                 yield f"leader: epoch {epoch} after {self._epoch}"
             else:
                 self._epoch = epoch
-        elif kind is EventKind.ATTEMPT_PLACED and event.job_id in self._cancelled:
+        elif kind is EventKind.ATTEMPT_PLACED:
+            yield from self._placed(event)
+
+    def _placed(self, event: Event) -> Iterator[str]:
+        if event.job_id in self._cancelled:
             yield f"cancelled: {event.job_id} was placed after it was cancelled"
+        for held in cast(Sequence[str], event.fields["allocations"]):
+            name = held.partition(":")[0]
+            if self._machines.get(name) is not InstanceState.READY:
+                yield f"placed: {event.job_id} was placed on {name}, which is {self._machines.get(name)}"
 
     def _job_moved(self, job_id: str, before: str, after: str, code: str) -> Iterator[str]:
         known, to = self._jobs.get(job_id), JobState(after)
@@ -297,11 +318,18 @@ class Witness:
             job, _, rank = unit.split(".")
             if job not in live:
                 yield f"runs on: {unit}, though {job} is over"
-            other = ranks.setdefault((job, rank), unit)
+            other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more
             if other != unit:
                 yield f"runs twice: {other} and {unit}"
 
     # ----------------------------------------------------------------------------------------------------------- money
+    def _burn(self, seen: LiveView) -> Iterator[str]:
+        """Never do machines cost more per hour than any policy so far allowed, where prices stand still."""
+        limit_usd = max((_or_inf(policy.budgets.per_hour_usd) for policy in self.policies), default=inf)
+        usd_per_h = sum(each.offer.price_usd_per_h for each in seen.instances)
+        if self.fixed_prices and usd_per_h > limit_usd + CENT_DUST:
+            yield f"overspent: {usd_per_h:.4f} USD are spent per hour, {limit_usd:g} are allowed"
+
     def _money(self, now: float) -> Iterator[str]:
         """Never more is billed in a UTC day or month than any policy so far allowed, give or take one minimum."""
         day_starts_at = now - now % DAY_S
@@ -345,6 +373,10 @@ class Witness:
 
 def _limit(policy: Policy, period: str) -> float:
     limit = policy.budgets.per_day_usd if period == "day" else policy.budgets.per_month_usd
+    return _or_inf(limit)
+
+
+def _or_inf(limit: float | None) -> float:
     return inf if limit is None else limit
 
 

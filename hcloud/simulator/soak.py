@@ -29,7 +29,7 @@ from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
 from hcloud.provider import UnitSpec
 from hcloud.simulator.folder import quick_folder
-from hcloud.simulator.peril import PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
+from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
 from hcloud.simulator.promises import MachineTruth, Moment, VirtualCloud, Witness
 from hcloud.simulator.small_worlds import ON_TERM, TROUBLED_S, Coming, World, draw_world
 from hcloud.store import Store, Submission
@@ -331,14 +331,21 @@ class Soak:
 
     def _endanger(self, life: Life) -> None:
         dangers, peril = self.world.dangers, life.peril
-        if not peril.kill_in and not self._away and self._happens(dangers.kill):
-            peril.kill_in = int(self._rng.integers(1, 30))
+        if not (peril.kill_in or peril.kill_at or self._away) and self._happens(dangers.kill):
+            self._aim(peril)
         if not peril.pause_in and self._happens(dangers.pause):
             peril.pause_in = int(self._rng.integers(1, 20))
         if not peril.fail_commit_in and self._happens(dangers.commit):
             peril.fail_commit_in, peril.too_late = int(self._rng.integers(1, 4)), bool(self._rng.random() < 0.4)
         if self._happens(dangers.clock_step):
             life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
+
+    def _aim(self, peril: Peril) -> None:
+        """Let a daemon be killed soon: at any moment or, as these are few, around an effect on the world."""
+        if self._rng.random() < 0.5:
+            peril.kill_in = int(self._rng.integers(1, 30))
+        else:
+            peril.kill_at = str(self._rng.choice(EFFECTS))
 
     def _trouble_engine(self) -> None:
         dangers = self.world.dangers
@@ -377,7 +384,7 @@ class Soak:
         (there if self._away else here).rename(here if self._away else there)
         self._away = not self._away
         for life in self.lives:
-            life.peril.kill_in = 0  # who is born without a database makes a new one
+            life.peril.spare()  # who is born without a database makes a new one
         self._say("the database is gone" if self._away else "the database is back")
 
     def _pause(self, paused: bool) -> None:

@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
+import hcloud.apply.machines
+import hcloud.apply.units
+import hcloud.observe
 import hcloud.simulator.soak
 from hcloud import spend
 from hcloud.apply import Refusal
+from hcloud.apply.machines import drain
 from hcloud.apply.records import release_allocation
 from hcloud.controller import Controller
-from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, move_job
+from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, Reason, move_job
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
-from hcloud.planner.plan import Action, Enqueue, Place, Plan, Terminate, Wait
+from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing
@@ -266,6 +270,50 @@ def books_no_billing_minimum(_: Controller, patch: pytest.MonkeyPatch) -> None:
 def _launched_for_less(book: Any, event: Any) -> None:
     usd_per_h = 0.9 * event.fields["price_usd_per_h"]
     spend.SpendBook._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
+
+
+def spends_any_rate(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Keeps to budgets of days and months, but not to those of an hour."""
+    _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_hour_usd=None)))
+    patch.setattr(hcloud.apply.machines, "_refuse_beyond_caps", lambda *_: None)
+
+
+def places_on_machines_that_drain(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    def drains_first(txn: Transaction, job: Any, action: Place, free: Mapping[str, Any]) -> None:
+        for name in {rank.instance_id for rank in action.ranks}:
+            drain(txn, Drain(instance_id=name, reason=Reason(code="drain", text="a bug")))
+
+    patch.setattr(hcloud.apply.units, "_refuse_unready", drains_first)
+
+
+def leaves_to_others_what_it_finds_begun(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Does not go on with what was asked of machines and units in an earlier life."""
+    honest, seen = daemon.applier.resume, {intent.token for intent in daemon.store.live().intents}
+
+    def resume(intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+        return honest([intent for intent in intents if intent.token not in seen], policy, lease)
+
+    daemon.applier.resume = resume  # type: ignore[method-assign]
+
+
+def starts_each_rank_under_two_names(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """The other name is that of the rank's next start, as after an eviction."""
+    units = daemon.applier.units
+    honest = units.runner.start
+
+    def start(specs: Sequence[Any]) -> Mapping[str, Any]:
+        return honest([*specs, *[replace(each, id=f"{each.id}-1") for each in specs]])
+
+    units.runner = _with(units.runner, start=start)
+
+
+def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    def release(txn: Transaction, job: Any, rank: int, **end: Any) -> Any:
+        if end.get("cause") in (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST):
+            end |= {"cause": FailureCause.EXIT_CODE, "exit_code": 1}
+        return release_allocation(txn, job, rank, **end)
+
+    patch.setattr(hcloud.observe, "release_allocation", release)
 
 
 # --------------------------------------------------------------------------------------------------------------- parts

@@ -122,9 +122,19 @@ OTHERS = range(12)
 """Worlds that are tried where the first no longer shows it: their course changes with every change of the planner."""
 
 
-@pytest.mark.parametrize("promise", BUGS)
-def test_each_promise_can_be_broken_by_a_bug(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug, first = BUGS[promise]
+MORE: list[tuple[str, Bug, int]] = [
+    ("overspent", bugs.spends_any_rate, 16),
+    ("placed", bugs.places_on_machines_that_drain, 1),
+    ("overdue", bugs.leaves_to_others_what_it_finds_begun, 1),
+    ("runs twice", bugs.starts_each_rank_under_two_names, 1),
+    ("undeserved", bugs.blames_jobs_for_lost_machines, 0),
+]
+
+
+@pytest.mark.parametrize(("promise", "bug", "first"), [*((promise, *found) for promise, found in BUGS.items()), *MORE])
+def test_each_promise_can_be_broken_by_a_bug(
+    promise: str, bug: Bug, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[str] = []
     for seed in (first, *OTHERS):
         found += found_with(bug, seed, monkeypatch).violations

@@ -1,0 +1,149 @@
+"""The lower bound beside the best of all schedules, where everything it knows of is at once in one tiny workload."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcloud.model import BatchTarget, Market, Nodes, Offer
+from hcloud.simulator import bound
+from hcloud.simulator.bound import lower_bound
+from hcloud.simulator.workload import Arrival, Workload, workload_of
+from tests.simulator.test_bound import HOUR_S, job, offer
+
+HOURS = 4
+Use = tuple[int, int, int, float, int]
+"""First hour, hours, machine, vCPUs and MiB of one rank."""
+
+
+def clouds(seed: int) -> tuple[Offer, ...]:
+    """Machines of two sizes and all markets; with every third seed one of them is reserved."""
+    rng = np.random.default_rng([seed, 1])
+    rented = (
+        offer("one", 1, 1.0),
+        offer("two", 2, float(rng.choice([1.5, 2.2]))),
+        offer("one", 1, float(rng.choice([0.3, 0.9])), Market.SPOT),
+    )
+    return rented if seed % 3 else (*rented, offer("two", 2, 0.9, Market.RESERVED, available=1))
+
+
+def draw(seed: int) -> Workload:
+    """A few jobs: firm or not, with deadlines or none, hungry for memory, in gangs, or free in size."""
+    rng = np.random.default_rng([seed, 2])
+    return workload_of("tiny", [_drawn(rng) for _ in range(int(rng.integers(2, 4)))])
+
+
+def _drawn(rng: np.random.Generator) -> Arrival:
+    run_h, vcpus = int(rng.integers(1, 3)), float(rng.integers(1, 3))
+    by_h = float(run_h + rng.integers(0, 2)) if rng.random() < 0.4 else None
+    made = job(int(rng.integers(0, 2)), run_h, vcpus, by_h, firm=bool(rng.random() < 0.5))
+    spec, kind = made.spec, rng.random()
+    if kind < 0.25:
+        spec = replace(spec, nodes=Nodes(count=2, minimum=2))
+    elif kind < 0.5:
+        spec = replace(spec, resources=replace(spec.resources, memory_mib=2048))
+    elif kind < 0.75:
+        spec = replace(spec, vcpus_within=(0.5, 2.0), resources=replace(spec.resources, memory_mib=512))
+    return replace(made, spec=spec)
+
+
+def best_of_all_usd(work: Workload, offers: Sequence[Offer], *, keep_deadlines: bool) -> float:
+    """Return what the cheapest of all schedules on whole hours pays; infinite where there is none."""
+    fleet = [each for each in offers for _ in range(each.available or 2)]
+    ways = [list(_ways(each, fleet, keep_deadlines=keep_deadlines)) for each in work.arrivals]
+    return min((_paid_usd(uses, fleet, work) for uses in itertools.product(*ways)), default=math.inf)
+
+
+def _ways(each: Arrival, fleet: Sequence[Offer], *, keep_deadlines: bool) -> Iterator[tuple[Use, ...]]:
+    spec, run_h = each.spec, round(each.run_s / HOUR_S)
+    target, arrives_h = spec.target, round(each.at_s / HOUR_S)
+    kept = keep_deadlines and isinstance(target, BatchTarget) and target.finish_within_s is not None
+    by_h = arrives_h + target.finish_within_s / HOUR_S if kept else math.inf  # type: ignore[union-attr,operator]
+    vcpus = spec.vcpus_within[0] if spec.vcpus_within else spec.resources.vcpus
+    mine = [at for at, one in enumerate(fleet) if spec.interruptible or one.market is not Market.SPOT]
+    for start in range(arrives_h, HOURS - run_h + 1):
+        if start + run_h <= by_h:
+            for places in itertools.combinations_with_replacement(mine, spec.nodes.count):
+                yield tuple((start, run_h, place, vcpus, spec.resources.memory_mib) for place in places)
+
+
+def _paid_usd(uses: Sequence[Sequence[Use]], fleet: Sequence[Offer], work: Workload) -> float:
+    held: dict[tuple[int, int], tuple[float, int]] = {}
+    for start, run_h, place, vcpus, mib in itertools.chain(*uses):
+        for hour in range(start, start + run_h):
+            before = held.get((place, hour), (0.0, 0))
+            held[place, hour] = (before[0] + vcpus, before[1] + mib)
+    for (place, _), (vcpus, mib) in held.items():
+        room = fleet[place].instance_type.capacity
+        if vcpus > room.vcpus or mib > room.memory_mib:
+            return math.inf
+    last_h = max([hour + 1.0 for _, hour in held] + [each.at_s / HOUR_S for each in work.arrivals])
+    reserved = [each.market is Market.RESERVED for each in fleet]
+    rented = sum(fleet[place].price_usd_per_h for place, _ in held if not reserved[place])
+    return rented + last_h * sum(each.price_usd_per_h for each, kept in zip(fleet, reserved, strict=True) if kept)
+
+
+def found(seed: int, *, keep_deadlines: bool) -> tuple[float, float]:
+    """Return the bound and the best schedule's price."""
+    least = lower_bound(draw(seed), clouds(seed), keep_deadlines=keep_deadlines, slots=24).usd
+    return least, best_usd(seed, keep_deadlines=keep_deadlines)
+
+
+@functools.cache
+def best_usd(seed: int, *, keep_deadlines: bool) -> float:
+    """Return the best schedule's price, looked for once."""
+    return best_of_all_usd(draw(seed), clouds(seed), keep_deadlines=keep_deadlines)
+
+
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("keep_deadlines", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_schedule_at_all_costs_less(seed: int, keep_deadlines: bool) -> None:
+    least, best = found(seed, keep_deadlines=keep_deadlines)
+    assert 0 < least <= best + 1e-6
+
+
+def test_it_is_not_far_below_the_best_either() -> None:
+    parts = [least / best for seed in SEEDS for least, best in [found(seed, keep_deadlines=False)]]
+    assert min(parts) > 0.5 and float(np.median(parts)) > 0.8
+
+
+def all_firm(crowds: bound._Crowds) -> dict[str, Any]:
+    return {"firm": np.ones_like(crowds.firm)}
+
+
+def as_if_longer(crowds: bound._Crowds) -> dict[str, Any]:
+    return {"run_s": 1.5 * crowds.run_s, "most_s": 1.5 * crowds.most_s}
+
+
+def as_if_on_the_largest(crowds: bound._Crowds) -> dict[str, Any]:
+    return {"largest": np.full_like(crowds.largest, 2.0)}
+
+
+@pytest.mark.parametrize("fault", [all_firm, as_if_longer, as_if_on_the_largest])
+def test_a_bound_that_asks_too_much_is_found_out(
+    fault: Callable[[bound._Crowds], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = bound._solved
+
+    def solved(crowds: bound._Crowds, *others: Any) -> float:
+        return honest(replace(crowds, **fault(crowds)), *others)
+
+    monkeypatch.setattr(bound, "_solved", solved)
+    asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
+    assert any(least > best + 1e-6 for least, best in asked)
+
+
+def test_counting_what_is_asked_for_of_a_job_that_may_get_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bound, "_least_vcpus", lambda each: each.spec.resources.vcpus)
+    asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
+    assert any(least > best + 1e-6 for least, best in asked)
