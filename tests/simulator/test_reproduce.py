@@ -73,6 +73,9 @@ def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     spread = {label: [{"jobs": 4.0}, {"jobs": 6.0}] for label in found}
     told_page = markdown({"Little": [(replace(FIGURE, claims=(doubtful,)), spread, SMALL)]}, "hcloud reproduce")
     assert "holds on average, but not within the limits" in told_page
+    reached = replace(FIGURE.claims[1], holds=lambda v: v < 4.0)
+    told_page = markdown({"Little": [(replace(FIGURE, claims=(reached,)), spread, SMALL)]}, "hcloud reproduce")
+    assert "**departs** on average, but not within the limits: for a reason" in told_page
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)
@@ -87,6 +90,7 @@ def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> N
     )
     assert "| more | 1 | - | not read off these runs: run them again |" in page
     assert "| paragon | 2 (1 of 2 seeds) |" in page
+    assert ">2</text>" in bars_svg(replace(FIGURE, drawn="times_bound"), found)
 
 
 def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
