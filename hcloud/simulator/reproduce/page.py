@@ -26,7 +26,8 @@ def markdown(chapters: Mapping[str, Sequence[Shown]], command: str, missing: Seq
         "95 % limits. *Performance* is relative to a job alone on the best machine type, *QoS kept* the share of jobs",
         "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
-        "agree, digits cannot. What *holds* or *departs* does so by the mean; where the limits reach beyond, that is said.",
+        "agree, digits cannot. What *holds* or *departs* does so by the mean; where the limits reach beyond,",
+        "that is said.",
     ]
     for chapter, figures in chapters.items():
         lines += ["", f"## {chapter}"]
