@@ -38,6 +38,8 @@ from hcloud.store import LiveView, Store, Submission
 HOUR_S = 3600.0
 CENT_DUST = 1e-6
 LONGEST_MINIMUM_S = 60.0
+UNUSED = ("idle", "misbehaved", "make_room")
+"""Why a machine is ended on which there is no job, as plans say."""
 ORPHAN_GRACE_S = 400.0
 """A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
 
@@ -133,6 +135,7 @@ class Witness:
             found += check(seen, moment)
         for event in events:
             found += self._story(event)
+            found += _ended_in_use(event, seen)
             if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
                 found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} while an operator paused")
         found += self._told(seen)
@@ -369,6 +372,17 @@ class Witness:
         billed_usd = sum(m.billed_usd for m in machines if m.token in recorded)
         if self.fixed_prices and not self.skew_s and spent_usd < billed_usd - 1e-6:
             yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
+
+
+def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:
+    """No machine is ended as unused while a job holds part of it."""
+    if event.kind is not EventKind.INSTANCE_STATE or event.fields["to"] != InstanceState.TERMINATING.value:
+        return
+    if event.fields["code"] in UNUSED:
+        for job in seen.jobs:
+            held = job.attempt.allocations if job.attempt is not None else ()
+            if any(each.instance_id == event.instance_id and each.ended_at is None for each in held):
+                yield f"in use: {event.instance_id} is ended ({event.fields['code']}), and {job.id} holds part of it"
 
 
 def _limit(policy: Policy, period: str) -> float:

@@ -307,6 +307,18 @@ def starts_each_rank_under_two_names(daemon: Controller, _: pytest.MonkeyPatch) 
     units.runner = _with(units.runner, start=start)
 
 
+def ends_machines_in_use(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        made, idle = honest(snapshot, policy, rng), Reason(code="idle", text="it has been idle for long")
+        held = [each for job in snapshot.jobs if job.attempt is not None for each in job.attempt.allocations]
+        busy = sorted({each.instance_id for each in held if each.ended_at is None})[:1]
+        return replace(made, actions=(*made.actions, *(Terminate(instance_id=name, reason=idle) for name in busy)))
+
+    daemon.planner = plan
+
+
 def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
     def release(txn: Transaction, job: Any, rank: int, **end: Any) -> Any:
         if end.get("cause") in (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST):

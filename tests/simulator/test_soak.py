@@ -128,6 +128,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("overdue", bugs.leaves_to_others_what_it_finds_begun, 1),
     ("runs twice", bugs.starts_each_rank_under_two_names, 1),
     ("undeserved", bugs.blames_jobs_for_lost_machines, 0),
+    ("in use", bugs.ends_machines_in_use, 1),
 ]
 
 
