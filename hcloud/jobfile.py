@@ -49,6 +49,10 @@ ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux starts no program with a longer argument or environment entry."""
 SETUP_S: Final = 600.0
 """How long a measured job's setup and start may take, where it does not say how long it may run."""
+NODES_MOST: Final = 10_000
+VCPUS_MOST: Final = 4096
+REQUESTS_MOST: Final = 1e9
+"""Of a job's nodes, of one node's vCPUs, and of a service's requests per second: more is a slip of the pen."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _TAG = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
@@ -214,11 +218,11 @@ class TargetPart(_Part):
 class ResourcesPart(_Part):
     """What one node needs; hints, not a machine type."""
 
-    vcpus: Annotated[Number, Field(gt=0, le=4096)] = 1.0
+    vcpus: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] = 1.0
     """Virtual CPUs; fractions are allowed."""
-    vcpus_min: Annotated[Number, Field(gt=0, le=4096)] | None = None
+    vcpus_min: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
     """With this or vcpus_max the number is chosen for the job: the least that meets its target, at least this many."""
-    vcpus_max: Annotated[Number, Field(gt=0, le=4096)] | None = None
+    vcpus_max: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
     """And at most this many. What a vCPU more is worth must be known of the job; until then it gets `vcpus`."""
     memory: PositiveMib = 512
     """Memory, for example 1.5GiB; a bare number is MiB."""
@@ -245,9 +249,9 @@ class ResourcesPart(_Part):
 class NodesPart(_Part):
     """On how many nodes the job runs."""
 
-    count: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    count: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] = 1
     """Nodes wanted."""
-    minimum: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
+    minimum: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] | None = None
     """Nodes to start with; more join as there is room. Default: all of them, with `gang: false` one."""
     gang: Flag | None = None
     """All nodes start together or none. Default: true unless `minimum` is less than `count`."""

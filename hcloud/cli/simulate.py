@@ -23,6 +23,7 @@ from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_worklo
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError, Standstill
+from hcloud.jobfile import VCPUS_MOST
 from hcloud.policy import Policy
 from hcloud.quantity import shown
 from hcloud.report import ReportTable
@@ -39,7 +40,7 @@ from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg
 from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
-from hcloud.simulator.workload import VCPUS_MOST, LogReading, Workload, read_csv, read_swf
+from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 
 RESERVED_MOST = 1_000_000

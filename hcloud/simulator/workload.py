@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from hcloud.errors import BadInput
+from hcloud.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
 from hcloud.quantity import shown
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650
 """The longest run, and the longest time from the first arrival to the last: beyond it, somebody mistook the unit."""
-NODES_MOST, VCPUS_MOST, REQUESTS_MOST, LATENCY_MOST_MS = 10_000, 4096, 1e9, 1e9
-"""As in job files."""
+LATENCY_MOST_MS = 1e9
+"""Eleven days."""
 MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
 """A PiB: no job has more; and what no number of a job log exceeds, times in seconds and memory in KiB."""
 NAME_MOST = 255
