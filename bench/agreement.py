@@ -22,14 +22,13 @@ from hcloud.cli.past import offered_clouds, recorded_workload
 from hcloud.clock import holds_within
 from hcloud.config import load_policy
 from hcloud.model import Event
-from hcloud.simulator.run import QUIET_STEP_S, Setting, simulated
+from hcloud.simulator.run import Setting, simulated
 
 JOBS, PATIENCE_S, EVER_S = 14, 300.0, 86_400.0
 KINDS = [
     "job_submitted", "job_finished", "unit_started",
     "instance_requested", "instance_launched", "instance_ready", "instance_terminated",
 ]  # fmt: skip
-LATER_S = QUIET_STEP_S
 APART_S = 5.0
 """A real job is started, its end seen and its machine let go each in the next of cycles of a second, and machines boot
 unlike their median; jobs of the demo run in up to three rounds, one after another."""
@@ -220,8 +219,7 @@ def differences(real: History, replayed: History, within_s: float) -> list[str]:
     """Return in sentences in what two histories differ; nothing where they agree.
 
     Places must be the same. Each job must begin and end, and each machine come up and go, within ``within_s`` seconds
-    of what the other history says, machines in the order in which they were asked for. A machine of the replay may go
-    LATER_S later: where nothing happens, a simulation looks only so often whether one has been idle for long enough.
+    of what the other history says, machines in the order in which they were asked for.
     """
     found = [f"{name} began on {a} and in the replay on {b}" for name, a, b in _differing(real.places, replayed.places)]
     for what, ours, theirs in (("began", real.began_s, replayed.began_s), ("ended", real.ended_s, replayed.ended_s)):
@@ -235,8 +233,7 @@ def differences(real: History, replayed: History, within_s: float) -> list[str]:
     for number, (one, other) in enumerate(zip(real.machines, replayed.machines, strict=True), 1):
         for what in ("asked_s", "up_s", "gone_s"):
             a, b = getattr(one, what), getattr(other, what)
-            late_s = LATER_S if what == "gone_s" else 0.0
-            if not -within_s <= b - a <= within_s + late_s:
+            if not _near(a, b, within_s):
                 found.append(f"machine {number}, {'/'.join(one.kind)}: {what} is {a:.3g} and in the replay {b:.3g}")
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,6 +83,8 @@ class Outcome:
     refused: tuple[Refusal, ...] = ()
     moved: bool = False
     """Whether anything but a Wait was carried out, so that planning again soon is worth while."""
+    due_at: float = inf
+    """When time alone changes what is decided (``Plan.due_at``)."""
 
 
 class Applier:

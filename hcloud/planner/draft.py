@@ -24,7 +24,7 @@ from hcloud.model import (
 from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, vector
 from hcloud.planner.lateness import Hurry, Lateness
 from hcloud.planner.ledger import Ledger, open_ledger
-from hcloud.planner.plan import Action, Candidate, Enqueue, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.portions import Portions
 from hcloud.planner.sizing import Aim
 from hcloud.planner.snapshot import Snapshot
@@ -205,11 +205,18 @@ class Draft:
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     diverting: bool = True
     tried: dict[JobId, int] = field(default_factory=dict)
+    next_release_at: float = inf
 
     @property
     def now(self) -> float:
         """The snapshot's time."""
         return self.snapshot.now
+
+    def plan(self) -> Plan:
+        """Return what was decided."""
+        backoffs = [*(job.not_before_at for job in self.jobs), *(each.until_at for each in self.snapshot.backoffs)]
+        due_at = min((at for at in backoffs if at > self.now), default=inf)
+        return Plan(at=self.now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:

@@ -258,9 +258,17 @@ def _let_go(draft: Draft, at: int, instance: Instance, refusal: Reason) -> None:
 
 def idle_too_long(draft: Draft, instance: Instance) -> bool:
     """Return whether an idle machine has been kept as long as the policy says. Reserved ones are paid anyway: kept."""
+    return idle_as_long_as(draft, instance, draft.policy.retention.keep_idle_s(instance.retention_s))
+
+
+def idle_as_long_as(draft: Draft, instance: Instance, keep_s: float) -> bool:
+    """Return whether an idle machine that is paid for by use has been so for ``keep_s``; if not, note when it will."""
     if instance.offer.market is Market.RESERVED:
         return False
-    return idle_for_s(draft, instance) >= draft.policy.retention.keep_idle_s(instance.retention_s)
+    left_s = keep_s - idle_for_s(draft, instance)
+    if left_s > 0.0:
+        draft.next_release_at = min(draft.next_release_at, draft.now + left_s)
+    return left_s <= 0.0
 
 
 def idle_for_s(draft: Draft, instance: Instance) -> float:

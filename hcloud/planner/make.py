@@ -38,7 +38,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     release_idle(draft)
     consolidate(draft)
     draft.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
-    return Plan(at=snapshot.now, actions=tuple(draft.actions))
+    return draft.plan()
 
 
 def _serve(draft: Draft) -> None:

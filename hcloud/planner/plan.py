@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Offer, Reason, Resources
 
@@ -226,7 +227,11 @@ Action = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now, in order."""
+    """What to do now, in order, and when time alone changes it: an idle machine is let go, or a back-off is over.
+
+    Until ``due_at`` (inf: nothing is due) planning again is of no use for these, unless something happens.
+    """
 
     at: float
     actions: tuple[Action, ...] = ()
+    due_at: float = inf

@@ -18,7 +18,7 @@ from hcloud.model import FailureCause, Job, JobState, Market, Offer, Reason
 from hcloud.planner.adaptation import adapt
 from hcloud.planner.draft import Draft, Group, open_draft
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
-from hcloud.planner.leases import idle_for_s, tend_machines
+from hcloud.planner.leases import idle_as_long_as, tend_machines
 from hcloud.planner.ledger import launch_shares
 from hcloud.planner.offers import Counter, open_counter, why_not_obtainable
 from hcloud.planner.placement import usable
@@ -100,7 +100,7 @@ class Peer:
         _let_idle_go(self, draft)
         if self.consolidates:
             _consolidate(self, draft)
-        return Plan(at=snapshot.now, actions=tuple(draft.actions))
+        return draft.plan()
 
 
 def _plain(policy: Policy) -> Policy:
@@ -308,7 +308,7 @@ def _let_idle_go(peer: Peer, draft: Draft) -> None:
     """End rented machines that were idle for as long as the peer keeps them; reserved ones are paid for anyway."""
     for at in [at for at in draft.fleet.staying if is_idle(draft, at)]:
         instance = draft.fleet.instances[at]
-        if instance.offer.market is not Market.RESERVED and idle_for_s(draft, instance) >= peer.idle_s:
+        if idle_as_long_as(draft, instance, peer.idle_s):
             draft.terminate(at, Reason(code="idle", text=f"{instance.id} is idle; {peer.name} keeps none for long"))
 
 

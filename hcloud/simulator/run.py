@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from hcloud.apply import Outcome
 from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import ManualClock
@@ -198,18 +199,18 @@ class Simulation:
         give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
         while self._waiting or self.store.live().jobs or self._unreserved():
             self._submit_due()
-            moved = self.controller.cycle().moved
+            outcome = self.controller.cycle()
             self.progress.cycles += 1
             self.progress.now_s = self.clock.now() - START_AT
             # Profiling runs are jobs of the planner's own: nobody submitted them.
             left = sum(job.spec.profile is None for job in self.store.live().jobs)
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
-            moved_at = self.clock.now() if moved or self._will_move() else moved_at
+            moved_at = self.clock.now() if outcome.moved or self._will_move() else moved_at
             if self.clock.now() > min(give_up_at, moved_at + STILL_S):
                 late_s = self.clock.now() - START_AT - self.setting.workload.span_s
                 raise Standstill(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
-            self.clock.advance(self._step_s(moved, self.clock.now() - moved_at))
+            self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
     def _unreserved(self) -> bool:
         """Whether machines live that are paid for by use; reserved ones need not be ended."""
@@ -233,20 +234,18 @@ class Simulation:
         clouds = (cloud.next_event_at() for cloud in self._clouds)
         return bool(self._waiting) or self._runner.next_event_at() is not None or any(at is not None for at in clouds)
 
-    def _step_s(self, moved: bool, still_s: float) -> float:
-        """Return how far to go: a cycle while something moves; else to what happens next, at most ten seconds, or a
-        minute when nothing has moved for an hour."""
+    def _step_s(self, outcome: Outcome, still_s: float) -> float:
+        """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
+        seconds, or a minute when nothing has moved for an hour."""
         step_s = self.setting.cycle_s
-        if moved:
+        if outcome.moved:
             return step_s
-        if still_s > HOUR_S:
-            return max(step_s, STILL_STEP_S)
-        now = self.clock.now()
-        events = [START_AT + self._waiting[-1].at_s] if self._waiting else []
         happens_at = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
-        events += [at for at in happens_at if at is not None]
-        next_s = math.ceil(min(events) - now) if events else QUIET_STEP_S
-        return max(step_s, min(QUIET_STEP_S, next_s))
+        events = [outcome.due_at, *(at for at in happens_at if at is not None)]
+        if self._waiting:
+            events.append(START_AT + self._waiting[-1].at_s)
+        quiet_s = STILL_STEP_S if still_s > HOUR_S else QUIET_STEP_S
+        return max(step_s, math.ceil(min(quiet_s, min(events) - self.clock.now() - 1e-6)))
 
     def _why(self) -> str:
         waits = {job.wait_code: job.wait_text for job in self.store.live().jobs if job.wait_code}

@@ -1,6 +1,7 @@
 """Machines that misbehave are let go; nobody is condemned by a prediction that was wrong for all."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hcloud.forecast.recent import Recent, RecentBook
 from hcloud.model import Event, EventKind, InstanceState, JobState, Market
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
+from hcloud.policy import Policy, Retention
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene
 
@@ -44,6 +46,22 @@ def test_reserved_machine_stays_whatever_it_delivered() -> None:
 
 def test_machine_as_good_as_others_stays() -> None:
     assert not decide(scene(machine(1), recent=Recent(delivered={"inst-1": 0.85}))).actions
+
+
+def test_plan_says_when_an_idle_machine_goes_if_nothing_comes_for_it() -> None:
+    ten_seconds = Policy(retention=Retention(maximum_s=10))
+    known = scene(machine(1, idle_since=NOW - 4), machine(2, idle_since=NOW - 9))
+    assert decide(known, ten_seconds).due_at == NOW + 1
+    later = decide(replace(known, now=NOW + 1), ten_seconds)
+    assert [each.instance_id for each in of(later, Terminate)] == ["inst-2"]
+    assert later.due_at == NOW + 6
+
+
+def test_plan_says_when_a_back_off_is_over_and_nothing_of_what_is_paid_anyway() -> None:
+    reserved = machine(1, offer(market=Market.RESERVED), idle_since=NOW)
+    assert decide(scene(reserved)).due_at == inf
+    tired = replace(job(1), state=JobState.QUEUED, not_before_at=NOW + 30)
+    assert decide(scene(tired, reserved)).due_at == NOW + 30
 
 
 # --------------------------------------------------------------------------------------------------- what the log tells

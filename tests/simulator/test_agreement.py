@@ -5,6 +5,7 @@ The comparison is the one of ``python -m bench agreement``, whose daemon, progra
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_job, load_policy
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.model import Job, JobSpec
+from hcloud.planner import make_plan
 from hcloud.provider import MachineSource, UnitSpec
 from hcloud.simulator.run import START_AT, Setting, simulated
 from hcloud.simulator.workload import PastJob, Workload, from_past, workload_of
@@ -128,7 +130,12 @@ def one_job_less(setting: Setting) -> Setting:
     return replace(setting, workload=replace(setting.workload, arrivals=setting.workload.arrivals[:-1]))
 
 
-@pytest.mark.parametrize("wrong", [longer, unkept, slower_boots, fewer_machines, one_job_less])
+def looked_at_rarely(setting: Setting) -> Setting:
+    """Where nothing happens, every ten seconds."""
+    return replace(setting, planner=lambda *known: replace(make_plan(*known), due_at=inf))
+
+
+@pytest.mark.parametrize("wrong", [longer, unkept, slower_boots, fewer_machines, one_job_less, looked_at_rarely])
 def test_a_replay_that_is_wrong_in_one_thing_does_not_agree(
     wrong: Callable[[Setting], Setting], daemon: tuple[History, Setting], tmp_path: Path
 ) -> None:
