@@ -33,10 +33,13 @@ from hcloud.preview import Preview, look_ahead
 from hcloud.provider import Provider, Runner
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
 from hcloud.store import Lease, LiveView, Store
+from hcloud.store.documents import instance_number
 
 LEADER_TTL_S = 15.0
 OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
+CLOCKS_APART_S = 600.0
+"""Units start, and machines end, by clocks that may be so far behind ours."""
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
 _GONE_KEPT = 1000
@@ -272,8 +275,8 @@ class Controller:
     def _read_history(self, live: Sequence[Instance]) -> tuple[SpendBook, RecentBook, WatchBook]:
         """Return what the log tells so far, all three up to the same event; a read that fails leaves none behind."""
         now, live_since = self.clock.now(), [i.requested_at for i in live]
-        book, recent, watch = SpendBook(), RecentBook(), WatchBook()
-        book.follow(self.store.iter_events(since=min([month_start(now), *live_since]), kinds=SPEND_KINDS))
+        recent, watch = RecentBook(), WatchBook()
+        book = read_spend(self.store, now)
         events = self.store.iter_events(since=min([now - KEPT_S, *live_since]), kinds=RECENT_KINDS)
         recent.follow(event for event in events if event.seq <= book.seq)
         samples = self.store.iter_events(since=now - WATCHED_S, kinds=WATCH_KINDS)
@@ -342,6 +345,22 @@ class Controller:
         if not due:
             return
         told.update({instance_id: (due[instance_id], now) for instance_id in self.runner.renew(due)})
+
+
+def read_spend(store: Store, now: float) -> SpendBook:
+    """Return what was spent in the month of ``now``, and so far on live jobs with budgets of their own, by the log.
+
+    It is read from when the first machine was asked for that cost anything since then, also one that is gone: the price
+    of an hour after midnight stands in an event of the day, or month, before.
+    """
+    view, book = store.live(), SpendBook()
+    counts_since = min([month_start(now), *(job.submitted_at for job in view.jobs if job.spec.budget_usd is not None)])
+    gone = store.iter_events(since=counts_since - CLOCKS_APART_S, kinds=(EventKind.INSTANCE_TERMINATED,))
+    oldest = min((instance_number(event.instance_id or "") for event in gone), default=None)
+    asked_at = [counts_since, *(each.requested_at for each in view.instances)]
+    asked_at += [] if oldest is None else [store.instance(f"inst-{oldest}").requested_at]
+    book.follow(store.iter_events(since=min(asked_at) - CLOCKS_APART_S, kinds=SPEND_KINDS))
+    return book
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:

@@ -482,18 +482,21 @@ def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: 
                 txn.close_intent(intent.token)
         cause = FailureCause.INSTANCE_LOST if taken is None else FailureCause.PREEMPTED
         for job in held_by:
-            _release_on(txn, job, instance.id, cause, why)
+            _release_on(txn, job, instance.id, at, cause, why)
 
     return record
 
 
-def _release_on(txn: Transaction, job: Job, instance_id: str, cause: FailureCause, why: str) -> None:
+def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: FailureCause, why: str) -> None:
+    """Units ended with their machine, ``at`` by its provider's clock, which may be long before we hear of it: nobody
+    pays for more."""
     fresh = txn.job(job.id)
     assert fresh.attempt is not None
     for held in fresh.attempt.allocations:
         if held.instance_id == instance_id and not held.released:
+            ended_at = txn.now if held.started_at is None else min(txn.now, max(at, held.started_at))
             detail = f"{instance_id} {why}"
-            fresh = release_allocation(txn, fresh, held.rank, ended_at=txn.now, cause=cause, detail=detail)
+            fresh = release_allocation(txn, fresh, held.rank, ended_at=ended_at, cause=cause, detail=detail)
 
 
 def _notice(instance_id: str, preempt_at: float) -> Change:

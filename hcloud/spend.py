@@ -206,10 +206,11 @@ class SpendBook:
         meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
 
     def _terminated(self, event: Event) -> None:
-        # Units on it end with it, and need its price for their last stretch.
+        # Units on it end with it, which may be long before we hear of it, and need its price for their last stretch.
+        ended_at = min(event.at, _number(event, "terminated_at", event.at))
         for key, unit in list(self._units.items()):
             if unit.instance_id == event.instance_id:
-                self._close_unit(unit, event.at)
+                self._close_unit(unit, ended_at)
                 del self._units[key]
         meter = self._meters.pop(event.instance_id or "", None)
         if meter is not None and meter.launched_at is not None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hcloud.apply.orders import PAUSED
 from hcloud.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.spend import SpendBook
-from tests.apply.deployment import Deployment
+from tests.apply.deployment import Deployment, deployment
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+NEXT_MONTH = datetime(2040, 2, 1, tzinfo=UTC).timestamp()
 HOUR = 3600.0
 
 
@@ -95,6 +98,60 @@ def test_a_book_rebuilt_from_the_log_says_the_same(site: Deployment) -> None:
     site.scene.clock.advance(-1.0)
     site.cycle()
     assert site.scene.controller.last_spend == before
+
+
+def test_a_restart_forgets_nothing_of_a_machine_that_saw_the_month_begin_and_is_gone(
+    tmp_path: Path,
+) -> None:
+    site = deployment(tmp_path, {"persist": True, "keep_terminated_s": 1e6}, {"lease": {"horizon_s": "3h"}})
+    site.scene.clock.advance(NEXT_MONTH - 900.0 - site.now)
+    site.submit("sleep", "2000", budget_usd=100.0)
+    site.until(lambda: site.state() is JobState.SUCCEEDED and site.machines_up() == [], cycles=3000)
+    site.cycle(3)
+    before = site.scene.controller.last_spend
+    assert before.month_usd == pytest.approx(1100.0 * 0.3 / HOUR, rel=0.2)
+    assert before.by_user_month_usd["ada"] == pytest.approx(1100.0 * 0.15 / HOUR, rel=0.2)
+    site.restart()
+    site.scene.clock.advance(-1.0)
+    site.cycle()
+    assert site.scene.controller.last_spend == before
+
+
+def test_nobody_pays_for_a_machine_after_its_death_however_late_that_is_heard_of(site: Deployment) -> None:
+    site.submit("sleep", "3000")
+    site.until_state(JobState.RUNNING)
+    site.cycle(100)
+    (machine,) = site.machines_up()
+    site.scene.cloud.kill(machine)
+    site.scene.clock.advance(1000.0)
+    site.cycle()
+    spend = site.scene.controller.last_spend
+    assert spend.by_user_day_usd["ada"] == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
+    (ended,) = site.events(EventKind.UNIT_ENDED)
+    assert ended.at == pytest.approx(site.now - 1001.0)
+
+
+def test_a_restart_forgets_nothing_that_a_job_with_a_budget_of_its_own_has_cost_in_an_earlier_month(
+    tmp_path: Path,
+) -> None:
+    site = deployment(tmp_path, {"persist": True}, {"retention": {"maximum_s": 0}})
+    site.scene.clock.advance(NEXT_MONTH - 900.0 - site.now)
+    site.submit("sleep", "600", budget_usd=100.0)
+    site.until_state(JobState.RUNNING)
+    site.cycle(100)
+    (machine,) = site.machines_up()
+    site.scene.cloud.kill(machine)
+    site.until(lambda: site.machines_up() == [])
+    site.scene.store.set_meta(PAUSED, "till next month")  # so that nothing of the month before is left but the job
+    site.cycle(3)
+    site.scene.clock.advance(1000.0)
+    site.cycle()
+    (before,) = site.scene.controller.last_snapshot.jobs
+    site.restart()
+    site.scene.clock.advance(-1.0)
+    site.cycle()
+    (after,) = site.scene.controller.last_snapshot.jobs
+    assert after.spent_usd == before.spent_usd == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
 
 
 Stretch = tuple[float, float, float]
