@@ -34,6 +34,8 @@ class _UnitMeter:
     user: str
     share: float
     since: float
+    booked: list[tuple[float, float, float]] = field(default_factory=list)
+    """Stretches at earlier prices: since, until, USD/h of its share."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,11 @@ class SpendBook:
         for user, usd in lately.items():
             _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
-        month = {user: sum(usd for at, usd in days.items() if at >= month_starts_at) for user, days in users.items()}
+        # A billing minimum may reach into the next month.
+        month = {
+            user: sum(usd for at, usd in days.items() if month_starts_at <= at < month_ends_at)
+            for user, days in users.items()
+        }
         return Spend(
             day_usd=day.pop(EVERYBODY, 0.0),
             month_usd=month.pop(EVERYBODY, 0.0),
@@ -172,7 +178,16 @@ class SpendBook:
         self._book(unit.user, unit.since, until, rate)
         usd = rate * max(0.0, until - unit.since) / 3600.0
         self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
+        unit.booked.append((unit.since, until, rate))
         unit.since = max(until, unit.since)
+
+    def _end_unit(self, unit: _UnitMeter, until: float) -> None:
+        """Close it for good. It may have ended before a price was heard of that we booked it up to."""
+        self._close_unit(unit, until)
+        for since, booked_until, rate in unit.booked:
+            over_since = max(since, until)
+            self._book(unit.user, over_since, booked_until, -rate)
+            self._job_usd[unit.job_id] -= rate * max(0.0, booked_until - over_since) / 3600.0
 
     # ------------------------------------------------------------------------------------------------- event handlers
     def _requested(self, event: Event) -> None:
@@ -210,7 +225,7 @@ class SpendBook:
         ended_at = min(event.at, _number(event, "terminated_at", event.at))
         for key, unit in list(self._units.items()):
             if unit.instance_id == event.instance_id:
-                self._close_unit(unit, ended_at)
+                self._end_unit(unit, ended_at)
                 del self._units[key]
         meter = self._meters.pop(event.instance_id or "", None)
         if meter is not None and meter.launched_at is not None:
@@ -233,13 +248,13 @@ class SpendBook:
     def _unit_resized(self, event: Event) -> None:
         unit = self._units.pop(_unit(event), None)
         if unit is not None:
-            self._close_unit(unit, event.at)
+            self._end_unit(unit, event.at)
             self._unit_started(event)
 
     def _unit_ended(self, event: Event) -> None:
         unit = self._units.pop(_unit(event), None)
         if unit is not None:
-            self._close_unit(unit, event.at)
+            self._end_unit(unit, event.at)
 
     def _job_finished(self, event: Event) -> None:
         self._job_usd.pop(event.job_id or "", None)

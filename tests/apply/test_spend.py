@@ -59,6 +59,13 @@ def test_a_short_machine_costs_the_billing_minimum() -> None:
     assert book.spend(NEW_YEAR + HOUR).day_usd == pytest.approx(1.0)
 
 
+def test_what_of_a_billing_minimum_lies_in_the_next_month_is_not_counted_in_this_one() -> None:
+    at = NEW_YEAR - 20
+    book = _book(_machine("inst-1", 60.0), _launched("inst-1", at, 60.0), _ended("inst-1", at + 5))
+    assert book.spend(NEW_YEAR - 10).month_usd == pytest.approx(20 / 60)
+    assert book.spend(NEW_YEAR + 10).month_usd == pytest.approx(40 / 60)
+
+
 def test_a_spot_price_that_moves_counts_from_when_it_moved() -> None:
     moved = Event(
         at=NEW_YEAR + HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 3.0}
@@ -67,6 +74,21 @@ def test_a_spot_price_that_moves_counts_from_when_it_moved() -> None:
         _machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR, 1.0), moved, _ended("inst-1", NEW_YEAR + 2 * HOUR)
     )
     assert book.spend(NEW_YEAR + 9 * HOUR).day_usd == pytest.approx(1.0 + 3.0)
+
+
+def test_a_unit_that_ended_before_a_price_was_heard_of_is_paid_up_to_its_end_only() -> None:
+    moved = Event(
+        at=NEW_YEAR + 9 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 3.0}
+    )
+    book = _book(
+        _machine("inst-1", 2.0),
+        _launched("inst-1", NEW_YEAR, 2.0),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR),
+        moved,  # a daemon that was away for long hears of it first
+        _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
+    )
+    assert book.spend(NEW_YEAR + 9 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.0})
+    assert book.job_usd(NEW_YEAR + 9 * HOUR) == pytest.approx({"job-1": 1.0})
 
 
 def test_users_pay_for_the_share_their_units_hold() -> None:
