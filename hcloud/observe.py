@@ -576,14 +576,15 @@ def _how(exited: ExitRecord) -> str:
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:
     """Return start and end by the machine's clock where they agree with ours, else by ours: clocks of machines differ.
 
-    A unit that never started has no start.
+    How long it ran is true by any clock, and is what it costs. A unit that never started has no start.
     """
     assert job.attempt is not None
     noted_at = next(a.started_at for a in job.attempt.allocations if a.rank == rank)
     if noted_at is None:
         return None, now
-    started_at = exited.started_at if job.attempt.placed_at <= exited.started_at <= noted_at else noted_at
-    return started_at, min(now, max(exited.ended_at, started_at))
+    agrees = job.attempt.placed_at <= exited.started_at <= noted_at
+    started_at, ran_s = exited.started_at if agrees else noted_at, max(0.0, exited.ended_at - exited.started_at)
+    return started_at, min(now, max(exited.ended_at, started_at) if agrees else started_at + ran_s)
 
 
 def _vanished(job_id: str, rank: int) -> Change:

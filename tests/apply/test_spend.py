@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.apply.orders import PAUSED
+from hcloud.clock import ManualClock
 from hcloud.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.spend import SpendBook
@@ -151,6 +152,27 @@ def test_nobody_pays_for_a_machine_after_its_death_however_late_that_is_heard_of
     assert spend.by_user_day_usd["ada"] == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
     (ended,) = site.events(EventKind.UNIT_ENDED)
     assert ended.at == pytest.approx(site.now - 1001.0)
+
+
+class Behind(ManualClock):
+    """A machine's clock that is a minute slow."""
+
+    def now(self) -> float:
+        return super().now() - 60.0
+
+
+@pytest.mark.parametrize("clock", [ManualClock, Behind])
+def test_a_unit_costs_what_it_ran_whatever_its_machines_clock_says(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch, clock: type[ManualClock]
+) -> None:
+    slow = clock(site.now)
+    monkeypatch.setattr(site.scene.engine, "_clock", slow)
+    site.submit("sleep", "30")
+    for _ in range(60):
+        site.cycle()
+        slow.advance(1.0)
+    assert site.state() is JobState.SUCCEEDED
+    assert site.scene.controller.last_spend.by_user_day_usd["ada"] == pytest.approx(30.0 * 0.15 / HOUR, rel=0.05)
 
 
 def test_a_restart_forgets_nothing_that_a_job_with_a_budget_of_its_own_has_cost_in_an_earlier_month(
