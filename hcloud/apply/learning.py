@@ -17,8 +17,8 @@ from hcloud.classifier.applications import (
     scale_of,
 )
 from hcloud.known import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, told_by_rank
-from hcloud.model import JOB_ON_INSTANCE, EventKind, Instance, Job
-from hcloud.planner.sizing import expected
+from hcloud.model import JOB_ON_INSTANCE, EventKind, Instance, InstanceId, Job
+from hcloud.planner.sizing import Performance, expected
 from hcloud.store import Transaction
 
 LEAST_RUN_S = 1.0
@@ -112,7 +112,8 @@ def record_reached(
     row = ran(row, run_s) if whole else row
     measured = _performance(row, reached, run_s, whole)
     if measured is not None and believed is not None:
-        row = _compare(txn, job, instance, row, measured, believed, alone, reached.best_window_per_s)
+        run = _ran_as(job, instance, measured, alone, reached.best_window_per_s)
+        row = _compare(txn, job, row, believed, run)
     txn.put_application(row)
 
 
@@ -128,7 +129,8 @@ def record_window(
     row = txn.application(row_name(job.application)) if job.application else None
     if row is None or believed is None or row.measure is not Measure.REQUESTS or requests_per_s <= 0:
         return
-    txn.put_application(_compare(txn, job, instance, row, requests_per_s, believed, alone, best_before))
+    run = _ran_as(job, instance, requests_per_s, alone, best_before)
+    txn.put_application(_compare(txn, job, row, believed, run))
 
 
 def _performance(row: Application, reached: Reached, run_s: float, whole: bool) -> float | None:
@@ -142,46 +144,73 @@ def _performance(row: Application, reached: Reached, run_s: float, whole: bool) 
     return part / run_s if part else None
 
 
-def _compare(
-    txn: Transaction, job: Job, instance: Instance, row: Application, measured: float, believed: Classification,
-    alone: bool, best_before: float | None,
-) -> Application:  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """How a job did where it ran: on which type, with what of it, on how many nodes; its performance by the measure of
+    its application, whether it was alone, and the best of its earlier windows (None: there was none)."""
+
+    instance_id: InstanceId
+    column: str
+    vcpus: float
+    nodes: int
+    measured: float
+    alone: bool
+    best_before: float | None
+
+
+def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _Run:
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return _Run(
+        instance_id=instance.id,
+        column=f"{instance.offer.provider}/{instance.offer.instance_type.name}",
+        vcpus=(held[0].resources if held else job.spec.held_of(instance.capacity)).vcpus,
+        nodes=max(1, len(held)),
+        measured=measured,
+        alone=alone,
+        best_before=best_before,
+    )
+
+
+def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _Run) -> Application:
     """Write the PREDICTION event, and return the application with what the run adds to it."""
-    offer, nodes = instance.offer, len(job.attempt.allocations) if job.attempt is not None else 1
-    held = job.attempt.allocations[0].resources if job.attempt is not None else job.spec.held_of(instance.capacity)
-    column, vcpus = f"{offer.provider}/{offer.instance_type.name}", held.vcpus
-    asked = row.reference_vcpus or vcpus
-    own = expected(believed, column, vcpus=vcpus, asked_vcpus=asked, nodes=nodes)
-    if own is not None:
-        own = own.times(told_by_rank(row.measure, nodes))
-    base = expected(believed, column, vcpus=asked, asked_vcpus=asked)
+    asked_vcpus = row.reference_vcpus or run.vcpus
+    own = expected(believed, run.column, vcpus=run.vcpus, asked_vcpus=asked_vcpus, nodes=run.nodes)
+    own = own and own.times(told_by_rank(row.measure, run.nodes))
+    base = expected(believed, run.column, vcpus=asked_vcpus, asked_vcpus=asked_vcpus)
     scale = scale_of(row, job.application)
     if own is None or base is None:
-        return (
-            feed(row, column, measured / scale, None, alone=alone) if scale and nodes == 1 and vcpus == asked else row
-        )
-    factor = own.value / base.value * (scale or 1.0)
+        as_asked = scale and run.nodes == 1 and run.vcpus == asked_vcpus
+        return feed(row, run.column, run.measured / scale, None, alone=run.alone) if as_asked else row
     if scale == 0.0:  # the first run under this input tells its scale
-        inputs = {**row.inputs, identify(job.spec).input: measured / own.value}
-        return replace(row, inputs=inputs)
+        return replace(row, inputs={**row.inputs, identify(job.spec).input: run.measured / own.value})
+    _tell_prediction(txn, job, row, own, run)
+    return _fed(row, own, base, scale, run)
+
+
+def _tell_prediction(txn: Transaction, job: Job, row: Application, own: Performance, run: _Run) -> None:
     low, high = own.limits()
     txn.emit(
         EventKind.PREDICTION,
         job_id=job.id,
-        instance_id=instance.id,
+        instance_id=run.instance_id,
         user=job.spec.user,
         application=row.name,
         question="run",
         measure=None if row.measure is None else row.measure.value,
-        instance_type=column,
-        nodes=nodes,
-        vcpus=vcpus,
+        instance_type=run.column,
+        nodes=run.nodes,
+        vcpus=run.vcpus,
         predicted=own.value,
         low=low,
         high=high,
-        measured=measured,
-        alone=alone,
+        measured=run.measured,
+        alone=run.alone,
     )
+
+
+def _fed(row: Application, own: Performance, base: Performance, scale: float, run: _Run) -> Application:
+    """Return the application with the run, told as one that has on one node what is asked for."""
+    factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
-    before = None if best_before is None else best_before / factor
-    return feed(row, column, measured / factor, relative, alone=alone, best_before=before)
+    before = None if run.best_before is None else run.best_before / factor
+    return feed(row, run.column, run.measured / factor, relative, alone=run.alone, best_before=before)

@@ -116,7 +116,7 @@ def test_promise_is_not_put_off_for_money() -> None:
     assert beside(1, 3.0, 0.2, 4.0, late) == ([], ["spot"])
 
 
-@pytest.mark.parametrize(("machines", "joins"), [(8, False), (7, True)])
+@pytest.mark.parametrize(("machines", "joins"), [(4, False), (3, True)])
 def test_promise_shares_machines_while_few_more_are_allowed(machines: int, joins: bool) -> None:
     few = replace(Policy(), caps=replace(Policy().caps, max_instances=machines))
     went_to = beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=36_000.0), few)
