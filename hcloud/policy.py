@@ -316,10 +316,12 @@ class Placement:
         "quasar",
         "heterogeneity_oblivious",
         "interference_oblivious",
+        "least_loss",
     ] = "least_loaded"
     """least_loaded: smallest share of vCPUs in use; first_fit: lowest number; random: any; paragon: no neighbour
     disturbed, then best type, then tightest; quasar: the same with the least vCPUs and nodes that meet the target;
-    heterogeneity_oblivious: paragon without types; interference_oblivious: best type only."""
+    heterogeneity_oblivious: paragon without types; interference_oblivious: best type only; least_loss: where it and
+    its neighbours are expected to lose the least, to its type and to each other."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
     """How probable it must be that a placement meets a target (0.5..0.999)."""
     neighbour_confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.5
@@ -423,7 +425,7 @@ class Profiling:
         Literal["auto", "always", "never"],
         BeforeValidator(_enabled_from_flag, json_schema_input_type=bool | Literal["auto", "always", "never"]),
     ] = "auto"
-    """auto: where something uses what is learnt (placement.order paragon, quasar or one of the oblivious ones,
+    """auto: where something uses what is learnt (placement.order paragon, quasar, least_loss or one of the oblivious,
     admission.queues by_quality, provisioning.strategy hf or hm); always (or true); never (or false)."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target whose jobs are profiled: batch, service, best_effort."""
@@ -519,7 +521,7 @@ class Policy:
         """Whether unknown jobs are profiled: it costs money and time, and pays where something uses what is learnt."""
         if self.profiling.enabled != "auto":
             return self.profiling.enabled == "always"
-        orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious")
+        orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss")
         hybrid = self.provisioning.strategy in ("hf", "hm")
         return self.placement.order in orders or self.admission.queues == "by_quality" or hybrid
 

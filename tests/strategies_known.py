@@ -98,9 +98,13 @@ _PLAIN_TARGETS: st.SearchStrategy[Target] = st.sampled_from([BatchTarget(), Batc
 
 
 @st.composite
-def aware_policies(draw: DrawFn, base: st.SearchStrategy[Policy] = policies()) -> Policy:  # noqa: B008
+def aware_policies(
+    draw: DrawFn,
+    base: st.SearchStrategy[Policy] = policies(),  # noqa: B008
+    orders: tuple[str, ...] = AWARE,
+) -> Policy:
     """Policies whose order of placement uses what is known."""
-    placement = Placement(order=draw(st.sampled_from(AWARE)), neighbour_confidence=draw(st.sampled_from([0.5, 0.9])))
+    placement = Placement(order=draw(st.sampled_from(orders)), neighbour_confidence=draw(st.sampled_from([0.5, 0.9])))
     admission = Admission(
         queues=draw(st.sampled_from(["one", "by_quality"])),
         classes=draw(st.sampled_from([1, 4, 10])),

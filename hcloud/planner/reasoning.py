@@ -55,6 +55,8 @@ def _preference_words(draft: Draft, group: Group) -> tuple[str, str]:
     if draft.suit is not None and group.application:
         if draft.suit.who(group.application) is None:
             return "best_type", "is of the best type for it and the least loaded of these"
+        if order == "least_loss":
+            return order, "is where it and its neighbours lose the least, to its type and to each other"
         return "suits", "suits it: nobody is disturbed there, its type is the best of these and the fit is the tightest"
     found = {"first_fit": "is the first", "random": "was drawn by lot"}.get(order)
     return (order, found) if found is not None else ("least_loaded", "is the least loaded")

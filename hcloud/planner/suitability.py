@@ -44,10 +44,12 @@ from hcloud.planner.sizing import (
     wanted_performance,
 )
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.weighing import weigh
 from hcloud.policy import Policy
 
-KNOWS_PRESSURE = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
-KNOWS_TYPES = frozenset({"paragon", "quasar", "interference_oblivious"})
+BARS_NEIGHBOURS = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
+KNOWS_PRESSURE = BARS_NEIGHBOURS | {"least_loss"}
+KNOWS_TYPES = frozenset({"paragon", "quasar", "interference_oblivious", "least_loss"})
 LOSES_TO_TYPES = KNOWS_TYPES - {"quasar"}
 DOUBT = 40.0
 """By so many points pressures that were not measured themselves are off in one of ten cases (Paragon's small cluster:
@@ -184,21 +186,25 @@ class Suitability:
 
     # -------------------------------------------------------------------------------------------------------- selecting
     def suited(self, application: str, among: Mask) -> Mask:
-        """Return the machines of ``among`` where nobody would be disturbed."""
-        who = self.who(application)
+        """Return the machines of ``among`` where nobody would be disturbed; all, where the order bars nobody."""
+        who = self._choosy(application)
         return among if who is None or self.pressure is None else self.pressure.suited_among(who, among)
 
     def suits_without(self, at: int, application: str, gone: Sequence[str]) -> bool:
         """Return whether machine ``at`` would suit an application if units of the applications ``gone`` had left."""
-        who = self.who(application)
+        who = self._choosy(application)
         if who is None or self.pressure is None:
             return True
         return self.pressure.suits_without(at, who, [self.pressure.of(name) for name in gone])
 
     def together(self, application: str, company: Sequence[str]) -> bool:
         """Return whether a unit of ``application`` and those of ``company`` suit each other on an empty machine."""
-        who, pressure = self.who(application), self.pressure
+        who, pressure = self._choosy(application), self.pressure
         return who is None or pressure is None or pressure.suits_company(who, [pressure.of(each) for each in company])
+
+    def _choosy(self, application: str) -> Sensitivity | None:
+        """Return what an application causes and tolerates, where that bars it from machines."""
+        return self.who(application) if self.policy.placement.order in BARS_NEIGHBOURS else None
 
     def preference(self, application: str) -> Amounts | None:
         """Return by machine how slow its type is for an application, as a logarithm; a type not known of is average."""
@@ -416,7 +422,9 @@ class Suitability:
         if not now.any():
             return -1
         preference = self.preference(application)
-        if neighbours_too is None:
+        if self.policy.placement.order == "least_loss":
+            found = weigh(pressure, who, now, preference)
+        elif neighbours_too is None:
             margin = self.wanted_margin
             found = select(pressure, who, now, preference, pools=self.pools, wanted_margin=margin)
         else:
@@ -426,7 +434,7 @@ class Suitability:
         if found is None:
             return -1
         self.chosen.append(found)
-        if found.relaxed:
+        if found.relaxed or self.policy.placement.order == "least_loss":
             self.loss = max(self.loss, float(losses_beside(who, pressure.expected[:, found.at : found.at + 1])[0]))
         return found.at
 

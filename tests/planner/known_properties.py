@@ -293,5 +293,7 @@ CASES = (
     Case(disruption_stays_within_limits, lambda: ends_without_limit),
     Case(reasons_are_complete, lambda: speechless),
 )
+BARRING = frozenset({residents_are_left_in_peace, best_effort_disturbs_nobody})
+"""What holds of orders that keep jobs from machines where anybody would be disturbed."""
 OWN_CASES = CASES[:7]
 """Those whose fault is seeded in this file; the others are shown to catch theirs beside the rest of the planner."""

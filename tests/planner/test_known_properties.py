@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hcloud.policy import Policy
-from tests.planner.known_properties import CASES, OWN_CASES
+from tests.planner.known_properties import BARRING, CASES, OWN_CASES
 from tests.planner.properties import Case
 from tests.planner.searching import catches_its_fault, hold
 from tests.strategies_known import aware_policies, crowded, known_snapshots
@@ -20,6 +20,12 @@ def test_every_property_holds_in_any_fleet() -> None:
 def test_every_property_holds_where_it_is_crowded() -> None:
     """The same where nearly every decision is about neighbours."""
     hold(CASES, crowded(), aware_policies(PLAIN), examples=120)
+
+
+def test_every_property_but_peace_with_neighbours_holds_where_losses_are_weighed() -> None:
+    """An order that keeps nobody from a machine for its neighbours' sake keeps all others."""
+    weighing = aware_policies(PLAIN, orders=("least_loss",))
+    hold([case for case in CASES if case.holds not in BARRING], crowded(), weighing, examples=60)
 
 
 @pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")

@@ -68,6 +68,7 @@ def fleet(**changes: object) -> Snapshot:
         ("quasar", "inst-3", "suits"),
         ("heterogeneity_oblivious", "inst-3", "suits"),
         ("interference_oblivious", "inst-1", "best_type"),
+        ("least_loss", "inst-3", "least_loss"),
     ],
 )
 def test_each_order_prefers_another_machine(order: str, taken: str, code: str) -> None:
