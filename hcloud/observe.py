@@ -224,7 +224,9 @@ class Observer:
                 yield from news
             elif self._surely_absent(instance, listing, self._listed_at[name]):
                 self._absent.pop(instance.id, None)
-                yield _gone(instance, view, self.holders, now, "absent from complete listings", None)
+                # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
+                at = min(now, instance.expires_at)
+                yield _gone(instance, view, self.holders, at, "absent from complete listings", None)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where

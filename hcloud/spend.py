@@ -240,10 +240,22 @@ class SpendBook:
         machine = self._meters.get(event.instance_id or "")
         if machine is not None:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
-            unit = _UnitMeter(event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), event.at)
+            since = max(event.at, machine.since) if machine.booked else event.at
+            unit = _UnitMeter(event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), since)
+            self._book_before(unit, machine, event.at)
             self._stale |= _unit(event) in self._units
             self._units[_unit(event)] = unit
             self._opened(unit.user, unit.since, self._rate(unit))
+
+    def _book_before(self, unit: _UnitMeter, machine: _Meter, started_at: float) -> None:
+        """Book what a unit cost at earlier prices: it began before a price was heard of that is in force by now."""
+        for since, until, usd_per_h in machine.booked:
+            stretch = (max(since, started_at), until, usd_per_h * unit.share)
+            if stretch[0] < until:
+                self._book(unit.user, *stretch)
+                usd = stretch[2] * (until - stretch[0]) / 3600.0
+                self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
+                unit.booked.append(stretch)
 
     def _unit_resized(self, event: Event) -> None:
         unit = self._units.pop(_unit(event), None)

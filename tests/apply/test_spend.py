@@ -15,6 +15,7 @@ from hcloud.clock import ManualClock
 from hcloud.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.spend import SpendBook
+from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -92,6 +93,23 @@ def test_a_unit_that_ended_before_a_price_was_heard_of_is_paid_up_to_its_end_onl
     assert book.job_usd(NEW_YEAR + 9 * HOUR) == pytest.approx({"job-1": 1.0})
 
 
+def test_a_unit_that_began_before_a_price_was_heard_of_is_paid_at_both() -> None:
+    moved = Event(
+        at=NEW_YEAR + 9 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields={"price_usd_per_h": 4.0}
+    )
+    book = _book(
+        _machine("inst-1", 2.0),
+        _launched("inst-1", NEW_YEAR, 2.0),
+        moved,
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR + 4 * HOUR),
+    )
+    assert book.spend(NEW_YEAR + 10 * HOUR).by_user_day_usd == pytest.approx({"ada": 5.0 + 2.0})
+    assert book.job_usd(NEW_YEAR + 10 * HOUR) == pytest.approx({"job-1": 7.0})
+    book.follow([_unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + 5 * HOUR)])
+    assert book.spend(NEW_YEAR + 10 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.0})
+    assert book.job_usd(NEW_YEAR + 10 * HOUR) == pytest.approx({"job-1": 1.0})
+
+
 def test_users_pay_for_the_share_their_units_hold() -> None:
     book = _book(
         _machine("inst-1", 2.0),
@@ -152,6 +170,22 @@ def test_nobody_pays_for_a_machine_after_its_death_however_late_that_is_heard_of
     assert spend.by_user_day_usd["ada"] == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
     (ended,) = site.events(EventKind.UNIT_ENDED)
     assert ended.at == pytest.approx(site.now - 1001.0)
+
+
+def test_a_machine_that_ended_while_nobody_looked_costs_at_most_what_was_paid_ahead(make: MakeDeployment) -> None:
+    site = make({"keep_terminated_s": 0}, {"lease": {"horizon_s": 600, "renew_before_s": 60}})
+    site.submit("sleep", "30000")
+    site.until_state(JobState.RUNNING)
+    site.scene.clock.advance(36_000.0)  # the daemon's host sleeps; the machine ends itself at its expiry
+    site.until(lambda: site.events(EventKind.INSTANCE_TERMINATED))
+    site.scene.store.set_meta(PAUSED, "no further machine")
+    site.cycle(60)
+    spend = site.scene.controller.last_spend
+    first_usd = 600.0 * 0.3 / HOUR
+    assert site.scene.cloud.machines(site.now)[0].billed_usd == pytest.approx(first_usd)
+    others_usd = sum(machine.billed_usd for machine in site.scene.cloud.machines(site.now)[1:])
+    assert spend.month_usd == pytest.approx(first_usd + others_usd, rel=0.1)
+    assert spend.by_user_month_usd["ada"] == pytest.approx(first_usd / 2, rel=0.1)
 
 
 class Behind(ManualClock):
