@@ -59,26 +59,30 @@ def run_for(
         look=look,
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
-    asked = replace(
+    name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
+    asked = replace(_as_run(spec, request, policy), name=name, instance_types=only)
+    return asked, nodes * run_usd(policy, offer)
+
+
+def _as_run(spec: JobSpec, request: ProfileRequest, policy: Profiling) -> JobSpec:
+    """Return what is profiled as a job of the planner's own: with machines to itself, no promise, and an end."""
+    return replace(
         spec,
-        name=f"{spec.name}:profile-{what}",
-        resources=replace(spec.resources, vcpus=max(steps_vcpus)),
+        resources=replace(spec.resources, vcpus=max(request.steps_vcpus)),
         target=BatchTarget(),
-        nodes=Nodes(count=nodes, minimum=nodes),
-        tags={**spec.tags, PROFILE_TAG: job.id},
+        nodes=Nodes(count=request.nodes, minimum=request.nodes),
+        tags={**spec.tags, PROFILE_TAG: request.job_id},
         interruptible=False,
         retries=Retries(limits={"instance_lost": 1, "preempted": 1, "evicted": 1}),
         max_runtime_s=policy.total_s + STOP_MARGIN_S,
         stop_grace_s=min(spec.stop_grace_s, 5.0),
         budget_usd=None,
-        instance_types=(offer.instance_type.name,),
         exclusive=True,
         profiling="never",
         profile=request,
         vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )
-    return asked, nodes * run_usd(policy, offer)
 
 
 def run_usd(policy: Profiling, offer: Offer) -> float:
