@@ -31,6 +31,7 @@ from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.policy import Policy
 from hcloud.preview import Preview, look_ahead
 from hcloud.provider import Provider, Runner
+from hcloud.rows import Chosen
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
 from hcloud.store import Lease, LiveView, Store
 from hcloud.store.documents import instance_number
@@ -45,6 +46,7 @@ _HYPOTHETICAL = 10**12
 _GONE_KEPT = 1000
 """What was told of so many machines that are gone is kept; it is thrown away in one go."""
 _SUBMITTED, _USABLE = JobState.SUBMITTED, (InstanceState.READY, InstanceState.DRAINING)
+_ENDING = InstanceState.TERMINATING
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
 _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
@@ -151,6 +153,8 @@ class Controller:
         self._watch = WatchBook()
         self._renewed: dict[str, tuple[float, float]] = {}
         self._memo = Memo()
+        self._submitted = Chosen(_is_to_be_known)
+        self._budgeted = Chosen(_has_budget)
 
     # ----------------------------------------------------------------------------------------------------------- cycle
     def cycle(self) -> Outcome:
@@ -181,19 +185,18 @@ class Controller:
         view = self.store.live()
         book = self._follow(view.instances)
         self.last_spend = book.spend(now)
-        # The moment a worker was seen matters only of those that are silent.
-        reachable, submitted = self.last_seen.reachable, _to_be_known(view.jobs)
+        submitted, budgeted = self._submitted.of(view.jobs), self._budgeted.of(view.jobs)
         return Snapshot(
             now=now,
-            jobs=_with_spend(view.jobs, book, now),
-            instances=tuple([i if i.id in reachable else self._with_seen(i) for i in view.instances]),
+            jobs=_with_spend(view.jobs, book, now) if budgeted else view.jobs,
+            instances=self._with_seen(view.instances),
             offers=self.offers.all,
             spend=self.last_spend,
             recent=self._recent.recent(now),
             watched=self._watch.watched(),
             backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.orders, self.offers.all)),
             orders=view.orders,
-            reachable=reachable,
+            reachable=self.last_seen.reachable,
             applications=self._believed(view, submitted),
             programs=self.book.programs,
             source_prior=self._source_prior(submitted),
@@ -214,7 +217,7 @@ class Controller:
             for n, spec in enumerate(specs)
         )
         with self._knowing:
-            submitted = _to_be_known(jobs)
+            submitted = [job for job in jobs if _is_to_be_known(job)]
             programs = self.book.programs
             believed = {**snapshot.applications, **self.book.believe(self._taken_for(submitted))}
         known = replace(
@@ -326,12 +329,16 @@ class Controller:
             for each in surprises:
                 txn.emit(EventKind.PREDICTION, **_surprise_fields(each))
 
-    def _with_seen(self, instance: Instance) -> Instance:
-        """Add when its worker last answered; silence is counted from this daemon's start at the earliest."""
-        known = self.observer.seen_at.get(instance.id, instance.seen_at)
-        if known is None:
-            return instance
-        return replace(instance, seen_at=max(known, self.started_at))
+    def _with_seen(self, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
+        """Add when a worker last answered, which matters only of those that are silent and are to stay; silence is
+        counted from this daemon's start at the earliest."""
+        reachable, seen_at = self.last_seen.reachable, self.observer.seen_at
+        silent = [each for each in instances if each.id not in reachable and each.state is not _ENDING]
+        since = {each.id: at for each in silent if (at := seen_at.get(each.id, each.seen_at)) is not None}
+        if not since:
+            return instances
+        since = {name: max(at, self.started_at) for name, at in since.items()}
+        return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
 
     def _renew_leases(self) -> None:
         """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
@@ -382,14 +389,16 @@ def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
     }
 
 
-def _to_be_known(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs about which it is to be found out what they are."""
-    return [job for job in jobs if job.state is _SUBMITTED and job.spec.profile is None]
+def _is_to_be_known(job: Job) -> bool:
+    """Return whether it is to be found out what a job is."""
+    return job.state is _SUBMITTED and job.spec.profile is None
 
 
 def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:
     """Fill in what jobs with a budget of their own have spent."""
-    if not [job for job in jobs if job.spec.budget_usd is not None]:
-        return tuple(jobs)
     usd = book.job_usd(now)
-    return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if j.spec.budget_usd is not None else j for j in jobs)
+    return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if _has_budget(j) else j for j in jobs)
+
+
+def _has_budget(job: Job) -> bool:
+    return job.spec.budget_usd is not None

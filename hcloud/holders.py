@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, Resources
+from hcloud.rows import changes
 
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
@@ -24,38 +25,24 @@ class Holders:
     touched: set[str] = field(default_factory=set)
     _on: dict[str, dict[str, Job]] = field(default_factory=dict)
     """By machine, the jobs that hold part of it, whatever their state."""
-    _known: dict[str, Job] = field(default_factory=dict)
     _jobs: Sequence[Job] = ()
     _instances: Sequence[Instance] = ()
 
     def follow(self, jobs: Sequence[Job], instances: Sequence[Instance]) -> None:
         """Take in all live jobs and machines as they are now."""
-        if jobs is not self._jobs:
-            self._follow_jobs(jobs)
-        if instances is not self._instances:
-            self._follow_instances(instances)
-
-    def _follow_jobs(self, jobs: Sequence[Job]) -> None:
-        known, self._jobs = self._known, jobs
-        changed = [job for job in jobs if known.get(job.id) is not job]
-        for job in changed:
-            if job.id in known:
-                self._count(known[job.id], -1)
-            self._count(job, 1)
-            known[job.id] = job
-        if len(known) > len(jobs):
-            for job_id in known.keys() - {job.id for job in jobs}:
-                self._count(known.pop(job_id), -1)
-
-    def _follow_instances(self, instances: Sequence[Instance]) -> None:
-        known, self._instances = self.machines, instances
-        changed = {each.id: each for each in instances if known.get(each.id) is not each}
-        known.update(changed)
-        self.touched.update(changed)
-        if len(known) > len(instances):
-            for name in known.keys() - {each.id for each in instances}:
-                del known[name]
-                self.touched.add(name)
+        for was, job in changes(self._jobs, jobs):
+            if was is not None:
+                self._count(was, -1)
+            if job is not None:
+                self._count(job, 1)
+        for before, instance in changes(self._instances, instances):
+            if instance is not None:
+                self.machines[instance.id] = instance
+                self.touched.add(instance.id)
+            elif before is not None:
+                del self.machines[before.id]
+                self.touched.add(before.id)
+        self._jobs, self._instances = jobs, instances
 
     def take_touched(self) -> set[str]:
         """Return the machines that are ``touched``; from here on none is."""

@@ -20,8 +20,8 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
-    submitted, going_on = list[Job](), draft.snapshot.memo.roster.going_on
-    for job in [job for job in draft.jobs if job.id not in going_on]:  # nearly all of those that run
+    submitted = list[Job]()
+    for job in draft.snapshot.memo.roster.restive:  # hardly any of those that run
         if job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:

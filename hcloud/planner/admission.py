@@ -23,7 +23,8 @@ from hcloud.planner.arq import slacks_s
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts
 from hcloud.planner.suitability import Suitability, open_suitability
-from hcloud.planner.wording import number_of, seconds
+from hcloud.planner.wording import seconds
+from hcloud.rows import number_of
 
 
 def queue_key(job: Job) -> tuple[bool, int, float, int]:

@@ -12,7 +12,6 @@ from hcloud.constraints import Constraints
 from hcloud.model import (
     FailureCause,
     InstanceId,
-    InstanceState,
     Job,
     JobId,
     JobSpec,
@@ -32,8 +31,8 @@ from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
 from hcloud.planner.weary import is_weary, steady_for
 from hcloud.planner.whereabouts import Company, Whereabouts
-from hcloud.planner.wording import number_of
 from hcloud.policy import Policy
+from hcloud.rows import by_number
 
 
 @dataclass(slots=True, eq=False)
@@ -173,8 +172,8 @@ class Draft:
     snapshot: Snapshot
     policy: Policy
     rng: np.random.Generator
-    jobs: list[Job]
-    running: list[Job]
+    jobs: Sequence[Job]
+    running: Sequence[Job]
     fleet: Fleet
     ledger: Ledger
     strategy: Strategy
@@ -444,37 +443,27 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
     return tuple(sorted({name for each in left for name in each.instances}))
 
 
-def _by_number(jobs: Sequence[Job]) -> list[Job]:
-    """Return jobs in order of their number, in which they nearly always come."""
-    numbers = list(map(number_of, [job.id for job in jobs]))
-    if numbers == sorted(numbers):
-        return list(jobs)
-    return sorted(jobs, key=lambda job: number_of(job.id))
-
-
 def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:
     """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
-    jobs = _by_number(snapshot.jobs)
+    jobs = by_number(snapshot.jobs)
     snapshot.memo.forget_asks(but=len(jobs))
     snapshot.memo.forget_others(but=len(jobs))
     roster = snapshot.memo.roster
     roster.follow(jobs)
-    holding = [job for job in jobs if job.id in roster.holding]
-    live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    fleet = Fleet(live, snapshot.memo)
+    fleet = Fleet(snapshot.instances, snapshot.memo)
     draft = Draft(
         snapshot=snapshot,
         policy=policy,
         rng=rng,
         jobs=jobs,
-        running=holding,
+        running=roster.running,
         fleet=fleet,
-        ledger=open_ledger(snapshot, policy, live, jobs),
+        ledger=open_ledger(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
         whereabouts=Whereabouts(fleet, [job for job in jobs if job.id in roster.demanding] if roster.demanding else []),
         stopping=set(roster.stopping),
         measuring=frozenset(roster.measuring),
     )
-    for job in holding if policy.caps.max_jobs_per_user is not None else ():
+    for job in roster.running if policy.caps.max_jobs_per_user is not None else ():
         draft.count_active(job)
     return draft

@@ -7,7 +7,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
 from hcloud.planner.memo import Memo
-from hcloud.planner.roster import Residents
-from hcloud.planner.wording import number_of
+from hcloud.planner.roster import Residents, Roster
+from hcloud.rows import by_number, changes
 
 Amounts = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -84,6 +84,70 @@ def _lasting(offers: Sequence[Offer]) -> _Lasting:
     return found
 
 
+class _Standing:
+    """The machines as a plan finds them, for the next one: looked at anew are those whose row, or whose residents,
+    changed. Fleets share its lists and arrays; nobody else may change them.
+
+    ``free``: what nothing holds, shape ``(3, N)``.
+    """
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._seen: Sequence[Instance] = ()
+        self._place(())
+
+    def follow(self, instances: Sequence[Instance], roster: Roster) -> None:
+        """Take in all machines as they are now, and what the units of ``roster``, which is followed already, hold."""
+        changed, touched = changes(self._seen, instances), roster.take_touched()
+        self._seen = ()  # whatever goes wrong below: the next plan then looks at all of them
+        if all(_is_there(before) and _is_there(now) for before, now in changed):
+            places = {at for name in touched if (at := self.index.get(name)) is not None}
+            places |= self._replace([(before, now) for before, now in changed if before and now])
+        else:
+            self._place(instances)
+            places = set(range(len(self.instances)))
+        self._hold(places, roster.residents)
+        self._seen = instances
+
+    def _place(self, instances: Sequence[Instance]) -> None:
+        self.instances = [each for each in by_number(instances) if _is_there(each)]
+        self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
+        self.lasting = _lasting([each.offer for each in self.instances])
+        self.staying = self._those_who_stay()
+        self.residents = [_NOBODY] * len(self.instances)
+        self.holdings: list[list[tuple[Job, Allocation]]] = [_NOBODY.held] * len(self.instances)
+        self.free: Amounts = self.lasting.capacity.copy()
+
+    def _replace(self, changed: Sequence[tuple[Instance, Instance]]) -> set[int]:
+        """Put rows in the place of earlier ones; return where the machine itself is another now."""
+        others = set[int]()
+        for before, now in changed:
+            at = self.index[now.id]
+            self.instances[at] = now
+            if now.offer is not before.offer:
+                others.add(at)
+        if others:
+            self.lasting = _lasting([each.offer for each in self.instances])
+        if any(before.state is not now.state for before, now in changed):
+            self.staying = self._those_who_stay()
+        return others
+
+    def _those_who_stay(self) -> list[int]:
+        terminating = InstanceState.TERMINATING
+        return [at for at, each in enumerate(self.instances) if each.state is not terminating]
+
+    def _hold(self, places: Set[int], there: Mapping[InstanceId, Residents]) -> None:
+        for at in places:
+            instance = self.instances[at]
+            residents = self.residents[at] = there.get(instance.id, _NOBODY)
+            self.holdings[at] = residents.held
+            self.free[:, at] = residents.of(instance.capacity) if residents.held else self.lasting.capacity[:, at]
+
+
+def _is_there(instance: Instance | None) -> bool:
+    return instance is not None and instance.state is not InstanceState.TERMINATED
+
+
 class Fleet:
     """Machines, what their units hold (``holdings``), what is left, and who may use it.
 
@@ -97,25 +161,20 @@ class Fleet:
 
     def __init__(self, instances: Sequence[Instance], memo: Memo) -> None:
         """Index ``instances`` (any order) and what the units of the ``memo``'s roster hold of them."""
-        self.instances = sorted(instances, key=lambda i: number_of(i.id))
-        self.index: dict[InstanceId, int] = {instance.id: at for at, instance in enumerate(self.instances)}
-        count, terminating = len(self.instances), InstanceState.TERMINATING
-        self.staying = [at for at, i in enumerate(self.instances) if i.state is not terminating]
-        offers = [instance.offer for instance in self.instances]
-        lasting = memo.of("machines", tuple(offers), lambda: _lasting(offers))
+        standing: _Standing = memo.latest("machines") or _Standing()
+        standing.follow(instances, memo.roster)
+        memo.keep("machines", standing)
+        self.instances, self.index, self.staying = standing.instances, standing.index, standing.staying
+        self.residents, self.holdings = standing.residents, standing.holdings
+        count, lasting = len(self.instances), standing.lasting
         self.capacity: Amounts = lasting.capacity
         # One array of both, so that a search compares them at one stroke.
-        self._left: Amounts = np.concatenate((self.capacity, self.capacity))
+        self._left: Amounts = np.concatenate((standing.free, standing.free))
         self.free, self.room = self._left[:3], self._left[3:]
         self.steady: Mask = lasting.steady
         self.placeable: Mask = np.zeros(count, dtype=np.bool_)
         self.coming: Mask = np.zeros(count, dtype=np.bool_)
         self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
-        there = memo.roster.residents
-        self.residents = residents = [there.get(instance.id, _NOBODY) for instance in self.instances]
-        self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in residents]
-        self._hold(residents)
-        self.room[:] = self.free
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
         self.reserved: Mask = lasting.reserved
         self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
@@ -153,12 +212,6 @@ class Fleet:
             for job, held in holdings:
                 if job.id in ending:
                     self.room[:, at] += vector(held.resources)
-
-    def _hold(self, residents: Sequence[Residents]) -> None:
-        used = [at for at, each in enumerate(residents) if each.held]
-        if used:
-            left = [residents[at].of(self.instances[at].capacity) for at in used]
-            self.free[:, used] = np.array(left, dtype=np.float64).T
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:
         """Return which machines of ``among`` have room for ``demand``."""

@@ -34,8 +34,9 @@ from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.profiling_runs import most_vcpus, run_for, run_usd, steps_of
 from hcloud.planner.sizing import expected
 from hcloud.planner.strategies import ONLY_RESERVED, forbidden
-from hcloud.planner.wording import deadline_numbers, number_of, offer_words, seconds, usd
+from hcloud.planner.wording import deadline_numbers, offer_words, seconds, usd
 from hcloud.policy import Profiling
+from hcloud.rows import number_of
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""

@@ -22,7 +22,7 @@ from hcloud.model import (
     JobId,
     Resources,
 )
-from hcloud.planner.wording import number_of
+from hcloud.rows import Chosen, changes, number_of
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
@@ -75,18 +75,18 @@ class Residents:
 class Roster:
     """All jobs that have not ended, and what follows from each one's row; sets are of their ids.
 
-    ``holding``: their attempt is not over; ``stopping``: and was asked to end; ``going_on``: nothing in the row calls
-    for anything, they just run; ``measuring``: profiling runs; ``corrected``: something was done for them that held;
-    ``incomplete``: they run with fewer ranks than they may have; ``demanding``: they say where they may be placed;
-    ``scattered``: they run with enough ranks that do not need each other to tell who of them is slow; ``unpromised``:
-    they run without a promise.
-    ``residents``: by machine.
+    ``running``: their attempt is not over, ``restive``: something in the row may call for something, both by number and
+    until the next plan; ``stopping``: their attempt was asked to end; ``measuring``: profiling runs; ``corrected``:
+    something was done for them that held; ``incomplete``: they run with fewer ranks than they may have; ``demanding``:
+    they say where they may be placed; ``scattered``: they run with enough ranks that do not need each other to tell who
+    of them is slow; ``unpromised``: they run without a promise.
+    ``residents``: by machine; ``touched``: where they are others than when whoever followed last took it.
     """
 
     rows: dict[JobId, Job] = field(default_factory=dict)
-    holding: set[JobId] = field(default_factory=set)
+    running: Sequence[Job] = ()
+    restive: Sequence[Job] = ()
     stopping: set[JobId] = field(default_factory=set)
-    going_on: set[JobId] = field(default_factory=set)
     measuring: set[JobId] = field(default_factory=set)
     corrected: set[JobId] = field(default_factory=set)
     incomplete: set[JobId] = field(default_factory=set)
@@ -94,20 +94,26 @@ class Roster:
     scattered: set[JobId] = field(default_factory=set)
     unpromised: set[JobId] = field(default_factory=set)
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
+    touched: set[InstanceId] = field(default_factory=set)
+    _seen: Sequence[Job] = ()
+    _running: Chosen[Job] = field(default_factory=lambda: Chosen(_holds))
+    _restive: Chosen[Job] = field(default_factory=lambda: Chosen(is_restive))
 
     def follow(self, jobs: Sequence[Job]) -> None:
         """Take in what changed since: ``jobs`` are all there are now."""
-        rows = self.rows
-        changed = [job for job in jobs if rows.get(job.id) is not job]
-        if len(rows) + sum([job.id not in rows for job in changed]) > len(jobs):
-            for gone in rows.keys() - {job.id for job in jobs}:
-                self._forget(rows.pop(gone))
-        for job in changed:
-            before = rows.get(job.id)
+        for before, job in changes(self._seen, jobs):
             if before is not None:
-                self._forget(before)
-            rows[job.id] = job
-            self._note(job)
+                self._forget(self.rows.pop(before.id))
+            if job is not None:
+                self.rows[job.id] = job
+                self._note(job)
+        self._seen = jobs
+        self.running, self.restive = self._running.of(jobs), self._restive.of(jobs)
+
+    def take_touched(self) -> set[InstanceId]:
+        """Return the machines that are ``touched``; from here on none is."""
+        taken, self.touched = self.touched, set()
+        return taken
 
     def _note(self, job: Job) -> None:
         for ids, wanted in self._kinds():
@@ -120,6 +126,7 @@ class Roster:
             there.numbers.insert(at, number)
             there.held.insert(at, (job, held))
             there.changed()
+            self.touched.add(held.instance_id)
 
     def _forget(self, job: Job) -> None:
         for ids, _ in self._kinds():
@@ -130,14 +137,13 @@ class Roster:
             at = there.numbers.index(number)
             del there.numbers[at], there.held[at]
             there.changed()
+            self.touched.add(held.instance_id)
             if not there.held:
                 del self.residents[held.instance_id]
 
     def _kinds(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
         return (
-            (self.holding, _holds),
             (self.stopping, _stops),
-            (self.going_on, goes_on),
             (self.measuring, _measures),
             (self.corrected, _was_corrected),
             (self.incomplete, _lacks_ranks),
@@ -154,12 +160,14 @@ def missing_ranks(job: Job) -> list[int]:
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
 
 
-def goes_on(job: Job) -> bool:
-    """Return whether a job of one node just runs on: nothing in its row calls for anything."""
+def is_restive(job: Job) -> bool:
+    """Return whether something in a job's row may call for something; nothing does in that of a job of one node that
+    just runs on."""
     attempt = job.attempt
     if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
-        return False
-    return job.cancelled_by is None and attempt.allocations[0].ended_at is None and job.spec.budget_usd is None
+        return True
+    ended_at = attempt.allocations[0].ended_at
+    return job.cancelled_by is not None or ended_at is not None or job.spec.budget_usd is not None
 
 
 def _placed_at(job: Job) -> float:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from hcloud.model import Instance, Job, Number, Offer, Resources
-
-
-@lru_cache(maxsize=2**17)
-def number_of(name: str) -> int:
-    """Return the number in ``job-<n>`` or ``inst-<n>``; it orders everything and breaks every tie."""
-    return int(name[name.rindex("-") + 1 :])
 
 
 def amount(resources: Resources) -> str:

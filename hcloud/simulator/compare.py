@@ -25,8 +25,9 @@ from hcloud.planner.placement import usable
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacement
 from hcloud.planner.retention import is_idle
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.wording import number_of, offer_words, seconds
+from hcloud.planner.wording import offer_words, seconds
 from hcloud.policy import Admission, Placement, Policy, Profiling, Provisioning, Strategy
+from hcloud.rows import number_of
 from hcloud.sentences import nearest
 
 PREFIX = "peer:"

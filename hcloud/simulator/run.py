@@ -22,11 +22,12 @@ from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput, Standstill
 from hcloud.garbage import rarely_collecting
 from hcloud.logs import UnkeptLogs
-from hcloud.model import Event, JobSpec, Market, Offer, ServiceTarget
+from hcloud.model import Event, Job, JobSpec, Market, Offer, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.policy import Policy
 from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec
+from hcloud.rows import Chosen
 from hcloud.sampling import gap_s
 from hcloud.sentences import nearest
 from hcloud.simulator.losses import lost_by
@@ -121,6 +122,7 @@ class Simulation:
     _specs: dict[str, JobSpec] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
+    _profiling: Chosen[Job] = field(default_factory=lambda: Chosen(_is_of_profiling))
 
     def __post_init__(self) -> None:
         """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
@@ -203,7 +205,8 @@ class Simulation:
             self.progress.cycles += 1
             self.progress.now_s = self.clock.now() - START_AT
             # Profiling runs are jobs of the planner's own: nobody submitted them.
-            left = sum(job.spec.profile is None for job in self.store.live().jobs)
+            jobs = self.store.live().jobs
+            left = len(jobs) - len(self._profiling.of(jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
             moved_at = self.clock.now() if outcome.moved or self._will_move() else moved_at
@@ -289,6 +292,10 @@ class Simulation:
     def close(self) -> None:
         """Let go of the database."""
         self.store.close()
+
+
+def _is_of_profiling(job: Job) -> bool:
+    return job.spec.profile is not None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, select
 from hcloud.known import Application, Layers
 from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
 from hcloud.planner.snapshot import OfferBackoff, Order
+from hcloud.rows import Living
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     backoff_key,
@@ -72,8 +73,8 @@ class LiveCache:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._jobs: dict[int, Job] = {}
-        self._instances: dict[int, Instance] = {}
+        self._jobs: Living[Job] = Living()
+        self._instances: Living[Instance] = Living()
         self._intents: dict[str, Intent] = {}
         self._applications: Layers[Application] = Layers()
         # The revisions below are those of the last refresh that went through to its end.
@@ -92,7 +93,7 @@ class LiveCache:
 
     def known_spec(self, number: int) -> JobSpec | None:
         """Return a live job's spec if it is at hand: specs never change, so a cached one is right."""
-        job = self._jobs.get(number)
+        job = self._jobs.rows.get(number)
         return job.spec if job is not None else None
 
     def _refresh(self, connection: Connection, now: Any) -> None:
@@ -104,14 +105,14 @@ class LiveCache:
         learnt = self._changed_applications(connection)
         orders = tuple(load_order(text) for text in connection.execute(_ORDERS).scalars())
         # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
-        _take_over(self._jobs, jobs)
-        _take_over(self._instances, machines)
+        self._jobs.take(jobs)
+        self._instances.take(machines)
         self._intents = intents
         if learnt:
             self._applications = self._applications.over(learnt)
         self._view = LiveView(
-            jobs=tuple(self._jobs.values()) if jobs else self._view.jobs,
-            instances=tuple(self._instances.values()) if machines else self._view.instances,
+            jobs=self._jobs.now(),
+            instances=self._instances.now(),
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
             applications=self._applications,
@@ -159,12 +160,3 @@ class LiveCache:
 
 def _read_backoffs(connection: Connection) -> tuple[OfferBackoff, ...]:
     return tuple(sorted((load_backoff(text) for text in connection.execute(_BACKOFFS).scalars()), key=backoff_key))
-
-
-def _take_over(kept: dict[int, Any], changed: Mapping[int, Any]) -> None:
-    """Replace in place, append what is new (its number is the highest yet, so order holds), drop what ended."""
-    for number, value in changed.items():
-        if value is None:
-            kept.pop(number, None)
-        else:
-            kept[number] = value

@@ -35,6 +35,7 @@ from hcloud.model import (
     check_job_move,
 )
 from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
+from hcloud.rows import Living
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.live import LiveView
 from hcloud.store.store import Store, check_lease
@@ -298,7 +299,8 @@ class MemoryStore(Store):
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Order] = {}
         self.metas: Mapping[str, str] = {}
-        self._living: tuple[dict[int, Job], dict[int, Instance]] = ({}, {})
+        self._living_jobs: Living[Job] = Living()
+        self._living_instances: Living[Instance] = Living()
         self._view = LiveView()
         self._viewing = threading.Lock()
         self._stale: set[str] = set()
@@ -363,11 +365,10 @@ class MemoryStore(Store):
     ) -> None:
         """Take in what has just been written; ``stale``: what else of the view is another now."""
         with self._viewing:
-            living_jobs, living_instances = self._living
-            for number, job in jobs.items():
-                _keep(living_jobs, number, None if job.state in JOB_ENDED else job)
-            for number, instance in instances.items():
-                _keep(living_instances, number, None if instance.state is InstanceState.TERMINATED else instance)
+            self._living_jobs.take({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
+            self._living_instances.take(
+                {at: None if each.state is InstanceState.TERMINATED else each for at, each in instances.items()}
+            )
             for token, intent in intents.items():
                 _keep(self.intents, token, intent)
             for name, row in applications.items():
@@ -378,13 +379,13 @@ class MemoryStore(Store):
 
     def _renewed(self) -> LiveView:
         """Return the view with what was written since the last one: many commits may lie between."""
-        view, stale, (jobs, instances) = self._view, self._stale, self._living
+        view, stale = self._view, self._stale
         if self._learnt:
             self._known = self._known.over(self._learnt)
         self._stale, self._learnt = set(), {}
         return LiveView(
-            jobs=tuple(jobs.values()) if "jobs" in stale else view.jobs,
-            instances=tuple(instances.values()) if "instances" in stale else view.instances,
+            jobs=self._living_jobs.now(),
+            instances=self._living_instances.now(),
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,

@@ -41,7 +41,7 @@ from hcloud.planner.plan import (
     Wait,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.wording import number_of
+from hcloud.rows import number_of
 
 
 @dataclass

@@ -36,7 +36,8 @@ def told(roster: Roster) -> tuple[object, ...]:
         name: (each.held, each.of(FLEET[0].capacity), each.since(), each.applications())
         for name, each in roster.residents.items()
     }
-    return roster.holding, roster.stopping, roster.going_on, roster.measuring, roster.incomplete, residents
+    by_number = list(roster.running), list(roster.restive)
+    return *by_number, roster.stopping, roster.measuring, roster.incomplete, residents
 
 
 def follows_as_if_new(follower: Roster, states: list[list[str]]) -> None:

@@ -1,0 +1,138 @@
+"""Rows that live, in order of their number, and what changed between two states of them.
+
+Thousands of rows live, of which a few change from one cycle to the next: whoever follows them looks at those only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Generic, Protocol, TypeVar
+
+KEPT = 4096
+"""So many changes are remembered before it is begun anew; who followed none of them looks at all rows once."""
+
+
+class Numbered(Protocol):
+    """Something with an id that ends in its number: ``job-7``, ``inst-12``."""
+
+    @property
+    def id(self) -> str:
+        """The id."""
+        ...
+
+
+Row = TypeVar("Row", bound=Numbered)
+Change = tuple[Row | None, Row | None]
+"""A row as it was and as it is; None: there was none before, or it lives no more."""
+
+
+class Rows(tuple[Row, ...]):
+    """All rows that live at one moment, by number; made by :class:`Living`, which knows what was written since when."""
+
+    journal: list[tuple[int, Change[Row]]]
+    """What was written, each with its number: up to ``written`` before these, then after them."""
+    written: int
+
+    def since(self, before: Sequence[Row]) -> list[Change[Row]] | None:
+        """Return what changed since ``before``, by number; None where that is not known."""
+        if not isinstance(before, Rows) or before.journal is not self.journal or before.written > self.written:
+            return None
+        found = dict[int, Change[Row]]()
+        for number, (was, now) in self.journal[before.written : self.written]:
+            found[number] = (found[number][0] if number in found else was, now)
+        return [change for _, change in sorted(found.items()) if change[0] is not change[1]]
+
+
+class Living(Generic[Row]):
+    """Keeps the rows that live, by number."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.rows: dict[int, Row] = {}
+        self._journal: list[tuple[int, Change[Row]]] = []
+        self._state: Rows[Row] = self._as_now()
+
+    def take(self, written: Mapping[int, Row | None]) -> None:
+        """Replace in place, append what is new, drop what ended."""
+        rows, highest, in_order = self.rows, next(reversed(self.rows), 0), True
+        for number, row in written.items():
+            before = rows.pop(number, None) if row is None else rows.get(number)
+            if row is not None:
+                in_order = in_order and (before is not None or number > highest)
+                highest = max(highest, number)
+                rows[number] = row
+            self._journal.append((number, (before, row)))
+        if not in_order:  # new ones have the highest number, unless they were written at one stroke
+            self.rows = dict(sorted(rows.items()))
+
+    def now(self) -> Rows[Row]:
+        """Return the rows as they are: the same object while none is written."""
+        if self._state.written != len(self._journal):
+            if len(self._journal) > KEPT:
+                self._journal = []
+            self._state = self._as_now()
+        return self._state
+
+    def _as_now(self) -> Rows[Row]:
+        state = Rows(self.rows.values())
+        state.journal, state.written = self._journal, len(self._journal)
+        return state
+
+
+def changes(before: Sequence[Row], now: Sequence[Row]) -> list[Change[Row]]:
+    """Return which rows are not the same objects in two states, each as it was and as it is; at the cost of what
+    changed where that is known (:class:`Rows`), else of all."""
+    if before is now:
+        return []
+    told = now.since(before) if isinstance(now, Rows) else None
+    if told is not None:
+        return told
+    there = {row.id: row for row in before}
+    found: list[Change[Row]] = [(was, row) for row in now if (was := there.pop(row.id, None)) is not row]
+    return found + [(gone, None) for gone in there.values()]
+
+
+class Chosen(Generic[Row]):
+    """Those of the rows that are ``wanted``, by number; followed at the cost of what changed."""
+
+    __slots__ = ("_numbers", "_rows", "_seen", "_wanted")
+
+    def __init__(self, wanted: Callable[[Row], bool]) -> None:
+        """Have none yet; whether a row is wanted must follow from it alone."""
+        self._wanted = wanted
+        self._numbers: list[int] = []
+        self._rows: list[Row] = []
+        self._seen: Sequence[Row] = ()
+
+    def of(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return those of ``rows`` that are wanted. They change with the next call: nobody may keep or change them."""
+        seen, self._seen = self._seen, rows
+        for before, now in changes(seen, rows):
+            if before is not None and self._wanted(before):
+                self._drop(before)
+            if now is not None and self._wanted(now):
+                self._put(now)
+        return self._rows
+
+    def _put(self, row: Row) -> None:
+        number = number_of(row.id)
+        at = bisect_left(self._numbers, number)
+        self._numbers.insert(at, number)
+        self._rows.insert(at, row)
+
+    def _drop(self, row: Row) -> None:
+        at = bisect_left(self._numbers, number_of(row.id))
+        del self._numbers[at], self._rows[at]
+
+
+def by_number(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return rows in order of their number, whatever theirs is: the same object where they are known to be in it."""
+    return rows if isinstance(rows, Rows) else sorted(rows, key=lambda row: number_of(row.id))
+
+
+@lru_cache(maxsize=2**17)
+def number_of(name: str) -> int:
+    """Return the number in ``job-<n>`` or ``inst-<n>``; it orders everything and breaks every tie."""
+    return int(name[name.rindex("-") + 1 :])

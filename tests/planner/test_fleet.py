@@ -1,0 +1,102 @@
+"""A fleet that plans hand on is what an empty memory makes of the same machines and jobs, whatever there was before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hcloud.model import Instance, InstanceId, InstanceState, Job
+from hcloud.planner.fleet import Fleet
+from hcloud.planner.memo import Memo
+from hcloud.planner.roster import Roster
+from hcloud.rows import Living, Rows
+from tests.planner.scenes import ended, machine, need, running, spec
+
+NUMBERS = (1, 2, 3)
+Machines = st.lists(st.sampled_from(("gone", "ready", "ending", "ended", "dearer")), min_size=3, max_size=3)
+Jobs = st.lists(st.sampled_from(("gone", "first", "second", "both", "over")), min_size=3, max_size=3)
+States = st.lists(st.tuples(Machines, Jobs), min_size=1, max_size=5)
+FLEET = {number: machine(number) for number in NUMBERS}
+DEARER = replace(FLEET[1].offer, price_usd_per_h=9.0)
+
+
+def machine_row(number: int, shape: str) -> Instance | None:
+    """A machine in that state; the row of one that stays the same is the same object."""
+    there = FLEET[number]
+    return {
+        "gone": None,
+        "ready": there,
+        "ending": replace(there, state=InstanceState.TERMINATING),
+        "ended": replace(there, state=InstanceState.TERMINATED),
+        "dearer": replace(there, offer=DEARER),
+    }[shape]
+
+
+def job_row(number: int, shape: str) -> Job | None:
+    """A job that holds such parts of machines; what is left depends on their order."""
+    asks = spec(resources=need(0.1 * number))
+    return {
+        "gone": None,
+        "first": running(number, FLEET[1], asks=asks),
+        "second": running(number, FLEET[2], asks=asks),
+        "both": running(number, FLEET[1], FLEET[2], asks=asks),
+        "over": ended(running(number, FLEET[1], asks=asks)),
+    }[shape]
+
+
+def told(fleet: Fleet) -> tuple[object, ...]:
+    """All that a plan finds of a fleet."""
+    arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h)
+    held = [[(job.id, unit.resources) for job, unit in each] for each in fleet.holdings]
+    residents = [(each.since(), each.applications()) for each in fleet.residents]
+    lists = (list(fleet.instances), dict(fleet.index), list(fleet.staying), held, residents, fleet.sizes)
+    return (*lists, *[each.tolist() for each in arrays])
+
+
+def opened(memo: Memo, machines: tuple[Instance, ...], jobs: tuple[Job, ...]) -> Fleet:
+    """The fleet as a plan opens it, which then takes some of it."""
+    memo.roster.follow(jobs)
+    return Fleet(machines, memo)
+
+
+def follows_as_if_new(memo: Memo, states: list[tuple[list[str], list[str]]], *, known: bool) -> None:
+    """Raise AssertionError where a memory that follows ends up with anything that an empty one does not find.
+
+    ``known``: what changed is remembered.
+    """
+    all_machines, all_jobs = Living[Instance](), Living[Job]()
+    for machines, jobs in states:
+        all_machines.take({n: machine_row(n, shape) for n, shape in zip(NUMBERS, machines, strict=True)})
+        all_jobs.take({n: job_row(n, shape) for n, shape in zip(NUMBERS, jobs, strict=True)})
+        rows: tuple[Rows[Instance], Rows[Job]] = (all_machines.now(), all_jobs.now())
+        fleet = opened(memo, *rows) if known else opened(memo, tuple(rows[0]), tuple(rows[1]))
+        assert told(fleet) == told(opened(Memo(), tuple(reversed(rows[0])), tuple(rows[1])))
+        for at in range(len(fleet.instances)):  # what a plan takes is nothing to the next one
+            fleet.use(at, np.array([0.5, 1.0, 1.0]))
+
+
+@settings(max_examples=60)
+@given(States, st.booleans())
+def test_fleet_that_is_handed_on_is_what_a_new_one_is(states: list[tuple[list[str], list[str]]], known: bool) -> None:
+    follows_as_if_new(Memo(), states, known=known)
+
+
+class Silent(Roster):
+    """One that does not tell where residents came or went."""
+
+    def take_touched(self) -> set[InstanceId]:
+        """Tell of nobody."""
+        super().take_touched()
+        return set()
+
+
+def test_fleet_that_misses_who_came_is_found_out() -> None:
+    memo = Memo()
+    memo.roster = Silent()
+    ready, nobody = ["ready"] * 3, ["gone"] * 3
+    with pytest.raises(AssertionError):
+        follows_as_if_new(memo, [(ready, nobody), (ready, ["first", "gone", "gone"])], known=True)
