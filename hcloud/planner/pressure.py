@@ -48,7 +48,7 @@ class Sensitivity:
     ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
     ``bounds``: what each asks of a machine's :attr:`Pressure.state`; ``rows``, shape ``(4, K)``: ``expected``,
     ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up; ``usual``, of the same shape, has all of
-    which medians are taken for applications nothing is known of.
+    which medians are taken for applications nothing is known of. ``loudest``: the most of ``expected``.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Sensitivity:
     quality: float
     level: int
     hardest: tuple[int, ...]
+    loudest: float
 
 
 def sensitivity(
@@ -138,6 +139,7 @@ def _sensitivity(
         quality=needed,
         level=quality.quality_class(needed, classes),
         hardest=tuple(int(each) for each in np.argsort(-difficulty, kind="stable")),
+        loudest=float(expected.max(initial=0.0)),
     )
 
 

@@ -46,8 +46,8 @@ class Thrift:
         left = places if shut is None else places[~shut]
         if left.size and (paid := self.dear_room.paid_kept_from(group)) is not None:
             left = left[~paid[left]]
-        if left.size and (loud := self.quiet_room.kept_from(group)) is not None:
-            left = left[~loud[left]]
+        if left.size and (loud := self.quiet_room.kept_from(group, left)) is not None:
+            left = left[~loud]
         if left.size and group.serves and not group.application:
             left = left[~machines_of_unkept_promises(self.draft)[left]]
         small = self._too_small(group, left) if left.size else None
@@ -121,12 +121,13 @@ class Thrift:
 def open_thrift(draft: Draft, counter: Counter) -> Thrift:
     """Return which machines are closed in this plan."""
     fleet, rented = draft.fleet, ~draft.fleet.reserved
-    paid = np.flatnonzero(fleet.placeable & fleet.reserved)
+    is_paid: Mask = fleet.placeable & fleet.reserved
+    paid = np.flatnonzero(is_paid)
     return Thrift(
         draft=draft,
         counter=counter,
         rented=rented,
         some_rented=bool(rented.any()),
         dear_room=DearRoom(draft=draft, counter=counter, paid=paid),
-        quiet_room=QuietRoom(draft=draft, paid=paid),
+        quiet_room=QuietRoom(draft=draft, paid=paid, is_paid=is_paid),
     )
