@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -41,6 +41,16 @@ PUBLISHED = {
     "paragon-large-oversubscribed": "Paragon 52 %, NH 5 %, NI 1 %, LL 0.09 %",
 }
 """Share of jobs that kept their QoS (Paragon §1, §6.1, §6.2; without and with admission queues Dissertation §6.5)."""
+Ours = Callable[[Mapping[str, Numbers]], float]
+NO_ROOM = "not enough servers of the types that suit"
+BARRED = (
+    "where servers are full, who keeps off neighbours is left with other types: of the jobs that NI loses to "
+    "neighbours fewer are lost, and as many or more to types (columns *lost*); in the paper neighbours cost more"
+)
+NO_BETTER = (
+    "on full servers it is as good as types alone, within the limits: what is short there is room on the types "
+    "that suit, and the better of NH and NI is picked seed by seed"
+)
 PERFORMANCE = {
     "paragon-small-low": {"Paragon": 99.0, "LL": 54.0},
     "paragon-large-low": {"Paragon": 96.0},
@@ -135,53 +145,25 @@ def _queues_help(load: str, published: str) -> Claim:
 
 
 def _order(load: str, published: str) -> Iterator[Claim]:
-    def kept(seed: Mapping[str, Numbers], name: str) -> float:
-        """Return the percentage of jobs that kept their QoS in one run."""
-        return seed[_label(name, load)]["qos_kept_pct"]
+    def kept(*names: str) -> Ours:
+        """Return what tells of one seed the percentage of jobs that kept their QoS, with the best of these."""
+        return lambda seed: max(seed[_label(name, load)]["qos_kept_pct"] for name in names)
 
-    yield Claim(
-        text=f"Paragon keeps QoS for most jobs ({load})",
-        published=published,
-        ours=lambda seed: kept(seed, "Paragon"),
-        holds=lambda value: value >= _enough(load),
-        unit="% of jobs",
-        why=DEPARTS,
-    )
-    yield Claim(
-        text=f"least loaded keeps it for few ({load})",
-        published=published,
-        ours=lambda seed: kept(seed, "LL"),
-        holds=lambda value: value < 20,
-        unit="% of jobs",
-        why=NOT_SO_FEW,
-    )
-    yield Claim(
-        text=f"who is told the truth bounds what can be kept in this world ({load})",
-        published="-",
-        ours=lambda seed: kept(seed, TOLD_WEIGHED),
-        holds=lambda value: value >= _enough(load),
-        unit="% of jobs",
-        why="not enough servers of the types that suit",
-    )
-    yield Claim(
-        text=f"what knows only half of it lies below ({load})",
-        published=published,
-        ours=lambda seed: kept(seed, "Paragon") - max(kept(seed, "NH"), kept(seed, "NI")),
-        holds=lambda value: value > 0,
-        unit="points above the better of NH and NI",
-        why="where servers are full, who keeps off neighbours is left with other types: of the jobs that NI loses to "
-        "neighbours fewer are lost, and as many or more to types (columns *lost*); in the paper neighbours cost more",
-    )
+    def above_halves(name: str) -> Ours:
+        """Return by how much one keeps it for more than the better of those who know half."""
+        return lambda seed: kept(name)(seed) - kept("NH", "NI")(seed)
 
-    yield Claim(
-        text=f"weighing both keeps QoS for more than either half ({load})",
-        published="-",
-        ours=lambda seed: kept(seed, WEIGHED) - max(kept(seed, "NH"), kept(seed, "NI")),
-        holds=lambda value: value > 0,
-        unit="points above the better of NH and NI",
-        why="on full servers it is as good as types alone, within the limits: what is short there is room on the types "
-        "that suit, and the better of NH and NI is picked seed by seed",
+    jobs, above = "% of jobs", "points above the better of NH and NI"
+    enough, more = (lambda value: value >= _enough(load)), (lambda value: value > 0)
+    rows: tuple[tuple[str, str, Ours, Callable[[float], bool], str, str], ...] = (
+        ("Paragon keeps QoS for most jobs", published, kept("Paragon"), enough, jobs, DEPARTS),
+        ("least loaded keeps it for few", published, kept("LL"), lambda value: value < 20, jobs, NOT_SO_FEW),
+        ("who is told the truth bounds what can be kept in this world", "-", kept(TOLD_WEIGHED), enough, jobs, NO_ROOM),
+        ("what knows only half of it lies below", published, above_halves("Paragon"), more, above, BARRED),
+        ("weighing both keeps QoS for more than either half", "-", above_halves(WEIGHED), more, above, NO_BETTER),
     )
+    for text, said, ours, holds, unit, why in rows:
+        yield Claim(text=f"{text} ({load})", published=said, ours=ours, holds=holds, unit=unit, why=why)
     for name, best in PERFORMANCE.get(load, {}).items():
         yield _performs(load, name, best)
 
