@@ -26,6 +26,8 @@ WINDOW = 2
 """The last so many times as many readings count as are needed at least: what was before is another phase."""
 WATCHED_S = 900.0
 """A new book is filled from samples this old."""
+KEPT_JOURNAL = 4096
+"""So many jobs that were sampled are remembered before it is begun anew; who followed none looks at all once."""
 STALLED_GAPS = 3.0
 """A counter that has not moved for so many times the longest time it ever took to move stands still."""
 _LATENCY = "latency_ms_p"
@@ -61,16 +63,6 @@ class Sampled(NamedTuple):
     looks: int = 1
 
 
-class Calm(NamedTuple):
-    """That nothing is to be done about a job before ``until``, by its samples and these very facts: nobody need look
-    again."""
-
-    until: float
-    job: object
-    belief: object
-    policy: object
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """The last samples of each rank of a job's attempt, oldest first; ``earlier``: few of those before them."""
@@ -81,8 +73,6 @@ class Watched:
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
     _moves: dict[tuple[int, Counter], _Moves] = field(default_factory=dict, compare=False, repr=False)
     _kept: dict[tuple[int, float, float], Sequence[Timed]] = field(default_factory=dict, compare=False, repr=False)
-    calm: list[Calm] = field(default_factory=list, compare=False, repr=False)
-    """At most one: what an earlier plan found."""
 
     def pace(self, rank: int, counter: Counter, since: float, readings: int) -> Pace | None:
         """Return :func:`pace_of_counter` of a rank; worked out once, however many plans ask before the next sample."""
@@ -285,11 +275,27 @@ def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled,
     return (*earlier, gone)
 
 
+class Watching(dict[JobId, Watched]):
+    """What is known at one moment of jobs that were sampled; nobody may change it."""
+
+    journal: list[JobId]
+    """Of which job something was taken in, in order: up to ``taken_in`` before this moment, then after it."""
+    taken_in: int
+
+
+def sampled_since(before: Mapping[JobId, Watched], now: Mapping[JobId, Watched]) -> set[JobId] | None:
+    """Return the jobs of which something is known ``now`` that was not ``before``; None where that is not known."""
+    if not isinstance(before, Watching) or not isinstance(now, Watching) or before.journal is not now.journal:
+        return None
+    return set(now.journal[before.taken_in : now.taken_in]) if before.taken_in <= now.taken_in else None
+
+
 @dataclass(slots=True)
 class WatchBook:
     """Follows samples of live jobs."""
 
     _jobs: dict[JobId, Watched] = field(default_factory=dict)
+    _journal: list[JobId] = field(default_factory=list)
     _samples: dict[JobId, dict[int, deque[Sampled]]] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event]) -> None:
@@ -298,12 +304,17 @@ class WatchBook:
             if event.kind is EventKind.SAMPLE:
                 self._sampled(event)
             elif event.kind is EventKind.JOB_FINISHED:
+                self._journal.append(event.job_id or "")
                 self._jobs.pop(event.job_id or "", None)
                 self._samples.pop(event.job_id or "", None)
 
     def watched(self) -> Mapping[JobId, Watched]:
         """Return what is known of jobs that were sampled."""
-        return MappingProxyType(dict(self._jobs))
+        if len(self._journal) > KEPT_JOURNAL:
+            self._journal = []
+        watched = Watching(self._jobs)
+        watched.journal, watched.taken_in = self._journal, len(self._journal)
+        return watched
 
     def _sampled(self, event: Event) -> None:
         job_id, attempt = event.job_id or "", str(event.fields.get("attempt", ""))
@@ -321,6 +332,7 @@ class WatchBook:
         kept.append(sample)
         watched = before or Watched(attempt=attempt, ranks={})
         self._jobs[job_id] = watched.next(rank, tuple(kept), gone)
+        self._journal.append(job_id)
 
 
 def _began_anew(before: Sampled, now: Sampled) -> bool:

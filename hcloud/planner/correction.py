@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hcloud.forecast.watch import Calm
 from hcloud.known import Measure
 from hcloud.model import FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
@@ -34,6 +33,7 @@ from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.scale import more_nodes, resize
 from hcloud.planner.stragglers import faster_anew, profiled_since, relaunch_stragglers
+from hcloud.planner.vigil import Vigil
 from hcloud.planner.watching import LEARNING, Assessment, Look, column_of, deviations_of, look_at
 from hcloud.planner.wording import seconds
 
@@ -82,18 +82,8 @@ def _uneasy(draft: Draft, job: Job) -> Look | None:
 
 def _restless(draft: Draft) -> list[Job]:
     """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
-    policy, now, found = draft.policy, draft.now, list[Job]()
-    watched, beliefs = draft.snapshot.watched.get, draft.snapshot.applications.get
-    for job in draft.running:
-        samples = watched(job.id)
-        if samples is None:
-            continue
-        if calm := samples.calm:
-            until, about, belief, by = calm[0]
-            if now < until and about is job and by is policy and belief is beliefs(job.application):
-                continue
-        found.append(job)
-    return [job for job in found if _watchable(draft, job)]
+    awake = _vigil(draft).awake(draft.snapshot, draft.policy, draft.jobs)
+    return [job for job in awake if _watchable(draft, job)]
 
 
 def _rest(draft: Draft, job: Job, look: Look | None, helpless_until: float | None = None) -> None:
@@ -102,12 +92,17 @@ def _rest(draft: Draft, job: Job, look: Look | None, helpless_until: float | Non
     for each in job.attempt.allocations if job.attempt is not None else ():
         if each.instance_id not in index and not each.released:
             return
-    belief = draft.snapshot.applications.get(job.application)
-    calm = Calm(_calm_until(draft, look, helpless_until), job, belief, draft.policy)
-    draft.snapshot.watched[job.id].calm[:] = [calm]
+    _vigil(draft).rest(job, _rests_until(draft, look, helpless_until))
 
 
-def _calm_until(draft: Draft, look: Look | None, helpless_until: float | None) -> float:
+def _vigil(draft: Draft) -> Vigil:
+    memo = draft.snapshot.memo
+    vigil: Vigil = memo.latest("vigil") or Vigil()
+    memo.keep("vigil", vigil)
+    return vigil
+
+
+def _rests_until(draft: Draft, look: Look | None, helpless_until: float | None) -> float:
     """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes.
 
     What nothing helps now is tried again as often as jobs are looked at: room may have come free meanwhile.

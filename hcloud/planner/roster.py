@@ -110,6 +110,11 @@ class Roster:
         self._seen = jobs
         self.running, self.restive = self._running.of(jobs), self._restive.of(jobs)
 
+    @staticmethod
+    def runs(job: Job) -> bool:
+        """Return whether a job is one of those that are ``running``."""
+        return _holds(job)
+
     def take_touched(self) -> set[InstanceId]:
         """Return the machines that are ``touched``; from here on none is."""
         taken, self.touched = self.touched, set()

@@ -160,7 +160,7 @@ def test_what_nothing_helps_now_is_tried_again_soon() -> None:
     full = slow(job, rival, here, paces=(0.003,) * 10 + SLOW)
     policy = Policy()
     assert steps(decide(full, policy)) == []
-    roomy = replace(scene(job, rival, here, free), watched=full.watched)
+    roomy = replace(scene(job, rival, here, free), watched=full.watched, memo=full.memo)
     assert steps(decide(replace(roomy, now=roomy.now + 5.0), policy)) == []
     assert steps(decide(replace(roomy, now=roomy.now + 10.0), policy)) == ["move"]
 
