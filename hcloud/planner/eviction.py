@@ -7,6 +7,7 @@ it was evicted from.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,14 +28,14 @@ CANDIDATES = 64
 class Victims:
     """Best-effort jobs that may be evicted: by machine, and what they hold there (``amounts``, shape ``(3, N)``)."""
 
-    by_machine: list[list[Job]]
+    by_machine: defaultdict[int, list[Job]]
     amounts: Amounts
     chosen: list[Job] = field(default_factory=list)
 
 
 def find_victims(draft: Draft) -> Victims:
     """Collect who may be evicted; nobody, where the policy says so."""
-    victims = Victims([[] for _ in draft.fleet.instances], np.zeros_like(draft.fleet.room))
+    victims = Victims(defaultdict(list), np.zeros_like(draft.fleet.room))
     if draft.policy.disruption.evict_best_effort and draft.snapshot.memo.roster.unpromised:
         for at, held in enumerate(draft.fleet.holdings):
             if draft.fleet.placeable[at]:

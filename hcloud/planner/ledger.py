@@ -240,7 +240,7 @@ class Ledger:
                 self.users[user] = _plus(self.users.get(user, _NOTHING), bill, part)
 
 
-def open_ledger(snapshot: Snapshot, policy: Policy, instances: Iterable[Instance], jobs: Sequence[Job]) -> Ledger:
+def open_ledger(snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job]) -> Ledger:
     """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked."""
     spend = snapshot.spend
     ledger = Ledger(
@@ -252,13 +252,12 @@ def open_ledger(snapshot: Snapshot, policy: Policy, instances: Iterable[Instance
         watches_users=_limits_users(policy),
         total=(spend.day_usd, spend.month_usd, 0.0, 0.0),
     )
-    by_id = {instance.id: instance for instance in instances}
-    ledger.count_live(by_id.values())
+    ledger.count_live(instances)
     if ledger.watches_users:
         day, month = spend.by_user_day_usd, spend.by_user_month_usd
         for user in sorted(day.keys() | month.keys()):
             ledger.users[user] = (day.get(user, 0.0), month.get(user, 0.0), 0.0, 0.0)
-        _attribute(ledger, by_id, jobs)
+        _attribute(ledger, {instance.id: instance for instance in instances}, jobs)
     return ledger
 
 

@@ -53,8 +53,8 @@ def misbehaves(draft: Draft, at: int) -> bool:
 
 
 def release_idle(draft: Draft) -> None:
-    """End machines idle beyond their retention, longest idle first."""
-    unused = draft.fleet.placeable & (draft.fleet.load <= 0.0)
+    """End machines idle beyond their retention, longest idle first; reserved ones are paid anyway, and kept."""
+    unused = draft.fleet.placeable & (draft.fleet.load <= 0.0) & ~draft.fleet.reserved
     idle = [at for at in unused.nonzero()[0].tolist() if is_idle(draft, at)]
     for at in sorted(idle, key=lambda at: -idle_for_s(draft, draft.fleet.instances[at])):
         instance = draft.fleet.instances[at]
