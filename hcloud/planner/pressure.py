@@ -404,20 +404,32 @@ def _standing(
     known, prior, count = told.known, told.prior, len(told.sources)
     if before is None or before.told.made_of[1] != told.made_of[1]:
         before = Standing(told, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
-    places, others = {name: at for at, name in enumerate(before.machines)}, _told_otherwise(told, before.told, names)
-    old, anew = [places.get(name, -1) for name in machines] or [-1] * len(names), list[int]()
-    present = list[tuple[Sensitivity, ...]]()
-    for at, (was, here) in enumerate(zip(old, names, strict=True)):
-        if was < 0 or before.names[was] != here or not others.isdisjoint(here):
-            anew.append(at)
-            present.append(tuple([known.get(name, prior) for name in here]))
-        else:
-            present.append(before.present[was])
-    state, expected = np.zeros((2 * count, len(names))), np.zeros((count, len(names)))
-    if before.machines:
-        state, expected = before.state.take(old, axis=1, mode="clip"), before.expected.take(old, axis=1, mode="clip")
+    others = _told_otherwise(told, before.told, names)
+    were, present, state, expected = _placed_as(before, machines, len(names), count)
+    same = [was is here or was == here for was, here in zip(were, names, strict=True)]
+    anew = [at for at, here in enumerate(names) if not (same[at] and others.isdisjoint(here))]
+    for at in anew:
+        present[at] = tuple([known.get(name, prior) for name in names[at]])
     state[:, anew], expected[:, anew] = _all_together([present[at] for at in anew], count)
     return Standing(told, machines, names, present, state, expected)
+
+
+def _placed_as(
+    before: Standing, machines: Sequence[str], size: int, count: int
+) -> tuple[Sequence[tuple[str, ...] | None], list[tuple[Sensitivity, ...]], Floats, Floats]:
+    """Return how ``machines`` stood before, ``size`` of them: names, what is known of them, state, what is expected.
+
+    Of those that were not there, or are not named, the names are None.
+    """
+    if machines and machines == before.machines:
+        return before.names, list(before.present), before.state.copy(), before.expected.copy()
+    places = {name: at for at, name in enumerate(before.machines)}
+    old = [places.get(name, -1) for name in machines] or [-1] * size
+    state, expected = np.zeros((2 * count, size)), np.zeros((count, size))
+    if before.machines:
+        state, expected = before.state.take(old, axis=1, mode="clip"), before.expected.take(old, axis=1, mode="clip")
+    names = [None if at < 0 else before.names[at] for at in old]
+    return names, [() if at < 0 else before.present[at] for at in old], state, expected
 
 
 def _told_otherwise(told: Sensitivities, before: Sensitivities, names: Sequence[tuple[str, ...]]) -> Set[str]:
