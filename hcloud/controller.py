@@ -264,6 +264,11 @@ class Controller:
                 for name, trouble in troubles.items():
                     emit_trouble(txn, name, "offers", trouble)
 
+    @property
+    def read_up_to(self) -> int:
+        """Up to which event the log is in ``last_spend``; 0 where nothing of it was read yet."""
+        return self._book.seq if self._book is not None else 0
+
     def _follow(self, live: Sequence[Instance]) -> SpendBook:
         if self._book is None:
             self._book, self._recent, self._watch = self._read_history(live)

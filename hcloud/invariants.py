@@ -5,6 +5,7 @@ Facts only; a snapshot that violates one of these means that a decision, an appl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -163,12 +164,20 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     ]
     for name, limit in sorted(caps.max_instances_per_type.items()):
         present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
+    if caps.max_jobs_per_user is not None:
+        holding = Counter(job.spec.user for job in snapshot.jobs if _holds(job))
+        name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
+        present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
     for user, bill in sorted(ledger.users.items()):
         limits = budgets.for_user(user)
         present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
     beyond = [each for each in present if each[1] > (inf if each[2] is None else each[2]) + _SLACK]
     found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond if limit]
     return found + _wrongly_bought(live, policy)
+
+
+def _holds(job: Job) -> bool:
+    return job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
 
 
 def _money(

@@ -26,6 +26,9 @@ from hcloud.model import (
     UnitId,
 )
 
+MOST_RESERVED = 1_000_000
+"""Machines of one type in one place: far more than anybody has, and few enough to be counted one by one."""
+
 
 # ------------------------------------------------------------------------------------------------------------ provider
 @dataclass(frozen=True, slots=True, kw_only=True)

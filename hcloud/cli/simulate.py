@@ -25,6 +25,7 @@ from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError, Standstill
 from hcloud.jobfile import VCPUS_MOST
 from hcloud.policy import Policy
+from hcloud.provider import MOST_RESERVED
 from hcloud.quantity import shown
 from hcloud.report import ReportTable
 from hcloud.report.table import share_pct
@@ -43,8 +44,6 @@ from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 
-RESERVED_MOST = 1_000_000
-"""As many as a mock provider has of a type."""
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
 """Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""
 OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
@@ -370,8 +369,8 @@ def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Map
     name, _, count = reserved.partition("=")
     if reserved != "none" and not (name and count.isascii() and count.isdigit()):
         raise BadInput(f"--reserved {shown(reserved)}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
-    if len(count.lstrip("0")) > len(str(RESERVED_MOST)) or int(count or "0") > RESERVED_MOST:
-        raise BadInput(f"--reserved {shown(reserved)}: at most {RESERVED_MOST} machines of a type can be reserved")
+    if len(count.lstrip("0")) > len(str(MOST_RESERVED)) or int(count or "0") > MOST_RESERVED:
+        raise BadInput(f"--reserved {shown(reserved)}: at most {MOST_RESERVED} machines of a type can be reserved")
     return {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
 
 

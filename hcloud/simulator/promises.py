@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Protocol, cast
+from typing import cast
 
 from hcloud.engine.fake import FakeRunner
 from hcloud.invariants import check_invariants
@@ -26,72 +26,19 @@ from hcloud.model import (
     Job,
     JobState,
     Market,
+    Offer,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
-from hcloud.provider import MachineSource, Provider
-from hcloud.report import build_report
+from hcloud.policy import Budgets, Policy
+from hcloud.simulator.leaseholds import Leaseholds
+from hcloud.simulator.passers_by import PassersBy
+from hcloud.simulator.purses import CENT_DUST, ORPHAN_GRACE_S, Purses
 from hcloud.simulator.small_worlds import DESERVES
-from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
+from hcloud.simulator.truths import MachineTruth, Moment, VirtualCloud
 from hcloud.store import LiveView, Store, Submission
 
-HOUR_S = 3600.0
-CENT_DUST = 1e-6
-LONGEST_MINIMUM_S = 60.0
 UNUSED = ("idle", "misbehaved", "make_room")
 """Why a machine is ended on which there is no job, as plans say."""
-ORPHAN_GRACE_S = 400.0
-"""A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
-
-
-class MachineTruth(Protocol):
-    """What the cloud itself knows of a machine."""
-
-    provider_id: str
-    instance_id: str
-    token: str
-    zone: str
-    type_name: str
-    market: Market
-    launched_at: float
-    terminated_at: float | None
-    expires_at: float
-    billed_usd: float
-
-
-class VirtualCloud(Provider, MachineSource, Protocol):
-    """A mock provider, with what only a virtual one can be asked or told."""
-
-    def machines(self, now: float) -> Sequence[MachineTruth]:
-        """Return every machine ever launched, as of ``now``."""
-        ...
-
-    def billed_usd(self, now: float) -> float:
-        """Return the whole bill up to ``now``."""
-        ...
-
-    def kill(self, provider_id: str) -> None:
-        """Let a machine die now."""
-        ...
-
-    def preempt(self, provider_id: str, notice_s: float | None = None) -> None:
-        """Announce that a machine is taken back."""
-        ...
-
-    def next_event_at(self) -> float | None:
-        """Return when a machine next changes by itself."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What one look needs besides the store: the world's time, and whether the last cycle went through undisturbed."""
-
-    now: float
-    live: LiveView
-    undisturbed: bool = False
-    paused: bool = False
-    """An operator's pause was in force all through the last cycle."""
 
 
 @dataclass(slots=True)
@@ -104,6 +51,7 @@ class Witness:
     store: Store
     clouds: Mapping[str, VirtualCloud]
     runner: FakeRunner
+    owner: str
     certain: bool = True
     one_policy: bool = True
     fixed_prices: bool = True
@@ -125,6 +73,26 @@ class Witness:
     """What should have been driven by the last cycle, as it was."""
     _looked_at: float = -inf
     _epoch: int = 0
+    purses: Purses = field(init=False)
+    offers: Mapping[str, Sequence[Offer]] = field(init=False)
+    """By cloud, what it offers in the beginning."""
+    leaseholds: Leaseholds = field(default_factory=Leaseholds)
+    passers_by: PassersBy = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open the purses: they see every policy that is added here."""
+        self.passers_by = PassersBy(owner=self.owner, clouds=self.clouds)
+        self.offers = {name: cloud.offers() for name, cloud in self.clouds.items()}
+        self.purses = Purses(
+            store=self.store,
+            clouds=self.clouds,
+            owner=self.owner,
+            policies=self.policies,
+            certain=self.certain,
+            fixed_prices=self.fixed_prices,
+            skew_s=self.skew_s,
+            dearest_usd_per_h=self.dearest_usd_per_h,
+        )
 
     def look(self, moment: Moment) -> list[str]:
         """Return one sentence per promise that does not hold now."""
@@ -139,10 +107,13 @@ class Witness:
             if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
                 found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} while an operator paused")
         found += self._told(seen)
-        found += self._machines_and_rows(moment.now)
+        rows = self.store.instances(live_only=False, limit=10_000)
+        found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
-        found += self._burn(seen)
-        found += self._money(moment.now)
+        found += self.purses.look(seen, moment, events)
+        found += self.leaseholds.look(seen, moment, events, self.purses.ours(moment.now))
+        found += self.leaseholds.booting(seen, moment)
+        found += self.passers_by.look(seen, moment, events, rows)
         self.in_force, self._looked_at = self.policies[-1:], moment.now
         return found
 
@@ -155,17 +126,16 @@ class Witness:
         for machine in self._up(now):
             if machine.market is not Market.RESERVED:
                 found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
-        return found + list(self._books(now))
+        return found + list(self.purses.books(now))
 
     # ------------------------------------------------------------------------------------------------------------ rows
     def _rows(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        # What budgets allow holds for what was decided under them, at the prices then: told apart by `_money`.
+        # What budgets allow holds for what was decided under them, at the prices then: told apart by `purses`.
         snapshot = Snapshot(now=moment.now, jobs=seen.jobs, instances=seen.instances)
-        policy = self.policies[-1] if self.one_policy else None
-        caps = policy is not None and len(seen.instances) > policy.caps.max_instances
-        yield from (f"rows: {each}" for each in check_invariants(snapshot))
-        if caps and policy is not None:
-            yield f"rows: {len(seen.instances)} machines live, caps.max_instances is {policy.caps.max_instances}"
+        policy = replace(self.policies[-1], budgets=Budgets()) if self.one_policy else None
+        yield from (f"rows: {each}" for each in check_invariants(snapshot, policy))
+        for job in seen.jobs:
+            yield from _misplaced(job, seen)
 
     def _cache(self, seen: LiveView, moment: Moment) -> Iterator[str]:
         for what in ("jobs", "instances", "intents", "backoffs"):
@@ -286,12 +256,12 @@ class Witness:
 
     # ----------------------------------------------------------------------------------------------------------- truth
     def _up(self, now: float) -> list[MachineTruth]:
-        return [m for cloud in self.clouds.values() for m in cloud.machines(now) if m.terminated_at is None]
+        return [machine for machine in self.purses.ours(now) if machine.terminated_at is None]
 
-    def _machines_and_rows(self, now: float) -> Iterator[str]:
+    def _machines_and_rows(self, now: float, instances: Sequence[Instance]) -> Iterator[str]:
         """Every machine has a record made before it, one machine each, and lives no longer than is paid for."""
-        rows = {row.token: row for row in self.store.instances(live_only=False, limit=10_000)}
-        everything = [m for cloud in self.clouds.values() for m in cloud.machines(now)]
+        rows = {row.token: row for row in instances}
+        everything = self.purses.ours(now)
         twice = [token for token, count in Counter(m.token for m in everything).items() if count > 1]
         yield from (f"two machines: for token {token}" for token in twice)
         for machine in everything:
@@ -325,54 +295,6 @@ class Witness:
             if other != unit:
                 yield f"runs twice: {other} and {unit}"
 
-    # ----------------------------------------------------------------------------------------------------------- money
-    def _burn(self, seen: LiveView) -> Iterator[str]:
-        """Never do machines cost more per hour than any policy so far allowed, where prices stand still."""
-        limit_usd = max((_or_inf(policy.budgets.per_hour_usd) for policy in self.policies), default=inf)
-        usd_per_h = sum(each.offer.price_usd_per_h for each in seen.instances)
-        if self.fixed_prices and usd_per_h > limit_usd + CENT_DUST:
-            yield f"overspent: {usd_per_h:.4f} USD are spent per hour, {limit_usd:g} are allowed"
-
-    def _money(self, now: float) -> Iterator[str]:
-        """Never more is billed in a UTC day or month than any policy so far allowed, give or take one minimum."""
-        day_starts_at = now - now % DAY_S
-        slack_usd = self._slack_usd()
-        for name, since in (("day", day_starts_at), ("month", month_start(now))):
-            limit_usd = max((_limit(policy, name) for policy in self.policies), default=inf)
-            if limit_usd == inf:
-                continue
-            billed_usd = sum(c.billed_usd(now) - c.billed_usd(since) for c in self.clouds.values())
-            if billed_usd > limit_usd + slack_usd:
-                yield f"overspent: {billed_usd:.4f} USD were billed this {name}, {limit_usd:g} are allowed"
-
-    def _slack_usd(self) -> float:
-        """One billing minimum; prices that move; machines of a daemon that no longer led."""
-        slack_usd = self.dearest_usd_per_h * LONGEST_MINIMUM_S / HOUR_S + CENT_DUST
-        most = max(policy.caps.max_instances for policy in self.policies)
-        slack_usd += most * self.dearest_usd_per_h * self.skew_s / HOUR_S
-        if not self.fixed_prices:
-            slack_usd += most * self.dearest_usd_per_h * 300.0 / HOUR_S
-        return slack_usd if self.certain else slack_usd + self.dearest_usd_per_h * ORPHAN_GRACE_S / HOUR_S
-
-    def _books(self, now: float) -> Iterator[str]:
-        """The ledger, the parts of each report and, where prices stand still, the clouds' bill are one sum."""
-        book = SpendBook()
-        book.follow(self.store.iter_events(kinds=SPEND_KINDS))
-        # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
-        until = now + self.skew_s + LONGEST_MINIMUM_S
-        spent_usd = book.total_usd(until)
-        for by in ("user", "job", "pool", "market", "day"):
-            table = build_report("cost", self.store.iter_events(), until, by=by)
-            cost = [column.name for column in table.columns].index("cost_usd")
-            parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
-            if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
-                yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
-        recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
-        machines = [m for cloud in self.clouds.values() for m in cloud.machines(now)]
-        billed_usd = sum(m.billed_usd for m in machines if m.token in recorded)
-        if self.fixed_prices and not self.skew_s and spent_usd < billed_usd - 1e-6:
-            yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
-
 
 def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:
     """No machine is ended as unused while a job holds part of it."""
@@ -385,13 +307,13 @@ def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:
                 yield f"in use: {event.instance_id} is ended ({event.fields['code']}), and {job.id} holds part of it"
 
 
-def _limit(policy: Policy, period: str) -> float:
-    limit = policy.budgets.per_day_usd if period == "day" else policy.budgets.per_month_usd
-    return _or_inf(limit)
-
-
-def _or_inf(limit: float | None) -> float:
-    return inf if limit is None else limit
+def _misplaced(job: Job, seen: LiveView) -> Iterator[str]:
+    """No unit is on a machine of a type that its job cannot do with."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    names = {part.instance_id for part in held if not part.released}
+    for row in seen.instances:
+        if row.id in names and not job.spec.may_use(row.offer):
+            yield f"placed: {job.id} is on {row.id}, a {row.offer.instance_type.name}"
 
 
 def _job_intents(job: Job, intents: Collection[Intent]) -> Iterator[str]:

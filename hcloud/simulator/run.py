@@ -32,8 +32,8 @@ from hcloud.sampling import gap_s
 from hcloud.sentences import nearest
 from hcloud.simulator.losses import lost_by
 from hcloud.simulator.performance import Ideal, JobPerformance
-from hcloud.simulator.promises import VirtualCloud
 from hcloud.simulator.told import told_the_truth
+from hcloud.simulator.truths import VirtualCloud
 from hcloud.simulator.workload import Arrival, Workload
 from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
 from hcloud.store import MemoryStore, Store, Submission

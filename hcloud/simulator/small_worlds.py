@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,14 @@ class Dangers:
     policy: float
     operator_pause: float
     twins: bool
+    others: float
+    """Somebody else launches a machine on the account."""
+    orders: float
+    """An operator drains or destroys a machine, or takes an order back."""
+    nights: float
+    """Nothing happens until about midnight."""
+    deserted: bool
+    """All daemons are away after the trouble, for longer than any machine may live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +85,19 @@ class World:
 
 def draw_world(seed: int) -> World:
     """Return the world of a seed."""
-    rng = np.random.default_rng([seed, 77])
-    dangers = _dangers(rng)
+    rng, more = np.random.default_rng([seed, 77]), np.random.default_rng([seed, 79])
+    dangers = _dangers(rng, more)
     names = ["mock"] if rng.random() < 0.7 else ["alpha", "beta"]
     usd_per_h = float(rng.choice([3.6, 18.0]))
-    clouds = {name: _cloud(rng, seed, usd_per_h) for name in names}
+    clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
     many = 1 if dangers.policy == 0 else 4
+    limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
     return World(
         seed=seed,
         starts_at=_start(rng),
         clouds=clouds,
-        policies=tuple(_policy(rng, names, n, usd_per_h) for n in range(many)),
-        jobs=tuple(_job(rng, n) for n in range(int(rng.integers(3, 11)))),
+        policies=tuple(_policy(rng, names, n, usd_per_h, limits) for n in range(many)),
+        jobs=tuple(_job_more(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
         dangers=dangers,
     )
 
@@ -99,10 +108,10 @@ def _start(rng: np.random.Generator) -> float:
     return midnight - float(rng.uniform(20, TROUBLED_S)) if rng.random() < 0.5 else midnight + 40_000.0
 
 
-def _dangers(rng: np.random.Generator) -> Dangers:
+def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
     """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
 
-    def danger(most: float, part: float = 0.5) -> float:
+    def danger(most: float, part: float = 0.5, rng: np.random.Generator = rng) -> float:
         """Return a rate: 0 but for a ``part`` of the worlds, there 10 to 100 % of ``most``."""
         there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
         return most * much if there else 0.0
@@ -122,6 +131,10 @@ def _dangers(rng: np.random.Generator) -> Dangers:
         policy=danger(0.06, 0.5),
         operator_pause=danger(0.04, 0.3),
         twins=bool(rng.random() < 0.25),
+        others=danger(0.1, 0.5, more),
+        orders=danger(0.05, 0.3, more),
+        nights=danger(0.03, 0.25, more),
+        deserted=bool(more.random() < 0.2),
     )
 
 
@@ -153,6 +166,21 @@ def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, A
     }
 
 
+def _cloud_more(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
+    """Return the cloud with how long its machines live without a word from their daemon (None: to their expiry), with
+    listings that name machines of others as well, and perhaps with a machine that never boots when all else is calm."""
+    careless = [_others_listed(rng) for _ in range(int(rng.integers(0, 3)))]
+    lease_s = [None, 150.0, 400.0][int(rng.integers(0, 3))]
+    late = np.random.default_rng([cloud["seed"], 80])
+    lame = [{"kind": "never_boot", "from_s": TROUBLED_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
+    return {**cloud, "lease_s": lease_s, "script": [*cloud["script"], *careless, *lame]}
+
+
+def _others_listed(rng: np.random.Generator) -> dict[str, Any]:
+    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    return {"kind": "list_others", "times": None, "from_s": from_s, "to_s": from_s + float(rng.uniform(5, 100))}
+
+
 def _script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
     """Return troubles that come over the cloud, each for a while, all over after TROUBLED_S."""
     return [_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
@@ -176,12 +204,44 @@ def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------- policies
-def _policy(rng: np.random.Generator, providers: Sequence[str], number: int, usd_per_h: float) -> Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What all policies of a world have in common, so that it holds whichever is in force. Empty: nothing."""
+
+    budgets: Mapping[str, Any]
+    caps: Mapping[str, Any]
+    horizon_s: float | None
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, usd_per_h: float, *, nights: bool) -> _Limits:
+        """Return limits of users in half of the worlds; where days pass, a month has hardly more than a day."""
+        day_usd = usd_per_h * float(rng.choice([0.25, 0.6]))
+        per_user: dict[str, Any] = {
+            "default": {"per_day_usd": usd_per_h * float(rng.choice([0.05, 0.1, 0.3]))},
+            "user0": {"per_day_usd": usd_per_h * float(rng.choice([0.02, 0.03, 0.05]))},
+            "user1": {"per_day_usd": None, "per_month_usd": usd_per_h * float(rng.choice([0.03, 0.1]))},
+        }
+        budgets: dict[str, Any] = {"per_user": per_user} if rng.random() < 0.5 else {}
+        short = rng.random() < (0.7 if budgets else 0.2)
+        if nights and rng.random() < 0.7:
+            budgets |= {"per_day_usd": day_usd, "per_month_usd": 1.3 * day_usd, "per_hour_usd": None}
+        caps: dict[str, Any] = {}
+        if rng.random() < 0.3:
+            caps["max_jobs_per_user"] = int(rng.integers(1, 3))
+        if rng.random() < 0.3:
+            caps |= {"max_vcpus": float(rng.choice([4, 6])), "max_instances_per_type": {"m.small": 1}}
+        return cls(budgets=budgets, caps=caps, horizon_s=120.0 if short else None)
+
+
+def _policy(
+    rng: np.random.Generator, providers: Sequence[str], number: int, usd_per_h: float, limits: _Limits
+) -> Policy:
     horizon_s = float(rng.choice([300.0, 900.0]))
+    horizon_s = limits.horizon_s or horizon_s
     sections: dict[str, Any] = {
         "name": f"p{number}",
-        "budgets": _budgets(rng, usd_per_h),
-        "caps": {"max_instances": int(rng.integers(2, 8))},
+        "budgets": {**_budgets(rng, usd_per_h), **limits.budgets},
+        "caps": {"max_instances": int(rng.integers(2, 8)), **limits.caps},
         "allow": _allow(rng, providers),
         "retention": {"spin_up_multiple": float(rng.choice([0.0, 2.0])), "maximum_s": 30},
         "lease": {"horizon_s": horizon_s, "renew_before_s": 0.3 * horizon_s},
@@ -253,6 +313,20 @@ def _job(rng: np.random.Generator, number: int) -> Coming:
     at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * TROUBLED_S)]))
     cancel_at_s = at_s + float(rng.uniform(0, 100)) if rng.random() < 0.15 else None
     return Coming(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
+
+
+def _job_more(rng: np.random.Generator, job: Coming, usd_per_h: float, limits: _Limits) -> Coming:
+    """Return the job, perhaps with a budget of its own (which may be too small), demands on its machine, or longer."""
+    wants = rng.random()
+    if wants < 0.1:
+        tags = {**job.spec.tags, DESERVES: "any"}
+        return replace(job, spec=replace(job.spec, budget_usd=usd_per_h * float(rng.choice([0.002, 0.01])), tags=tags))
+    if wants < 0.2 and job.spec.resources.vcpus < 2:
+        return replace(job, spec=replace(job.spec, instance_types=("m.one", "m.l*")))
+    if wants < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[DESERVES] == "succeeded":
+        longer_s = float(rng.integers(100, 500))  # longer than most machines are paid ahead
+        return replace(job, spec=replace(job.spec, command=("/bin/sh", "-c", f"sleep {longer_s:g}; exit 0")))
+    return job
 
 
 def _target(rng: np.random.Generator, run_s: float) -> Target:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hcloud.apply.orders import PAUSED
+from hcloud.apply.orders import PAUSED, give_order, take_back_order
 from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock, ManualClock
@@ -29,12 +29,19 @@ from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
 from hcloud.provider import UnitSpec
 from hcloud.simulator.folder import quick_folder
+from hcloud.simulator.leaseholds import left_alone
+from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
 from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
-from hcloud.simulator.promises import MachineTruth, Moment, VirtualCloud, Witness
+from hcloud.simulator.promises import Witness
 from hcloud.simulator.small_worlds import ON_TERM, TROUBLED_S, Coming, World, draw_world
+from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
+from hcloud.spend import DAY_S
 from hcloud.store import Store, Submission
 
 OWNER = "hcloud-soak"
+LONGEST_LIFE_S = 1200.0
+"""Longer than any machine is paid ahead, with whatever a clock or a late answer adds."""
+MOST_NIGHTS = 3
 STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
 LONGEST_STEP_S = 30.0
 LIFT_AFTER_S = 400.0
@@ -125,6 +132,10 @@ class Soak:
     _lifted: bool = False
     _nested: bool = False
     _moved: bool = True
+    _nights_s: float = 0.0
+    """For how long nothing happened, which does not count as trouble."""
+    _nights: int = 0
+    _calm_since: float | None = None
 
     def __post_init__(self) -> None:
         """Make the world; the daemons are started by the first cycle."""
@@ -148,6 +159,7 @@ class Soak:
             store=Store.open(self._config.database),
             clouds=self.clouds,
             runner=self.runner,
+            owner=OWNER,
             certain=not world.dangers.twins,
             one_policy=len(world.policies) == 1,
             fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
@@ -167,10 +179,10 @@ class Soak:
             if self._troubled():
                 self._make_trouble()
             else:
-                self._calm_down()
+                found = self._calm_down()
                 calm_cycles += 1
             self._clients()
-            found = self._one_cycle()
+            found += self._one_cycle()
             if not found and calm_cycles and (self._settled() or calm_cycles >= MOST_CALM_CYCLES):
                 found = self.witness.at_the_end(self.clock.now())
                 found += [] if self._settled() else ["stuck: it never ends"]
@@ -193,14 +205,18 @@ class Soak:
             cycles=self.cycles,
             violations=tuple(found),
             jobs=len(self._accepted),
-            machines=sum(len(cloud.machines(self.clock.now())) for cloud in self.clouds.values()),
+            machines=len(self.witness.purses.ours(self.clock.now())),
             lives=self._born,
             struck=self._struck + sum(len(life.peril.struck) for life in self.lives),
             digest=digest.hexdigest()[:16],
         )
 
     def _troubled(self) -> bool:
-        return self.clock.now() < self.world.starts_at + TROUBLED_S
+        return self._calm_since is None and self._elapsed_s() < TROUBLED_S
+
+    def _elapsed_s(self) -> float:
+        """Return for how long the world has been there, without the nights."""
+        return self.clock.now() - self.world.starts_at - self._nights_s
 
     def _one_cycle(self) -> list[str]:
         """Let each daemon cycle once; return the promises that are broken after it."""
@@ -214,11 +230,14 @@ class Soak:
         if self._away:
             return bugs
         leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
+        undisturbed, daemon = undisturbed and len(self.lives) == 1, leader.controller
         moment = Moment(
             now=self.clock.now(),
             live=leader.store.live(),
-            undisturbed=undisturbed and len(self.lives) == 1,
+            undisturbed=undisturbed,
             paused=paused and self._paused,
+            answering=daemon.last_seen.reachable,
+            booked=_booked(daemon) if undisturbed else None,
         )
         return bugs + self.witness.look(moment)
 
@@ -321,6 +340,12 @@ class Soak:
         self._trouble_clouds()
         if self._happens(dangers.policy):
             self._take_policy(int(self._rng.integers(len(self.world.policies))))
+        if self._happens(dangers.others):
+            self._let_others_launch()
+        if self._happens(dangers.orders):
+            self._order()
+        if self._nights < MOST_NIGHTS and self._happens(dangers.nights):
+            self._sleep_until_midnight()
         if self._happens(dangers.sleep):
             self._say("the host sleeps")
             self.clock.advance(float(self._rng.choice([30.0, 200.0, 4000.0], p=[0.5, 0.4, 0.1])))
@@ -376,7 +401,39 @@ class Soak:
 
     def _up(self) -> list[tuple[VirtualCloud, MachineTruth]]:
         now = self.clock.now()
-        return [(c, m) for c in self.clouds.values() for m in c.machines(now) if m.terminated_at is None]
+        everything = ((cloud, machine) for cloud in self.clouds.values() for machine in cloud.machines(now))
+        return [(c, m) for c, m in everything if m.owner == OWNER and m.terminated_at is None]
+
+    def _let_others_launch(self) -> None:
+        """Somebody launches a machine on the same account, with a name and a token like ours, or none."""
+        name = str(self._rng.choice(sorted(self.clouds)))
+        cloud, others = self.clouds[name], self.witness.passers_by.others
+        request = launch_of_others(self._rng, self.witness.offers[name], len(others), self.clock.now())
+        others[name, cloud.appear(request)] = request.expires_at
+        self._say(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
+
+    def _sleep_until_midnight(self) -> None:
+        """Let nothing happen until shortly before, or after, the next day begins."""
+        now = self.clock.now()
+        night_s = max(0.0, DAY_S - now % DAY_S + float(self._rng.uniform(-60, 30)))
+        self._say(f"everything stands still for {night_s:.0f} s")
+        self._nights += 1
+        self._nights_s += night_s
+        self.clock.advance(night_s)
+
+    def _order(self) -> None:
+        """An operator drains or destroys a machine, drains a type, or takes back what was ordered."""
+        if self._away:
+            return
+        store, now = self.witness.store, self.clock.now()
+        view = store.live()
+        if view.orders and self._happens(0.5):
+            self._take_orders_back()
+        elif view.instances:
+            order = order_about(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
+            self._say(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
+            with store.transaction(now) as txn:
+                give_order(txn, order)
 
     def _move_database(self) -> None:
         """Take the database's file away from under everybody, or bring it back."""
@@ -403,27 +460,51 @@ class Soak:
         for life in self.lives:
             life.controller.policy = policy
 
-    def _calm_down(self) -> None:
-        """Let all trouble of our own making stop; who waits for money for long gets it."""
+    def _calm_down(self) -> list[str]:
+        """Let all trouble of our own making stop; who waits for money for long gets it. Returns who did not end though
+        left alone."""
+        found: list[str] = []
         if self._away:
             self._move_database()
         if self._paused:
             self._pause(False)
+        if self._calm_since is None:
+            found = self._desert() if self.world.dangers.deserted else []
+            self._calm_since = self.clock.now()
+            self._take_orders_back()
         for life in self.lives:
             life.peril.calm()
         self.runner.reconnect()
         for _, machine in self._up():
             self.runner.unsilence(machine.instance_id)
-        if not self._lifted and self.clock.now() > self.world.starts_at + TROUBLED_S + LIFT_AFTER_S:
+        if not self._lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
             self._lifted = True
             lifted = replace(self.world.policies[0], name="lifted", budgets=Budgets(), caps=Caps(), allow=Allow())
             self.witness.one_policy = False
             self._enforce(lifted)
+        return found
+
+    def _take_orders_back(self) -> None:
+        view = self.witness.store.live()
+        with self.witness.store.transaction(self.clock.now()) as txn:
+            for order in view.orders:
+                take_back_order(txn, order.scope, order.name, OPERATOR, view.instances)
+
+    def _desert(self) -> list[str]:
+        """Let all daemons be away for longer than a machine may live without; return which are still up."""
+        self._say("all daemons are away")
+        for life in self.lives:
+            self._struck += len(life.peril.struck)
+            life.store.close()
+        self.clock.advance(LONGEST_LIFE_S)
+        found = list(left_alone(self.clock.now(), self.witness.purses.ours(self.clock.now())))
+        self.lives = [self._birth(life.holder, 0.0) for life in self.lives]
+        return found
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _clients(self) -> None:
         """Stubborn clients: each submits until it hears that its job was taken in, some once more, some cancel."""
-        now_s = self.clock.now() - self.world.starts_at
+        now_s = self._elapsed_s()
         for job in self.world.jobs:
             if self._away or now_s < job.at_s:
                 continue
@@ -457,6 +538,10 @@ class Soak:
 
     def _say(self, what: str) -> None:
         self.tell(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
+
+
+def _booked(daemon: Controller) -> Booked:
+    return Booked(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
 
 
 def _work(unit: UnitSpec) -> Work:

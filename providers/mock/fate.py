@@ -32,6 +32,7 @@ class Fate:
         offer = request.offer
         late = self._fault(FaultKind.ANSWER_LATE, request)
         launched_at = now + (late.delay_s if late else 0.0)
+        boot_s = self._boot_s(request)
         row = MachineRow(
             provider_id=f"mock-{number:06d}",
             instance_id=request.instance_id,
@@ -46,9 +47,10 @@ class Fate:
             billing_minimum_s=self._settings.billing_minimum_s,
             quality=self._quality(request.instance_id),
             launched_at=launched_at,
-            running_at=launched_at + self._boot_s(request),
+            running_at=launched_at + boot_s,
             listed_at=launched_at + self._list_lag_s(request),
             expires_at=request.expires_at,
+            lease_ends_at=launched_at + boot_s + (self._settings.lease_s or math.inf),
             tags=dict(request.tags),
         )
         return self._with_end(row, request)

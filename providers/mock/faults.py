@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     ANSWER_LATE = "answer_late"  # OutcomeUnknown, it happens ``delay_s`` later
     LIST_PARTLY = "list_partly"  # the zone (the first with machines unless given) is missing from a listing
     LIST_LATE = "list_late"  # the machine is missing from listings for as long as the cloud allows itself
+    LIST_OTHERS = "list_others"  # a listing names machines of other owners as well
     NEVER_BOOT = "never_boot"  # the machine stays PENDING
     DIE = "die"  # the machine dies ``delay_s`` after its launch
     PREEMPT = "preempt"  # the machine is taken back ``delay_s`` after its launch, with notice
@@ -40,6 +41,7 @@ CALLS: dict[FaultKind, frozenset[Call]] = {
     FaultKind.LOSE_REQUEST: _WRITES,
     FaultKind.LOSE_REPLY: _WRITES,
     FaultKind.LIST_PARTLY: frozenset({"instances"}),
+    FaultKind.LIST_OTHERS: frozenset({"instances"}),
 }
 """Which calls a kind of fault may meet; all others meet a launch."""
 

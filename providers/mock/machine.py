@@ -37,7 +37,7 @@ class MachineRow:
     """A machine, with every moment of its life that is already settled; ``math.inf`` where it will not come.
 
     ``listed_at`` is from when listings show it, ``notice_at`` from when they tell of ``preempt_at``. ``stopped_at`` is
-    the end of an asked termination, ``expires_at`` the end it makes by itself.
+    the end of an asked termination, ``expires_at`` and ``lease_ends_at`` are the ends it makes by itself.
     """
 
     provider_id: str
@@ -61,13 +61,15 @@ class MachineRow:
     notice_at: float = math.inf
     stop_asked_at: float = math.inf
     stopped_at: float = math.inf
+    lease_ends_at: float = math.inf
     tags: Mapping[str, str] = field(default_factory=dict)
     ends_at: float = field(init=False, compare=False, repr=False)
     """When it is TERMINATED and billing ends."""
 
     def __post_init__(self) -> None:
         """Settle the end: it is asked for far more often than rows change."""
-        ends_at = max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, self.expires_at))
+        itself_at = min(self.expires_at, self.lease_ends_at)
+        ends_at = max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, itself_at))
         object.__setattr__(self, "ends_at", ends_at)
 
     def state_at(self, now: float) -> CloudState:
@@ -85,6 +87,7 @@ class MachineRow:
         ends = {
             self.stopped_at: "terminated on request",
             self.expires_at: "ended itself at its expiry",
+            self.lease_ends_at: "ended itself, since its lease was not renewed",
             self.preempt_at: "taken back by the provider",
             self.dies_at: "died",
         }

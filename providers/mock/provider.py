@@ -105,6 +105,8 @@ class MockProvider:
         with self._cloud.hold(self._clock.now()):
             self._gate("instances")
             told = self._tell_all(owner)
+            if self._faults.take(FaultKind.LIST_OTHERS, "instances"):
+                told += self._others(owner)
             missing = self._missing_zone(told)
             if missing is not None:
                 told = tuple(each for each in told if each.zone != missing)
@@ -160,11 +162,12 @@ class MockProvider:
             found[name] = machine
 
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Move the expiry of machines that are up."""
+        """Move the expiry of machines that are up, and renew their leases."""
         with self._cloud.hold(self._clock.now()):
-            took = self._up(expiries)
-            others = [row for row in took if row.expires_at != expiries[row.instance_id]]
-            self._cloud.put(*(replace(row, expires_at=expiries[row.instance_id]) for row in others))
+            took, lease_ends_at = self._up(expiries), self._cloud.now + (self.settings.lease_s or math.inf)
+            told = [(row, expiries[row.instance_id]) for row in took]
+            news = [(row, at) for row, at in told if (row.expires_at, row.lease_ends_at) != (at, lease_ends_at)]
+            self._cloud.put(*(replace(row, expires_at=at, lease_ends_at=lease_ends_at) for row, at in news))
             return frozenset(row.instance_id for row in took)
 
     def journal(self, name: str) -> Journal | None:
@@ -172,6 +175,15 @@ class MockProvider:
         return FileJournal(Path(f"{self._state_file}.{name}")) if self._state_file else None
 
     # ------------------------------------------------------------------------------------------ for tests and simulator
+    def appear(self, request: LaunchRequest) -> str:
+        """Let somebody else launch a machine on this account, tagged as they please: owner, name and token may be "" or
+        like ours. No fault and no limit meets it, and nobody renews a lease of it. Returns its provider id."""
+        calm = FaultDeck(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
+        with self._cloud.hold(self._clock.now()):
+            row = Fate(self._catalogue, calm).machine(request, len(self._cloud.machines) + 1, self._cloud.now)
+            self._cloud.put(replace(row, lease_ends_at=math.inf))
+            return row.provider_id
+
     def inject(self, fault: Fault) -> None:
         """Arm a fault, for every process that shares this cloud."""
         with self._cloud.hold(self._clock.now()):
@@ -300,6 +312,10 @@ class MockProvider:
         at = min(self._cloud.now, row.ends_at)
         price = self._catalogue.price_usd_per_h(row.zone, row.type_name, row.market, at)
         return row.told_at(self._cloud.now, price)
+
+    def _others(self, owner: str) -> tuple[CloudInstance, ...]:
+        """Return the machines of all other owners that are up."""
+        return tuple(self._tell(row) for row in self._cloud.live.values() if row.owner != owner)
 
     def _missing_zone(self, told: Sequence[CloudInstance]) -> str | None:
         """The zone that does not answer a listing, if one does not."""

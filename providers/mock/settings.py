@@ -10,10 +10,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hcloud.errors import ConfigError
 from hcloud.model import Market
+from hcloud.provider import MOST_RESERVED
 from providers.mock.faults import Fault, FaultKind
 
-MOST_MACHINES = 1_000_000
-"""Of one type: far more than anybody has, and few enough to be counted one by one."""
 YEAR_S, MOST_PER_H = 31_536_000.0, 3600.0
 """The longest time, and how often at most something happens in an hour: beyond them, somebody mistook the unit."""
 
@@ -128,8 +127,9 @@ class MockSettings(_Section):
     ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and
     price factor by name: ``east-1a`` is in ``east-1``, if ``regions`` does not say another. ``reserved`` holds how
     many machines of a type are reserved per zone, or in one (``ZONE/TYPE``; absent types: ``reserved_default``).
-    ``list_lag_s`` is how long a new machine may be missing from listings. ``chances`` gives a fault's probability per
-    call, ``script`` faults at set times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's
+    ``list_lag_s`` is how long a new machine may be missing from listings. A machine whose lease is not renewed for
+    ``lease_s`` ends itself (None: at its expiry only). ``chances`` gives a fault's probability per call, ``script``
+    faults at set times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's
     state directory) the cloud outlives this process and is shared with others.
     """
 
@@ -140,8 +140,8 @@ class MockSettings(_Section):
     regions: dict[str, str] = Field(default_factory=dict)
     region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
     markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
-    reserved: dict[str, Annotated[int, Field(ge=0, le=MOST_MACHINES)]] = Field(default_factory=dict)
-    reserved_default: int = Field(2, ge=0, le=MOST_MACHINES)
+    reserved: dict[str, Annotated[int, Field(ge=0, le=MOST_RESERVED)]] = Field(default_factory=dict)
+    reserved_default: int = Field(2, ge=0, le=MOST_RESERVED)
     reserved_price_factor: float = Field(0.6, gt=0, le=1)
     billing_minimum_s: float = Field(60.0, ge=0, le=YEAR_S)
     boot: BootSettings = BootSettings()
@@ -153,6 +153,7 @@ class MockSettings(_Section):
     stockouts: StockoutSettings = StockoutSettings()
     throttle: ThrottleSettings = ThrottleSettings()
     list_lag_s: float = Field(0.0, ge=0, le=YEAR_S)
+    lease_s: float | None = Field(None, gt=0, le=YEAR_S)
     keep_terminated_s: float = Field(3600.0, ge=0, le=YEAR_S)
     chances: dict[FaultKind, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     script: tuple[Fault, ...] = ()

@@ -67,6 +67,13 @@ def test_passed_limit_is_named(policy: Policy, words: str) -> None:
     assert words in "; ".join(check_invariants(scene(PAIR, HERE, THERE, spend=spend), policy))
 
 
+def test_a_user_with_more_jobs_on_machines_than_allowed_is_named() -> None:
+    both = scene(running(1, HERE), job(3, JobState.AWAITING_INSTANCE, awaiting=("inst-2",)), HERE, THERE)
+    found = check_invariants(both, Policy(caps=Caps(max_jobs_per_user=1)))
+    assert "caps.max_jobs_per_user of ann is 1, but 2" in "; ".join(found)
+    assert check_invariants(both, Policy(caps=Caps(max_jobs_per_user=2))) == []
+
+
 def test_released_ranks_hold_nothing() -> None:
     over = ended(running(1, HERE, THERE))
     assert check_invariants(scene(over, HERE)) == []

@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -350,6 +351,36 @@ def test_renewed_machine_lives_until_its_new_expiry(clock: ManualClock) -> None:
     clock.advance(1)
     assert cloud.running(clock.now()) == {}
     assert cloud.set_expiry({"inst-1": clock.now() + 100}) == frozenset()
+
+
+def test_a_machine_ends_itself_when_its_lease_is_not_renewed(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, lease_s=50.0, **AT_ONCE)
+    expires_at = clock.now() + 1000
+    for number in (1, 2):
+        cloud.launch(request_for(cloud, number, clock.now(), expires_at=expires_at))
+    clock.advance(40)
+    assert cloud.set_expiry({"inst-1": expires_at}) == {"inst-1"}
+    clock.advance(20)
+    assert set(cloud.running(clock.now())) == {"inst-1"}
+    assert cloud.machines(clock.now())[1].detail == "ended itself, since its lease was not renewed"
+    clock.advance(30)
+    assert cloud.running(clock.now()) == {}
+
+
+def test_machines_of_others_are_in_no_listing_but_a_careless_one(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, script=[{"kind": "list_others"}, {"kind": "die", "delay_s": 1}], **AT_ONCE)
+    theirs = replace(request_for(cloud, 1, clock.now()), owner="", token="")
+    appeared = cloud.appear(theirs)
+    ours = cloud.launch(request_for(cloud, 1, clock.now()))
+    careless, careful = cloud.instances(OWNER), cloud.instances(OWNER)
+    assert [(each.provider_id, each.owner) for each in careless.instances] == [
+        (ours.provider_id, OWNER),
+        (appeared, ""),
+    ]
+    assert [each.provider_id for each in careful.instances] == [ours.provider_id]
+    clock.advance(2)
+    states = {each.provider_id: each.state for each in cloud.machines(clock.now())}
+    assert states == {appeared: CloudState.RUNNING, ours.provider_id: CloudState.TERMINATED}  # faults are for ours
 
 
 def test_next_event_leads_through_a_machines_whole_life(clock: ManualClock) -> None:

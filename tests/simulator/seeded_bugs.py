@@ -10,6 +10,7 @@ import pytest
 
 import hcloud.apply.machines
 import hcloud.apply.units
+import hcloud.controller
 import hcloud.observe
 import hcloud.simulator.soak
 from hcloud import spend
@@ -20,11 +21,12 @@ from hcloud.controller import Controller
 from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, Reason, move_job
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
-from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Terminate, Wait
+from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing
 from hcloud.store import Lease, Submission, Transaction
+from tests.assembled import observes_as
 
 Bug = Callable[[Controller, pytest.MonkeyPatch], object]
 
@@ -140,6 +142,56 @@ def spends_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, budgets=Budgets(), retention=keeping))
 
 
+def spends_anything_of_users(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Keeps to what all may spend together, but not to what each may."""
+    _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_user={})))
+
+
+def lets_jobs_outspend_their_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        return honest(replace(snapshot, jobs=tuple(replace(job, spent_usd=0.0) for job in snapshot.jobs)), policy, rng)
+
+    daemon.planner = plan
+
+
+def lets_users_hold_any_number(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_jobs_per_user=None)))
+
+
+def buys_beyond_caps(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_vcpus=None)))
+
+
+def forgets_what_was_spent_before_it_was_born(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Reads the log, at its start, from when the first machine was asked for that is still there."""
+    patch.setattr(hcloud.controller, "month_start", lambda now: now)
+    patch.setattr(hcloud.controller, "CLOCKS_APART_S", 0.0)
+
+
+def forgets_machines_that_are_gone(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Knows, after a restart, nothing of machines that began before this month and are gone."""
+
+    def read_spend(store: Any, now: float) -> spend.SpendBook:
+        book, live = spend.SpendBook(), store.live().instances
+        since = min([spend.month_start(now), *(each.requested_at for each in live)])
+        book.follow(store.iter_events(since=since, kinds=spend.SPEND_KINDS))
+        return book
+
+    patch.setattr(hcloud.controller, "read_spend", read_spend)
+
+
+def begins_each_day_too_early(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = spend._period
+    patch.setattr(spend, "_period", lambda now: honest(now + 90.0))
+
+
+def begins_each_day_too_late(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = spend._period
+    patch.setattr(spend, "_period", lambda now: honest(now - 90.0))
+
+
 def drops_a_job(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.store.submit
 
@@ -158,6 +210,80 @@ def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- machines and units
+class Greedy(Observer):
+    """Takes every machine of the account for its own."""
+
+    def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
+        ours = tuple(replace(each, owner=self.owner) for each in listing.instances)
+        super()._end_orphans(name, replace(listing, instances=ours), lease)
+
+
+def ends_machines_of_others(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(Greedy)(daemon)
+
+
+class Confused(Observer):
+    """Knows its machines by their names, which others may use as well."""
+
+    def _cloud_changes(self, name: str, listing: Listing, *rest: Any) -> Any:
+        tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
+        named = tuple(replace(c, token=tokens.get(c.instance_id, c.token)) for c in listing.instances)
+        return super()._cloud_changes(name, replace(listing, instances=named), *rest)
+
+
+def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(Confused)(daemon)
+
+
+def tells_no_machine_to_live_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    daemon._renew_leases = lambda: None  # type: ignore[method-assign]
+
+
+def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Ends no idle machine, and renews them all."""
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        made, until_at = honest(snapshot, policy, rng), snapshot.now + policy.lease.horizon_s
+        kept = [a for a in made.actions if not (isinstance(a, Terminate) and a.reason.code in ("idle", "not_renewed"))]
+        due = [each for each in snapshot.instances if each.expires_at < snapshot.now + policy.lease.renew_before_s]
+        why = Reason(code="renewed", text="a bug")
+        ready = [each.id for each in due if each.state is InstanceState.READY]
+        kept += [Renew(instance_id=name, expires_at=until_at, reason=why) for name in ready]
+        return replace(made, actions=tuple(kept))
+
+    daemon.planner = plan
+
+
+def lets_idle_machines_be(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Ends no idle machine: each lives on to the end of its time."""
+    _plan_under(daemon, lambda policy: replace(policy, retention=Retention(minimum_s=3000.0, maximum_s=3600.0)))
+
+
+def waits_for_every_boot(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _plan_under(daemon, lambda policy: replace(policy, boot=replace(policy.boot, timeout_s=policy.lease.horizon_s)))
+
+
+def pays_far_ahead(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Lets machines live for a day, as if nothing could befall it meanwhile."""
+    _plan_under(daemon, lambda policy: replace(policy, lease=replace(policy.lease, horizon_s=86_400.0)))
+
+
+def minds_no_orders(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+    daemon.planner = lambda snapshot, policy, rng: honest(replace(snapshot, orders=(), backoffs=()), policy, rng)
+
+
+def minds_no_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        jobs = [replace(job, spec=replace(job.spec, instance_types=())) for job in snapshot.jobs]
+        return honest(replace(snapshot, jobs=tuple(jobs)), policy, rng)
+
+    daemon.planner = plan
+
+
 def launches_again(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     """A repeated launch is a second machine under a token of its own."""
 
@@ -197,11 +323,7 @@ class Gullible(Observer):
 
 
 def believes_any_listing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    known = daemon.observer
-    daemon.observer = Gullible(
-        store=known.store, providers=known.providers, runner=known.runner, clock=known.clock, owner=known.owner,
-        logs=known.logs, poll_s=known.poll_s,
-    )  # fmt: skip
+    observes_as(Gullible)(daemon)
 
 
 def believes_any_listing_and_ends_no_orphans(daemon: Controller, patch: pytest.MonkeyPatch) -> None:

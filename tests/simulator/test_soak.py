@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from hcloud.cli.soak import soak
-from hcloud.simulator.small_worlds import draw_world
+from hcloud.simulator.small_worlds import Dangers, draw_world
 from hcloud.simulator.soak import Soak, Verdict, soak_seed
 from tests.simulator import seeded_bugs as bugs
 from tests.simulator.seeded_bugs import Bug
@@ -81,9 +82,12 @@ def test_worlds_differ_in_everything_that_matters() -> None:
     assert {len(world.clouds) for world in worlds} == {1, 2}
     assert {world.dangers.twins for world in worlds} == {False, True}
     kinds = {fault["kind"] for world in worlds for cloud in world.clouds.values() for fault in cloud["script"]}  # type: ignore[attr-defined]
-    assert len(kinds) == 13
-    for danger in ("kill", "pause", "commit", "database_away", "engine_away", "storm", "sleep", "clock_step", "policy"):
-        assert {getattr(world.dangers, danger) > 0 for world in worlds} == {False, True}, danger
+    assert len(kinds) == 14
+    for danger in fields(Dangers):
+        assert {getattr(world.dangers, danger.name) > 0 for world in worlds} == {False, True}, danger.name
+    limited = [world for world in worlds if "user0" in world.policies[0].budgets.per_user]
+    assert len({limit.per_day_usd for world in limited for limit in world.policies[0].budgets.per_user.values()}) > 3
+    assert any(job.spec.budget_usd for world in worlds for job in world.jobs)
 
 
 def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> Verdict:
@@ -116,6 +120,16 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "undeserved": (bugs.takes_every_end_for_a_good_one, 6),
     "stuck": (bugs.never_queues_again, 2),
     "books": (bugs.books_no_billing_minimum, 1),
+    "overspent by user": (bugs.spends_anything_of_users, 8),
+    "overspent by job": (bugs.lets_jobs_outspend_their_budgets, 5),
+    "promised": (bugs.spends_anything_of_users, 34),
+    "booked": (bugs.begins_each_day_too_late, 3),
+    "not ours": (bugs.ends_machines_of_others, 0),
+    "let die": (bugs.tells_no_machine_to_live_on, 2),
+    "in vain": (bugs.keeps_whatever_it_has, 0),
+    "kept": (bugs.lets_idle_machines_be, 2),
+    "outlives": (bugs.pays_far_ahead, 128),
+    "ordered": (bugs.minds_no_orders, 20),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
@@ -125,10 +139,18 @@ OTHERS = range(12)
 MORE: list[tuple[str, Bug, int]] = [
     ("overspent", bugs.spends_any_rate, 16),
     ("placed", bugs.places_on_machines_that_drain, 1),
-    ("overdue", bugs.leaves_to_others_what_it_finds_begun, 1),
+    ("overdue", bugs.leaves_to_others_what_it_finds_begun, 3),
     ("runs twice", bugs.starts_each_rank_under_two_names, 1),
-    ("undeserved", bugs.blames_jobs_for_lost_machines, 0),
+    ("undeserved", bugs.blames_jobs_for_lost_machines, 1),
     ("in use", bugs.ends_machines_in_use, 1),
+    ("rows: caps.max_jobs_per_user", bugs.lets_users_hold_any_number, 15),
+    ("rows: caps.max_vcpus", bugs.buys_beyond_caps, 33),
+    ("booked", bugs.begins_each_day_too_early, 3),
+    ("booked", bugs.forgets_what_was_spent_before_it_was_born, 3),
+    ("booked", bugs.forgets_machines_that_are_gone, 100),
+    ("not ours", bugs.takes_machines_of_others_for_its_own, 11),
+    ("kept", bugs.waits_for_every_boot, 27),
+    ("placed", bugs.minds_no_types, 6),
 ]
 
 

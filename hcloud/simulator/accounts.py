@@ -1,0 +1,157 @@
+"""What machines, users and jobs cost, added up from the log in the plainest way: ledgers are held against it.
+
+Nothing is kept between two questions but the stretches themselves; ``hcloud.spend`` keeps sums, and may lose them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from hcloud.model import Event, EventKind
+
+HOUR_S = 3600.0
+NOBODY_GONE: Mapping[str, float] = {}
+
+
+@dataclass(slots=True)
+class _Machine:
+    vcpus: float
+    memory_mib: float
+    minimum_s: float
+    prices: list[tuple[float, float]] = field(default_factory=list)
+    """From when on it costs how much per hour; empty: it was never launched."""
+    ended_at: float = inf
+
+    def cost_usd(self, since: float, until: float) -> float:
+        """Return what it costs between two times, whether it is up or not."""
+        ends = [at for at, _ in self.prices[1:]] + [inf]
+        stretches = ((max(since, at), min(until, end), usd) for (at, usd), end in zip(self.prices, ends, strict=True))
+        return sum(usd * max(0.0, to - at) / HOUR_S for at, to, usd in stretches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding:
+    user: str
+    job_id: str
+    instance_id: str
+    machine: _Machine
+    share: float
+    started_at: float
+    ended_at: float = inf
+
+    def cost_usd(self, since: float, until: float) -> float:
+        """Return what its part of the machine costs between two times."""
+        ended_at = min(until, self.ended_at, self.machine.ended_at)
+        return self.share * self.machine.cost_usd(max(since, self.started_at), ended_at)
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Follows the events of ``hcloud.spend.SPEND_KINDS``, each once and in order."""
+
+    _machines: dict[str, _Machine] = field(default_factory=dict)
+    _holdings: list[_Holding] = field(default_factory=list)
+    _open: dict[str, int] = field(default_factory=dict)
+    """Where in the holdings each unit's present one stands."""
+
+    def follow(self, events: Iterable[Event]) -> Accounts:
+        """Take in events; return these accounts."""
+        for event in events:
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+        return self
+
+    def all_usd(self, since: float, until: float, ends_at: float) -> float:
+        """Return what all machines cost from ``since`` on in a period that ``ends_at`` some time, looked at ``until``:
+        one that is gone, at least the part of its billing minimum that lies in that period, even if that is to come."""
+        launched = [each for each in self._machines.values() if each.prices]
+        billed = [(each, until if each.ended_at == inf else min(_billed_until(each), ends_at)) for each in launched]
+        return sum(each.cost_usd(since, billed_until) for each, billed_until in billed)
+
+    def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NOBODY_GONE) -> Mapping[str, float]:
+        """Return what the units of each user held of machines between two times. ``gone``: when machines ended of
+        which the log may not know it yet."""
+        usd: defaultdict[str, float] = defaultdict(float)
+        for each in self._holdings:
+            usd[each.user] += each.cost_usd(since, min(until, gone.get(each.instance_id, inf)))
+        return usd
+
+    def job_usd(self, until: float) -> Mapping[str, float]:
+        """Return what the units of each job have held of machines so far."""
+        usd: defaultdict[str, float] = defaultdict(float)
+        for each in self._holdings:
+            usd[each.job_id] += each.cost_usd(-inf, until)
+        return usd
+
+    # -------------------------------------------------------------------------------------------------------- handlers
+    def _requested(self, event: Event) -> None:
+        self._machines[event.instance_id or ""] = _Machine(
+            vcpus=_number(event, "vcpus"),
+            memory_mib=_number(event, "memory_mib"),
+            minimum_s=_number(event, "billing_minimum_s"),
+        )
+
+    def _launched(self, event: Event) -> None:
+        machine = self._machines[event.instance_id or ""]
+        machine.prices = [(_number(event, "launched_at"), _number(event, "price_usd_per_h"))]
+
+    def _price(self, event: Event) -> None:
+        prices = self._machines[event.instance_id or ""].prices
+        prices.append((max(event.at, prices[-1][0]), _number(event, "price_usd_per_h")))
+
+    def _terminated(self, event: Event) -> None:
+        self._machines[event.instance_id or ""].ended_at = min(event.at, _number(event, "terminated_at"))
+
+    def _started(self, event: Event) -> None:
+        machine = self._machines[event.instance_id or ""]
+        parts = _number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib
+        self._open[_unit(event)] = len(self._holdings)
+        self._holdings.append(
+            _Holding(
+                user=event.user or "",
+                job_id=event.job_id or "",
+                instance_id=event.instance_id or "",
+                machine=machine,
+                share=min(1.0, max(parts)),
+                started_at=event.at,
+            )
+        )
+
+    def _ended(self, event: Event) -> None:
+        at = self._open.pop(_unit(event), None)
+        if at is not None:
+            self._holdings[at] = replace(self._holdings[at], ended_at=event.at)
+
+    def _resized(self, event: Event) -> None:
+        if _unit(event) in self._open:
+            self._ended(event)
+            self._started(event)
+
+
+_HANDLERS = {
+    EventKind.INSTANCE_REQUESTED: Accounts._requested,
+    EventKind.INSTANCE_LAUNCHED: Accounts._launched,
+    EventKind.INSTANCE_PRICE: Accounts._price,
+    EventKind.INSTANCE_TERMINATED: Accounts._terminated,
+    EventKind.UNIT_STARTED: Accounts._started,
+    EventKind.UNIT_RESIZED: Accounts._resized,
+    EventKind.UNIT_ENDED: Accounts._ended,
+}
+
+
+def _billed_until(machine: _Machine) -> float:
+    return max(machine.ended_at, machine.prices[0][0] + machine.minimum_s)
+
+
+def _unit(event: Event) -> str:
+    return f"{event.fields['attempt']}.{event.fields['rank']}"
+
+
+def _number(event: Event, name: str) -> float:
+    value = event.fields[name]
+    assert isinstance(value, (int, float)), f"{event.kind} says {name}={value!r}"
+    return float(value)

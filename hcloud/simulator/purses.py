@@ -1,0 +1,198 @@
+"""Promises about money, held against the clouds' own bills and against accounts added up in the plainest way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from hcloud.invariants import check_invariants
+from hcloud.model import Event
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Budgets, Caps, Policy
+from hcloud.report import build_report
+from hcloud.simulator.accounts import Accounts
+from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
+from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
+from hcloud.store import LiveView, Store
+
+HOUR_S = 3600.0
+CENT_DUST = 1e-6
+LONGEST_MINIMUM_S = 60.0
+ORPHAN_GRACE_S = 400.0
+"""A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
+Period = tuple[str, float, float]
+"""A day or month by name, and from when until when it is looked at."""
+
+
+@dataclass(slots=True)
+class Purses:
+    """Follows the log. ``policies``: every one that was in force so far, which others add to; limits are the loosest.
+
+    ``certain``: no machine can be launched by a daemon that lost its lead. ``skew_s``: how far the daemons' clock may
+    be from the clouds'.
+    """
+
+    store: Store
+    clouds: Mapping[str, VirtualCloud]
+    owner: str
+    policies: Sequence[Policy]
+    certain: bool
+    fixed_prices: bool
+    skew_s: float
+    dearest_usd_per_h: float
+    accounts: Accounts = field(default_factory=Accounts)
+    _events: list[Event] = field(default_factory=list)
+    _looked_at: float | None = None
+    _over: frozenset[str] = frozenset()
+    """Jobs that had cost more than their own budgets at the last look."""
+
+    def look(self, seen: LiveView, moment: Moment, events: Iterable[Event]) -> Iterator[str]:
+        """Return what does not hold, given what is new in the log."""
+        news = [event for event in events if event.kind in SPEND_KINDS]
+        self._events += news
+        self.accounts.follow(news)
+        yield from self._burn(seen)
+        periods = self._periods(moment.now)
+        yield from self._bills(periods)
+        yield from self._users(
+            periods, {m.instance_id: m.terminated_at for m in self.ours(moment.now) if m.terminated_at}
+        )
+        yield from self._jobs(seen, moment)
+        if moment.booked is not None and not self.skew_s:  # else some of it lies in the future
+            yield from self._booked(moment.booked)
+            yield from self._promised(seen, moment.booked)
+        self._looked_at = moment.now
+
+    def _periods(self, now: float) -> list[Period]:
+        """Return the present day and month, and those that ended since the last look, up to their end."""
+        periods = [("day", now - now % DAY_S, now), ("month", month_start(now), now)]
+        before = self._looked_at
+        if before is not None and before < periods[0][1]:
+            periods.append(("day", before - before % DAY_S, before - before % DAY_S + DAY_S))
+        if before is not None and before < periods[1][1]:
+            periods.append(("month", month_start(before), periods[1][1]))
+        return periods
+
+    def ours(self, now: float) -> list[MachineTruth]:
+        """Return all machines of this deployment that there ever were, as of ``now``."""
+        return [m for cloud in self.clouds.values() for m in cloud.machines(now) if m.owner == self.owner]
+
+    # ---------------------------------------------------------------------------------------------------------- limits
+    def _burn(self, seen: LiveView) -> Iterator[str]:
+        """Never do machines cost more per hour than any policy so far allowed, where prices stand still."""
+        limit_usd = max((_or_inf(policy.budgets.per_hour_usd) for policy in self.policies), default=inf)
+        usd_per_h = sum(each.offer.price_usd_per_h for each in seen.instances)
+        if self.fixed_prices and usd_per_h > limit_usd + CENT_DUST:
+            yield f"overspent: {usd_per_h:.4f} USD are spent per hour, {limit_usd:g} are allowed"
+
+    def _bills(self, periods: Sequence[Period]) -> Iterator[str]:
+        """Never more is billed in a UTC day or month than any policy so far allowed, give or take one minimum."""
+        slack_usd = self._slack_usd()
+        for name, since, until in periods:
+            limit_usd = max((_limit(policy, name) for policy in self.policies), default=inf)
+            if limit_usd == inf:
+                continue
+            billed_usd = self._billed_usd(until) - self._billed_usd(since)
+            if billed_usd > limit_usd + slack_usd:
+                yield f"overspent: {billed_usd:.4f} USD were billed this {name}, {limit_usd:g} are allowed"
+
+    def _users(self, periods: Sequence[Period], gone: Mapping[str, float]) -> Iterator[str]:
+        """Never does what a user's units hold cost more in a UTC day or month than any policy so far allowed them."""
+        limited = {user for policy in self.policies for user in policy.budgets.per_user}
+        if not limited:
+            return
+        for name, since, until in periods:
+            for user, usd in self.accounts.user_usd(since, until, gone).items():
+                limit_usd = max(_user_limit(policy, user, name) for policy in self.policies)
+                if usd > limit_usd + self._drift_usd() + CENT_DUST:
+                    yield f"overspent by {user}: {usd:.4f} USD this {name}, {limit_usd:g} are allowed"
+
+    def _promised(self, seen: LiveView, booked: Booked) -> Iterator[str]:
+        """What users have spent, and what their jobs hold may yet cost, is within limits that never changed."""
+        stale = any(each.expires_at <= booked.at for each in seen.instances)  # it is gone, and nobody has heard of it
+        if len(self.policies) > 1 or not self.fixed_prices or stale:
+            return
+        policy = replace(self.policies[-1], budgets=Budgets(per_user=self.policies[-1].budgets.per_user), caps=Caps())
+        # What is awaited is counted whole with those who await it: their parts grow when another one leaves.
+        jobs = tuple(replace(job, awaiting=()) for job in seen.jobs)
+        machines = tuple(replace(each, for_running=()) for each in seen.instances)
+        snapshot = Snapshot(now=booked.at, jobs=jobs, instances=machines, spend=booked.spend)
+        yield from (f"promised: {each}" for each in check_invariants(snapshot, policy) if each.startswith("budgets"))
+
+    def _jobs(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """A job that had cost more than its own budget before an undisturbed cycle does not run on after it."""
+        limited = {job.id: job for job in seen.jobs if job.spec.budget_usd is not None and job.attempt is not None}
+        cost_usd = self.accounts.job_usd(moment.now) if limited else {}
+        over = frozenset(
+            name for name, job in limited.items() if cost_usd.get(name, 0.0) > (job.spec.budget_usd or 0.0)
+        )
+        for name in sorted(over & self._over) if moment.undisturbed else ():
+            attempt = limited[name].attempt
+            if attempt is not None and not attempt.over and attempt.stop_requested_at is None:
+                yield f"overspent by {name}: it has cost {cost_usd[name]:.4f} USD, more than it may, and runs on"
+        self._over = over
+
+    def _slack_usd(self) -> float:
+        """One billing minimum; prices that move; machines of a daemon that no longer led."""
+        slack_usd = self.dearest_usd_per_h * LONGEST_MINIMUM_S / HOUR_S + CENT_DUST + self._drift_usd()
+        return slack_usd if self.certain else slack_usd + self.dearest_usd_per_h * ORPHAN_GRACE_S / HOUR_S
+
+    def _drift_usd(self) -> float:
+        """Return how much more may be spent where clocks differ, or prices move while they are spent."""
+        most = max(policy.caps.max_instances for policy in self.policies)
+        drift_s = self.skew_s + (0.0 if self.fixed_prices else 300.0)
+        return most * self.dearest_usd_per_h * drift_s / HOUR_S
+
+    # ----------------------------------------------------------------------------------------------------------- books
+    def _booked(self, booked: Booked) -> Iterator[str]:
+        """What a daemon takes for spent this day and month, by all and each, is what the log says, restarted or not."""
+        accounts, now, spend = self.accounts, booked.at, booked.spend
+        if self._events and self._events[-1].seq > booked.seq:
+            accounts = Accounts().follow(event for event in self._events if event.seq <= booked.seq)
+        for name, since, ends_at, all_usd, by_user in (
+            ("day", now - now % DAY_S, spend.day_ends_at, spend.day_usd, spend.by_user_day_usd),
+            ("month", month_start(now), spend.month_ends_at, spend.month_usd, spend.by_user_month_usd),
+        ):
+            due_usd, due_by_user = accounts.all_usd(since, now, ends_at or inf), accounts.user_usd(since, now)
+            if abs(due_usd - all_usd) > CENT_DUST:
+                yield f"booked: {all_usd:.6f} USD are taken for spent this {name}, {due_usd:.6f} were"
+            for user in sorted(due_by_user.keys() | by_user.keys()):
+                usd, due_usd = by_user.get(user, 0.0), due_by_user.get(user, 0.0)
+                if abs(due_usd - usd) > CENT_DUST:
+                    yield f"booked: {usd:.6f} USD are taken for spent by {user} this {name}, {due_usd:.6f} were"
+
+    def books(self, now: float) -> Iterator[str]:
+        """The ledger, the parts of each report and, where prices stand still, the clouds' bill are one sum."""
+        book = SpendBook()
+        book.follow(self.store.iter_events(kinds=SPEND_KINDS))
+        # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
+        until = now + self.skew_s + LONGEST_MINIMUM_S
+        spent_usd = book.total_usd(until)
+        for by in ("user", "job", "pool", "market", "day"):
+            table = build_report("cost", self.store.iter_events(), until, by=by)
+            cost = [column.name for column in table.columns].index("cost_usd")
+            parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
+            if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
+                yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
+        recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
+        billed_usd = sum(m.billed_usd for m in self.ours(now) if m.token in recorded)
+        if self.fixed_prices and not self.skew_s and spent_usd < billed_usd - 1e-6:
+            yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
+
+    def _billed_usd(self, until: float) -> float:
+        return sum(machine.billed_usd for machine in self.ours(until))
+
+
+def _limit(policy: Policy, period: str) -> float:
+    limit = policy.budgets.per_day_usd if period == "day" else policy.budgets.per_month_usd
+    return _or_inf(limit)
+
+
+def _user_limit(policy: Policy, user: str, period: str) -> float:
+    limits = policy.budgets.for_user(user)
+    return _or_inf(limits.per_day_usd if period == "day" else limits.per_month_usd)
+
+
+def _or_inf(limit: float | None) -> float:
+    return inf if limit is None else limit
