@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from hcloud.known import SourceName
 from hcloud.model import Market, Offer
-from hcloud.quantity import Count, Flag, NonEmptyText, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
+from hcloud.quantity import Count, Flag, Name, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
 from hcloud.sentences import AtKey, KeyPath, key_path, parse
 
 _STRICT = ConfigDict(extra="forbid")
@@ -56,7 +56,7 @@ class Budgets:
     """At most this much per UTC day; null: no limit."""
     per_month_usd: PositiveUsd | None = None
     """At most this much per UTC month; null: no limit."""
-    per_user: Mapping[NonEmptyText, UserBudget] = field(default_factory=lambda: {"default": UserBudget()})
+    per_user: Mapping[Name, UserBudget] = field(default_factory=lambda: {"default": UserBudget()})
     """Limits by user name; the entry `default` holds for everybody else, and for keys a user's own entry leaves out."""
 
     @model_validator(mode="before")
@@ -91,7 +91,7 @@ class Caps:
     """vCPUs of all live machines together."""
     max_price_usd_per_h: PositiveUsd | None = None
     """No single machine may cost more than this per hour."""
-    max_instances_per_type: Mapping[NonEmptyText, Count] = field(default_factory=dict)
+    max_instances_per_type: Mapping[Name, Count] = field(default_factory=dict)
     """Live machines by instance type name, for example {m5.large: 4}; 0 forbids the type."""
     max_jobs_per_user: PositiveCount | None = None
     """Jobs of one user that hold machines at one time; the others wait."""
@@ -103,13 +103,13 @@ class Caps:
 class Allow:
     """What may be rented at all; null: everything the configured providers offer."""
 
-    providers: tuple[NonEmptyText, ...] | None = None
+    providers: tuple[Name, ...] | None = None
     """Names of providers, with * and ? as wildcards."""
-    regions: tuple[NonEmptyText, ...] | None = None
+    regions: tuple[Name, ...] | None = None
     """Regions, with * and ? as wildcards."""
-    zones: tuple[NonEmptyText, ...] | None = None
+    zones: tuple[Name, ...] | None = None
     """Zones, with * and ? as wildcards."""
-    instance_types: tuple[NonEmptyText, ...] | None = None
+    instance_types: tuple[Name, ...] | None = None
     """Instance type names, with * and ? as wildcards, for example [m5.*, c5.large]."""
     markets: tuple[Market, ...] = (Market.RESERVED, Market.ON_DEMAND, Market.SPOT)
     """Ways to pay: reserved, on_demand, spot."""
@@ -449,7 +449,7 @@ class Profiling:
     """A job that has waited this long for its profiling to start, or for its end, goes on without."""
     types: PositiveCount = 2
     """On so many machine types each job is measured; each further one tells more of the others, and costs a run."""
-    instance_types: tuple[NonEmptyText, ...] = ("*",)
+    instance_types: tuple[Name, ...] = ("*",)
     """Types to profile on, with * and ? as wildcards. Of idle ones those that tell most together, then the
     cheapest; the first one has `spare_vcpus` to spare."""
     spare_vcpus: Annotated[Number, Field(ge=0, le=1024)] = 1.0
@@ -473,7 +473,7 @@ class Profiling:
 class Policy:
     """What the operator allows and prefers. Every key may be left out; the defaults are safe."""
 
-    name: NonEmptyText = "default"
+    name: Name = "default"
     """Shown in status, reports and reasons."""
     budgets: Budgets = Budgets()
     """Money."""

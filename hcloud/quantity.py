@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, St
 
 TEN_YEARS_S: Final = 10 * 366 * 86400.0
 """No duration may be longer: it would be a slip, and times far away overflow elsewhere."""
+NAME_MOST: Final = 200
+"""Longer names fit into no table."""
 PEBIBYTE_MIB: Final = 1024.0**3
 """No size may be larger."""
 
@@ -27,6 +29,7 @@ _MIB: Final[Mapping[str, float]] = {
     "KB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "TB": 1e12 / 2**20,
 }  # fmt: skip
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*({'|'.join(sorted(_SECONDS, key=len, reverse=True))})\s*")
 DURATION_PATTERN: Final = r"^(" + _NUMBER + r" ?(ms|s|sec|m|min|h|d|day|days|w) ?)+$"
 """What JSON Schema says of durations written with a unit."""
@@ -108,6 +111,13 @@ def _plain_number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def parse_number(text: str) -> float | None:
+    """Return the finite number that text says in plain digits, or None: ``１`` and ``1_0`` are none, though ``float``
+    takes them."""
+    number = float(text) if _PLAIN_NUMBER.fullmatch(text) else math.nan
+    return number if math.isfinite(number) else None
+
+
 def parse_utc_s(value: object) -> float:
     """Return Unix seconds from an ISO 8601 time with a zone, for example ``2026-05-01T18:00:00Z``.
 
@@ -169,6 +179,14 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _short_and_printable(name: str) -> str:
+    if len(name) > NAME_MOST:
+        raise ValueError(f"must be at most {NAME_MOST} characters long, not {len(name)}")
+    if not name.isprintable():
+        raise ValueError(f"must be of printable characters, not {shown(name)}")
+    return name
+
+
 _DurationInput = Annotated[float, Field(ge=0, le=TEN_YEARS_S)] | Annotated[str, Field(pattern=DURATION_PATTERN)]
 _SizeInput = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=SIZE_PATTERN)]
 
@@ -208,6 +226,8 @@ Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
 """Text that can be stored, logged and handed to a program."""
 NonEmptyText = Annotated[Text, AfterValidator(_not_blank)]
 """Text with something in it."""
+Name = Annotated[NonEmptyText, AfterValidator(_short_and_printable)]
+"""What something is called in tables, reasons and logs."""
 UtcSeconds = Annotated[
     float,
     BeforeValidator(

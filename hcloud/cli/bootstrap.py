@@ -11,7 +11,7 @@ import click
 from hcloud import shipped
 from hcloud.classifier.profiles import Profile
 from hcloud.cli.measuring import progress
-from hcloud.cli.output import FiniteRange
+from hcloud.cli.output import FiniteRange, WholeRange
 from hcloud.clock import SystemClock
 from hcloud.config import read_documents
 from hcloud.config.profiles import load_profiles, write_profile
@@ -32,7 +32,7 @@ from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, rec
 @click.option(
     "--on", "elsewhere", metavar="PROVIDER", help="Not here: by jobs of the daemon, on this provider's machines."
 )
-@click.option("--at-once", type=click.IntRange(min=1, max=1000), default=1, show_default=True,
+@click.option("--at-once", type=WholeRange(min=1, max=1000), default=1, show_default=True,
               help="With --on: so many jobs at one time, each on a machine of its own.")  # fmt: skip
 @click.option("--again", is_flag=True, help="With --on: measure anew what the daemon's jobs have found already.")
 @click.option("--seconds", type=FiniteRange(min=5), default=75.0, show_default=True, help="Per program, about.")

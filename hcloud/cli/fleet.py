@@ -17,6 +17,7 @@ from hcloud.cli.client import Client
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import (
     FiniteRange,
+    WholeRange,
     format_option,
     printable,
     span,
@@ -43,7 +44,7 @@ PAGE = 1000
 
 @click.command()
 @click.option("--ended", is_flag=True, help="Also machines that are gone.")
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=1000, help="At most so many.")
+@click.option("-n", "--limit", type=WholeRange(1, 10_000), default=1000, help="At most so many.")
 @format_option
 def instances(ended: bool, limit: int, form: str) -> None:
     """Show machines, and the jobs on them."""
@@ -100,7 +101,7 @@ def _instance_csv(each: dict[str, Any]) -> list[Any]:
 @click.option("--vcpus", type=FiniteRange(min=0, min_open=True), help="At least so many vCPUs.")
 @click.option("--memory", help="At least so much memory, such as 512MiB or 2GiB.")
 @click.option("--offline", is_flag=True, help="Ask the catalogue of prices, not the daemon.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many (tables: 20 for a job or a size).")
+@click.option("-n", "--limit", type=WholeRange(min=1), help="At most so many (tables: 20 for a job or a size).")
 @format_option
 def offers(
     provider: str | None,
@@ -190,10 +191,8 @@ def _offer_row(each: dict[str, Any]) -> list[Any]:
     callback=lambda _context, _option, kinds: tuple(map(_event_kind, kinds)),
     help=f"Only of this kind (repeatable): {', '.join(EventKind)}.",
 )
-@click.option("--after", "after_seq", type=click.IntRange(min=0), default=0, help="Only after this number.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Most events."
-)
+@click.option("--after", "after_seq", type=WholeRange(min=0), default=0, help="Only after this number.")
+@click.option("-n", "--limit", type=WholeRange(1, 1_000_000), default=10_000, show_default=True, help="Most events.")
 @format_option
 def events(
     follow: bool,

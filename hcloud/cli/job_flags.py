@@ -10,30 +10,31 @@ from typing import Any, TypeVar
 
 import click
 
+from hcloud.cli.output import FiniteRange, WholeRange
 from hcloud.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = (
     click.option("--name", help="Name of the job (default: the program's name)."),
-    click.option("--vcpus", type=float, help="vCPUs per node; fractions are allowed."),
+    click.option("--vcpus", type=FiniteRange(), help="vCPUs per node; fractions are allowed."),
     click.option("--memory", help="Memory per node, such as 512MiB or 2GiB."),
     click.option("--disk", help="Disk per node, such as 20GiB."),
     click.option("--nodes", help="Nodes: a number (all start together), or a range such as 2..8."),
     click.option("--within", help="Target: finish within this long after submission, such as 10m."),
     click.option("--by", help="Target: finish by this time, such as 2030-05-01T18:00:00Z."),
-    click.option("--rate", type=float, help="Target of a service: requests per second."),
-    click.option("--latency-ms", type=float, help="Target of a service: latency at --percentile, in milliseconds."),
-    click.option("--percentile", type=float, help="Percentile of --latency-ms (default 99)."),
+    click.option("--rate", type=FiniteRange(), help="Target of a service: requests per second."),
+    click.option("--latency-ms", type=FiniteRange(), help="Target of a service: latency at --percentile, in ms."),
+    click.option("--percentile", type=FiniteRange(), help="Percentile of --latency-ms (default 99)."),
     click.option("--best-effort", is_flag=True, help="Target: no promise; runs in what is left over."),
     click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="Environment; without a value, yours."),
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
     click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
-    click.option("--priority", type=int, help="Higher goes first (-1000 to 1000)."),
+    click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
     click.option("--setup", help="Shell script to run before the command, once per node."),
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
-    click.option("--budget", type=float, help="Stop the job when it has cost this many USD."),
-    click.option("--retries", type=int, help="Tries after a non-zero exit."),
+    click.option("--budget", type=FiniteRange(), help="Stop the job when it has cost this many USD."),
+    click.option("--retries", type=WholeRange(), help="Tries after a non-zero exit."),
     click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h."),
     click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
     click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),

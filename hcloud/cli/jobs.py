@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from hcloud.cli.client import Client
-from hcloud.cli.output import FiniteRange, confirmed, format_option, printable, span, when, write_json, write_rows
+from hcloud.cli.output import (
+    FiniteRange,
+    WholeRange,
+    confirmed,
+    format_option,
+    printable,
+    span,
+    when,
+    write_json,
+    write_rows,
+)
 from hcloud.errors import BadInput
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
@@ -26,8 +36,8 @@ def job_id(text: str) -> str:
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across attempts.")
 @click.option("--stderr", "stderr", is_flag=True, help="Standard error instead of standard output.")
-@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Which node of the job.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Which attempt (default: the present or last one).")
+@click.option("--rank", type=WholeRange(min=0), default=0, show_default=True, help="Which node of the job.")
+@click.option("--attempt", type=WholeRange(min=1), help="Which attempt (default: the present or last one).")
 def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None) -> None:
     """Show the output of JOB, also after its end."""
     from hcloud.cli.follow import copy_output, follow_output

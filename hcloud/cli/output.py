@@ -17,10 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hcloud.quantity import parse_number
+
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")
 WIDE = 4096
 _PADDING = re.compile(r" +\n")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 STATE_STYLES = {
     "succeeded": "green",
     "running": "cyan",
@@ -41,14 +44,37 @@ def format_option(function: F) -> F:
 
 
 class FiniteRange(click.FloatRange):
-    """A number between limits; ``nan`` lies between any two to click, and ``inf`` above any."""
+    """A number between limits; ``nan`` lies between any two to click, ``inf`` above any, and ``１_0`` is 10."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; fails on one that is none."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
+        if isinstance(value, str) and parse_number(value) is None:
+            self.fail(f"{value!r} is not a number in plain digits.", param, ctx)
         return number
+
+
+class WholeRange(click.IntRange):
+    """A whole number between limits, in plain digits: ``１``, ``1_0`` and `` 5`` are numbers to click."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails on one that is none."""
+        number = super().convert(value, param, ctx)
+        if isinstance(value, str) and not _WHOLE.fullmatch(value):
+            self.fail(f"{value!r} is not a whole number in plain digits.", param, ctx)
+        return number
+
+
+class NamedPath(click.Path):
+    """A path that is not empty: "" would be the present directory, as when a variable of a script is not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fails where there is none."""
+        if value == "":
+            self.fail("is empty; name a path.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def console(*, stderr: bool = False) -> Console:

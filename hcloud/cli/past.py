@@ -24,9 +24,12 @@ AS_IT_WAS = "as it was"
 def back_s_of(since: str) -> float:
     """Return how far ``--since`` (a duration such as 7d) goes back, in seconds. Raises BadInput."""
     try:
-        return parse_duration_s(since)
+        back_s = parse_duration_s(since)
     except ValueError as error:
         raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
+    if back_s <= 0:
+        raise BadInput(f"--since {since!r}: nothing is so short ago; write a duration such as 7d")
+    return back_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

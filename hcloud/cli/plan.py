@@ -13,7 +13,17 @@ import click
 
 from hcloud.catalog import Catalogue, Plan, shipped_catalogue
 from hcloud.cli.client import Client
-from hcloud.cli.output import FiniteRange, console, format_option, table, usd, write_csv, write_json
+from hcloud.cli.output import (
+    FiniteRange,
+    NamedPath,
+    WholeRange,
+    console,
+    format_option,
+    table,
+    usd,
+    write_csv,
+    write_json,
+)
 from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
@@ -35,10 +45,10 @@ def plan() -> None:
 
 
 @plan.command()
-@click.option("--load", "load_file", type=click.Path(path_type=Path), help="CSV with at,load; else what was recorded.")
+@click.option("--load", "load_file", type=NamedPath(path_type=Path), help="CSV with at,load; else what was recorded.")
 @click.option("--type", "kind", help="CLOUD/REGION/TYPE in the catalogue of prices; of records: the type's name.")
 @click.option("--on-demand", type=FiniteRange(min=0, min_open=True), help="On-demand price, USD per hour.")
-@click.option("--terms", "terms_file", type=click.Path(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
+@click.option("--terms", "terms_file", type=NamedPath(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
 @format_option
 def reservations(
     load_file: Path | None, kind: str | None, on_demand: float | None, terms_file: Path | None, form: str
@@ -65,10 +75,10 @@ def reservations(
 
 
 @plan.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=NamedPath(path_type=Path, dir_okay=False))
 @click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="Other chances.")
+@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @format_option
 def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> int:
     """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud; and what

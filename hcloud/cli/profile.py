@@ -10,7 +10,16 @@ import click
 from hcloud.cli.bootstrap import bootstrap
 from hcloud.cli.library import diff, export, import_profiles, list_profiles, show
 from hcloud.cli.measuring import progress
-from hcloud.cli.output import FiniteRange, console, format_option, table, write_csv, write_json, write_rows
+from hcloud.cli.output import (
+    FiniteRange,
+    WholeRange,
+    console,
+    format_option,
+    table,
+    write_csv,
+    write_json,
+    write_rows,
+)
 from hcloud.engine.host import EngineHost
 from hcloud.profiler.picture import document, row, sentences, write_files
 from hcloud.profiler.sources import SOURCES, Source, source_named, stress_ng
@@ -32,7 +41,7 @@ for _command in (list_profiles, show, export, import_profiles, diff, bootstrap):
 @click.argument("names", nargs=-1)
 @click.option("--validate", "measured", is_flag=True, help="Measure on this machine what each source really does.")
 @click.option("--seconds", type=FiniteRange(min=1), default=120.0, show_default=True, help="About how long in all.")
-@click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Take medians.")
+@click.option("--repeats", type=WholeRange(min=1, max=100), default=1, show_default=True, help="Take medians.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write table and picture there.")
 @format_option
 def sources(names: tuple[str, ...], measured: bool, seconds: float, repeats: int, out: Path | None, form: str) -> None:

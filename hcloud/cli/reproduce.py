@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hcloud.cli.measuring import ending_in_order
-from hcloud.cli.output import FiniteRange, console
+from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
 from hcloud.errors import BadInput
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
 from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
@@ -26,10 +26,10 @@ from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
               help="Part of each experiment's jobs or load.")  # fmt: skip
 @click.option("--hours", type=FiniteRange(LEAST_HOURS, MOST_HOURS), default=2.0, show_default=True,
               help="Length of HCloud's scenarios.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How often each is run.")
-@click.option("--processes", type=click.IntRange(1, 1024), help="At the same time; as many as CPUs where not given.")
+@click.option("--seeds", type=WholeRange(1, 10_000), default=10, show_default=True, help="How often each is run.")
+@click.option("--processes", type=WholeRange(1, 1024), help="At the same time; as many as CPUs where not given.")
 @click.option("--run/--no-run", default=True, help="Or write the page from what stands in `results/`, of any size.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
+@click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
               help="The page; pictures and numbers go into `results/` beside it.")  # fmt: skip
 def reproduce(
     chapters: tuple[str, ...],

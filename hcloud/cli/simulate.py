@@ -18,7 +18,7 @@ from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import ending_in_order
-from hcloud.cli.output import FiniteRange, console, format_option, write_json
+from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console, format_option, write_json
 from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_workload
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
@@ -63,13 +63,13 @@ EXIT_STUCK = 1
 
 @click.command()
 @click.argument("workload")
-@click.argument("further", nargs=-1, metavar="[POLICY]...", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("further", nargs=-1, metavar="[POLICY]...", type=NamedPath(path_type=Path, dir_okay=False))
 @click.option(
     "--policy",
     "--compare",
     "policies",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     help="A policy file, the name of a shipped one or peer:NAME (another tool's rules); several are compared.",
 )
 @click.option(
@@ -80,7 +80,7 @@ EXIT_STUCK = 1
 @click.option("--reserved", default="auto", help="TYPE=COUNT, or auto (by strategy, from the load), or none.")
 @click.option(
     "--cloud",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     help="YAML with settings of a mock provider; `offers`: what the daemon is offered now; or a region in the "
     "catalogue of prices, such as ec2/us-east-1.",
 )
@@ -92,7 +92,7 @@ EXIT_STUCK = 1
     help="plain: every job runs as long as the workload says. interference: neighbours, machine types and strangers "
     "slow it down, and what it needs is learnt by profiling. An experiment of a paper brings its own world.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
+@click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
 @click.option(
     "--share",
     type=FiniteRange(0, 1, min_open=True),
@@ -104,7 +104,7 @@ EXIT_STUCK = 1
     "--hours", type=FiniteRange(LEAST_HOURS, MOST_HOURS), default=2.0, show_default=True, help="Length of a scenario."
 )
 @click.option(
-    "--node-vcpus", type=click.IntRange(1, VCPUS_MOST), default=16, show_default=True, help="A job log's widest node."
+    "--node-vcpus", type=WholeRange(1, VCPUS_MOST), default=16, show_default=True, help="A job log's widest node."
 )
 @click.option("--since", default="7d", show_default=True, help="How far back, for the workload `history`.")
 @click.option(
@@ -115,7 +115,7 @@ EXIT_STUCK = 1
     show_default=True,
     help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @format_option
 def simulate(
     workload: str,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hcloud.cli.measuring import ending_in_order
-from hcloud.cli.output import console, format_option, write_rows
+from hcloud.cli.output import WholeRange, console, format_option, write_rows
 from hcloud.simulator.soak import MOST_CYCLES, Verdict, soaking
 
 SUMMED = ("cycles", "jobs", "machines", "lives", "struck")
@@ -17,11 +17,11 @@ COLUMNS = ("seed", *SUMMED, "violations", "digest")
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first world.")
-@click.option("--worlds", type=click.IntRange(min=1), default=1, show_default=True, help="How many, seed after seed.")
+@click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="The first world.")
+@click.option("--worlds", type=WholeRange(min=1), default=1, show_default=True, help="How many, seed after seed.")
 @click.option(
     "--cycles",
-    type=click.IntRange(1, MOST_CYCLES),
+    type=WholeRange(1, MOST_CYCLES),
     default=MOST_CYCLES,
     help="Stop each world after so many cycles; by default at its end.",
 )

@@ -12,7 +12,18 @@ from rich.text import Text
 from hcloud.cli.client import Client
 from hcloud.cli.fleet import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
-from hcloud.cli.output import FiniteRange, console, format_option, printable, span, table, usd, write_json, write_rows
+from hcloud.cli.output import (
+    FiniteRange,
+    WholeRange,
+    console,
+    format_option,
+    printable,
+    span,
+    table,
+    usd,
+    write_json,
+    write_rows,
+)
 from hcloud.errors import BadInput
 from hcloud.model import JobState
 
@@ -37,7 +48,7 @@ def _listing_options(function: Callable[..., None]) -> Callable[..., None]:
         format_option,
         click.option("--watch", is_flag=True, help="Show it again and again, until interrupted."),
         click.option("--interval", type=FiniteRange(min=0.2), default=2.0, help="Seconds between, with --watch."),
-        click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most jobs."),
+        click.option("-n", "--limit", type=WholeRange(1, 10_000), default=50, show_default=True, help="Most jobs."),
         click.option("--tag", callback=_tag, help="Only jobs with this tag: KEY or KEY=VALUE."),
         click.option("-s", "--state", type=_STATES, multiple=True, help="Only jobs in this state (repeatable)."),
         click.option("-u", "--all-users", is_flag=True, help="Jobs of everybody, not only yours."),

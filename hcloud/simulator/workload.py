@@ -12,7 +12,7 @@ from typing import cast
 from hcloud.errors import BadInput
 from hcloud.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
-from hcloud.quantity import shown
+from hcloud.quantity import parse_number, shown
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650
@@ -21,6 +21,9 @@ LATENCY_MOST_MS = 1e9
 """Eleven days."""
 MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
 """A PiB: no job has more; and what no number of a job log exceeds, times in seconds and memory in KiB."""
+SWF_COLUMNS, SWF_COLUMNS_LEAST, SUBMITTED, UNKNOWN = 18, 12, 1, -1.0
+"""Of a job log: numbers in a line, those that must be there, which says when a job was submitted, and what says that
+nobody knows."""
 NAME_MOST = 255
 """Characters of a name."""
 COMMAND = ("simulated",)
@@ -136,16 +139,17 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
 
 def _swf_numbers(line: str, where: str) -> list[float]:
     words = line.split()
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        numbers = [math.nan]
-    if not all(map(math.isfinite, numbers)):
+    numbers = [number for word in words if (number := parse_number(word)) is not None]
+    if len(numbers) < len(words):
         raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}")
     if largest := next((each for each in numbers if abs(each) > NUMBER_MOST), None):
         raise BadInput(f"{where}: {largest:g} is none of a job log's numbers; times are in seconds, memory in KiB")
-    if len(numbers) < 12:
-        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {len(numbers)}")
+    if not SWF_COLUMNS_LEAST <= len(numbers) <= SWF_COLUMNS:
+        raise BadInput(f"{where}: a line of a job log holds {SWF_COLUMNS} numbers, not {len(numbers)}")
+    if negative := next((each for each in numbers if each < 0 and each != UNKNOWN), None):
+        raise BadInput(f"{where}: {negative:g} is none of a job log's numbers; of those below 0 there is -1, unknown")
+    if numbers[SUBMITTED] == UNKNOWN:
+        raise BadInput(f"{where}: nobody knows when this job was submitted (-1); leave it out or write when")
     return numbers
 
 
@@ -241,11 +245,10 @@ def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
 
 
 def _parsed(text: str, column: str, where: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadInput(f"{where}: {column} is {text!r}; it must be a number") from None
-    if not (math.isfinite(value) and least <= value <= most):
+    value = parse_number(text.strip())
+    if value is None:
+        raise BadInput(f"{where}: {column} is {shown(text)}; it must be a number")
+    if not least <= value <= most:
         limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
         raise BadInput(f"{where}: {column} is {value:g}; it must be a number {limits}")
     return value

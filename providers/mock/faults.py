@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from hcloud.model import Offer
 
@@ -26,10 +26,10 @@ class FaultKind(StrEnum):
     ANSWER_LATE = "answer_late"  # OutcomeUnknown, it happens ``delay_s`` later
     LIST_PARTLY = "list_partly"  # the zone (the first with machines unless given) is missing from a listing
     LIST_LATE = "list_late"  # the machine is missing from listings for as long as the cloud allows itself
-    LIST_OTHERS = "list_others"  # a listing names machines of other owners as well
     NEVER_BOOT = "never_boot"  # the machine stays PENDING
     DIE = "die"  # the machine dies ``delay_s`` after its launch
     PREEMPT = "preempt"  # the machine is taken back ``delay_s`` after its launch, with notice
+    LIST_OTHERS = "list_others"  # a listing names machines of other owners as well
 
 
 _LAUNCH: frozenset[Call] = frozenset({"launch"})
@@ -58,13 +58,18 @@ class Fault:
 
     kind: FaultKind
     call: Call | None = None
-    times: int | None = 1
+    times: Annotated[int, Field(ge=1)] | None = 1
     zone: str | None = None
     instance_type: str | None = None
     market: str | None = None
-    from_s: float = 0.0
-    to_s: float | None = None
-    delay_s: float = 5.0
+    from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    to_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse one that is over before it begins."""
+        if self.to_s is not None and self.to_s <= self.from_s:
+            raise ValueError(f"must have a to_s of more than from_s ({self.from_s:g}), not {self.to_s:g}")
 
     def meets(self, call: Call, offer: Offer | None, age_s: float) -> bool:
         """Whether this fault applies to a call about an offer at this age of the cloud."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hcloud.errors import ConfigError
 from hcloud.model import Market
@@ -26,6 +26,26 @@ def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _not_twice(markets: tuple[Market, ...]) -> tuple[Market, ...]:
+    _plain_names(tuple(market.value for market in markets))
+    return markets
+
+
+def _a_number(value: object) -> object:
+    """Refuse what is taken for a number elsewhere, but was not meant as one: ``true``, ``"2"``."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("must be a number")
+    return value
+
+
+def _printable(name: str) -> str:
+    return _plain_names((name,))[0]
+
+
+Real = Annotated[float, BeforeValidator(_a_number), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_a_number)]
+Name = Annotated[str, AfterValidator(_printable)]
+Markets = Annotated[tuple[Market, ...], AfterValidator(_not_twice)]
 Names = Annotated[tuple[str, ...], AfterValidator(_plain_names)]
 
 
@@ -36,8 +56,15 @@ class _Section(BaseModel):
 class BootSettings(_Section):
     """Time from launch to RUNNING: lognormal. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
 
-    p50_s: float = Field(15.0, ge=0, le=YEAR_S)
-    p95_s: float = Field(120.0, ge=0, le=YEAR_S)
+    p50_s: Real = Field(15.0, ge=0, le=YEAR_S)
+    p95_s: Real = Field(120.0, ge=0, le=YEAR_S)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> BootSettings:
+        """Refuse a typical boot that takes longer than nearly all do."""
+        if self.p50_s > self.p95_s:
+            raise ValueError(f"must have a p50_s of at most p95_s ({self.p95_s:g})")
+        return self
 
 
 class TypeSettings(_Section):
@@ -46,15 +73,15 @@ class TypeSettings(_Section):
     None: its spot and reserved prices are the cloud's usual parts of that, and it is in all zones and markets.
     """
 
-    vcpus: float = Field(gt=0, le=1e6)
-    memory_mib: int = Field(gt=0, le=10**12)
-    disk_gib: float = Field(50.0, gt=0, le=1e9)
-    usd_per_h: float = Field(gt=0, le=1e9)
-    labels: dict[str, str] = Field(default_factory=dict)
-    spot_price_factor: float | None = Field(None, gt=0, le=1)
-    reserved_price_factor: float | None = Field(None, gt=0, le=1)
+    vcpus: Real = Field(gt=0, le=1e6)
+    memory_mib: Whole = Field(gt=0, le=10**12)
+    disk_gib: Real = Field(50.0, gt=0, le=1e9)
+    usd_per_h: Real = Field(gt=0, le=1e9)
+    labels: dict[Name, Name] = Field(default_factory=dict)
+    spot_price_factor: Real | None = Field(None, gt=0, le=1)
+    reserved_price_factor: Real | None = Field(None, gt=0, le=1)
     zones: tuple[str, ...] | None = None
-    markets: tuple[Market, ...] | None = None
+    markets: Markets | None = None
 
 
 class SpotSettings(_Section):
@@ -64,25 +91,25 @@ class SpotSettings(_Section):
     there is plenty of it, for ``shortage_h`` on average: it is taken back and cannot be had meanwhile.
     """
 
-    price_factor: float = Field(0.35, gt=0, le=1)
-    volatility: float = Field(0.15, ge=0, le=1)
-    step_s: float = Field(300.0, ge=0.001, le=YEAR_S)
-    preemptions_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
-    shortages_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
-    shortage_h: float = Field(0.35, ge=1e-6, le=8760)
-    notice_s: float = Field(120.0, ge=0, le=YEAR_S)
+    price_factor: Real = Field(0.35, gt=0, le=1)
+    volatility: Real = Field(0.15, ge=0, le=1)
+    step_s: Real = Field(300.0, ge=0.001, le=YEAR_S)
+    preemptions_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
+    shortages_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
+    shortage_h: Real = Field(0.35, ge=1e-6, le=8760)
+    notice_s: Real = Field(120.0, ge=0, le=YEAR_S)
 
 
 class QualitySettings(_Section):
     """Spread of the machines' speed around 1 (lognormal standard deviation); units run so much faster or slower."""
 
-    spread: float = Field(0.0, ge=0, le=1)
+    spread: Real = Field(0.0, ge=0, le=1)
 
 
 class QuotaSettings(_Section):
     """At most so many vCPUs at once; ``region`` and ``market`` None: in all together."""
 
-    vcpus: float = Field(ge=0)
+    vcpus: Real = Field(ge=0)
     region: str | None = None
     market: Market | None = None
 
@@ -90,15 +117,15 @@ class QuotaSettings(_Section):
 class StockoutSettings(_Section):
     """Random stockouts: in each ``period_s`` each offer is out with probability ``rate``."""
 
-    rate: float = Field(0.0, ge=0, le=1)
-    period_s: float = Field(600.0, ge=0.001, le=YEAR_S)
+    rate: Real = Field(0.0, ge=0, le=1)
+    period_s: Real = Field(600.0, ge=0.001, le=YEAR_S)
 
 
 class ThrottleSettings(_Section):
     """A token bucket over all calls; None: no limit."""
 
-    calls_per_s: float | None = Field(None, ge=0.001)
-    burst: int = Field(20, ge=1)
+    calls_per_s: Real | None = Field(None, ge=0.001, le=1e9)
+    burst: Whole = Field(20, ge=1, le=10**9)
 
 
 def _default_types() -> dict[str, TypeSettings]:
@@ -133,29 +160,31 @@ class MockSettings(_Section):
     state directory) the cloud outlives this process and is shared with others.
     """
 
-    seed: int = Field(0, ge=0)
-    labels: dict[str, str] = Field(default_factory=dict)
-    types: dict[str, TypeSettings] = Field(default_factory=_default_types, min_length=1)
+    seed: Whole = Field(0, ge=0)
+    labels: dict[Name, Name] = Field(default_factory=dict)
+    types: dict[Name, TypeSettings] = Field(default_factory=_default_types, min_length=1)
     zones: Names = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
-    regions: dict[str, str] = Field(default_factory=dict)
-    region_price_factors: dict[str, float] = Field(default_factory=lambda: {"west-1": 1.1})
-    markets: tuple[Market, ...] = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
-    reserved: dict[str, Annotated[int, Field(ge=0, le=MOST_RESERVED)]] = Field(default_factory=dict)
-    reserved_default: int = Field(2, ge=0, le=MOST_RESERVED)
-    reserved_price_factor: float = Field(0.6, gt=0, le=1)
-    billing_minimum_s: float = Field(60.0, ge=0, le=YEAR_S)
+    regions: dict[Name, Name] = Field(default_factory=dict)
+    region_price_factors: dict[Name, Annotated[Real, Field(gt=0, le=1e6)]] = Field(
+        default_factory=lambda: {"west-1": 1.1}
+    )
+    markets: Markets = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
+    reserved: dict[Name, Annotated[Whole, Field(ge=0, le=MOST_RESERVED)]] = Field(default_factory=dict)
+    reserved_default: Whole = Field(2, ge=0, le=MOST_RESERVED)
+    reserved_price_factor: Real = Field(0.6, gt=0, le=1)
+    billing_minimum_s: Real = Field(60.0, ge=0, le=YEAR_S)
     boot: BootSettings = BootSettings()
-    stop_s: float = Field(3.0, ge=0, le=YEAR_S)
+    stop_s: Real = Field(3.0, ge=0, le=YEAR_S)
     spot: SpotSettings = SpotSettings()
     quality: QualitySettings = QualitySettings()
-    deaths_per_h: float = Field(0.0, ge=0, le=MOST_PER_H)
+    deaths_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
     quotas: tuple[QuotaSettings, ...] = ()
     stockouts: StockoutSettings = StockoutSettings()
     throttle: ThrottleSettings = ThrottleSettings()
-    list_lag_s: float = Field(0.0, ge=0, le=YEAR_S)
-    lease_s: float | None = Field(None, gt=0, le=YEAR_S)
-    keep_terminated_s: float = Field(3600.0, ge=0, le=YEAR_S)
-    chances: dict[FaultKind, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    list_lag_s: Real = Field(0.0, ge=0, le=YEAR_S)
+    lease_s: Real | None = Field(None, gt=0, le=YEAR_S)
+    keep_terminated_s: Real = Field(3600.0, ge=0, le=YEAR_S)
+    chances: dict[FaultKind, Annotated[Real, Field(ge=0, le=1)]] = Field(default_factory=dict)
     script: tuple[Fault, ...] = ()
     persist: bool = False
     state_file: str | None = None
@@ -185,7 +214,8 @@ def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
     if first["type"] == "too_short":
         return ConfigError("is empty; name at least one", where=where)
     if not unknown:
-        return ConfigError(f"{first['msg'].lower()}, not {first['input']!r}", where=where)
+        message = first["msg"].removeprefix("Value error, ")
+        return ConfigError(f"{message[:1].lower()}{message[1:]}, not {first['input']!r}", where=where)
     key = str(first["loc"][-1])
     near = difflib.get_close_matches(key, _known_keys(first["loc"][:-1]), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_known_keys(first['loc'][:-1]))}"

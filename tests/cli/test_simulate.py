@@ -101,11 +101,35 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: there is no such cloud and no such file; write ec2/"),
         (["jobs.csv", "--cloud", "ec2"], "or gce/REGION, offers, or a YAML file"),
         (["jobs.csv", "--cloud", "none.yaml"], "none.yaml: no such file"),
+        (
+            ["jobs.csv", "--seed", "\uff11"],
+            "invalid value for '--seed': '\uff11' is not a whole number in plain digits",
+        ),
+        (["jobs.csv", "--node-vcpus", "1_6"], "'1_6' is not a whole number in plain digits"),
+        (["static", "--share", "\uff10.\uff11"], "'\uff10.\uff11' is not a number in plain digits"),
+        (["jobs.csv", "--out", ""], "invalid value for '--out': is empty; name a path"),
+        (["jobs.csv", "--policy", ""], "is empty; name a path"),
+        (["jobs.csv", "--cloud", ""], "is empty; name a path"),
+        (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
+        (["jobs.csv", "--policy", "red.yaml"], "red.yaml:1: name: must be of printable characters, not"),
+        (["jobs.csv", "--cloud", "worded.yaml"], "types.m.one.vcpus: must be a number, not '2'"),
+        (["jobs.csv", "--cloud", "true.yaml"], "reserved.m.large: must be a number, not True"),
+        (["jobs.csv", "--cloud", "bell.yaml"], "must hold names of printable characters"),
+        (["jobs.csv", "--cloud", "free.yaml"], "region_price_factors.east-1: input should be greater than 0"),
+        (["jobs.csv", "--cloud", "slow.yaml"], "boot: must have a p50_s of at most p95_s (5)"),
+        (["jobs.csv", "--cloud", "over.yaml"], "must have a to_s of more than from_s (5)"),
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
     (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
+    (desk.directory / "red.yaml").write_text('name: "\\e[31mred"\n')
+    (desk.directory / "worded.yaml").write_text('types: {m.one: {vcpus: "2", memory_mib: 10, usd_per_h: 1}}\n')
+    (desk.directory / "true.yaml").write_text("reserved: {m.large: true}\n")
+    (desk.directory / "bell.yaml").write_text('types: {"m\\a": {vcpus: 2, memory_mib: 10, usd_per_h: 1}}\n')
+    (desk.directory / "free.yaml").write_text("region_price_factors: {east-1: 0}\n")
+    (desk.directory / "slow.yaml").write_text("boot: {p50_s: 100, p95_s: 5}\n")
+    (desk.directory / "over.yaml").write_text("script: [{kind: die, from_s: 5, to_s: 1}]\n")
     (desk.directory / "torn.csv.gz").write_bytes(gzip.compress(ARRIVALS.encode())[:30])
     (desk.directory / "plain.swf.gz").write_text("1 0 0 60 1\n")
     (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")

@@ -58,7 +58,7 @@ def histories(*whats: What) -> st.SearchStrategy[list[Step]]:
         what=st.sampled_from(whats),
         slot=st.sampled_from(SLOTS),
         seconds=st.sampled_from([0.0, 1.0, 7.0, 30.0, 100.0, 400.0]),
-        fault=st.sampled_from([FaultKind.LIST_PARTLY, FaultKind.LOSE_REPLY, FaultKind.ANSWER_LATE, *FaultKind]),
+        fault=st.sampled_from([*2 * [FaultKind.LIST_PARTLY], FaultKind.LOSE_REPLY, FaultKind.ANSWER_LATE, *FaultKind]),
         start_fault=st.sampled_from(StartFault),
         market=st.sampled_from(Market),
     )

@@ -436,7 +436,7 @@ def test_token_used_for_another_machine_is_rejected(clock: ManualClock) -> None:
             {"boot": {"p50_s": -1}},
             "settings.boot.p50_s: input should be greater than or equal to 0, not -1",
         ),
-        ({"seed": "x"}, "providers.mock.settings.seed: input should be a valid integer"),
+        ({"seed": "x"}, "providers.mock.settings.seed: must be a number, not 'x'"),
         ({"chances": {"explode": 0.1}}, "input should be 'throttle'"),
         ({"zones": []}, "providers.mock.settings.zones"),
     ],

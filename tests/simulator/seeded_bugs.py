@@ -71,14 +71,13 @@ def explains_nothing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hcloud.simulator.soak, "MOST_CALM_CYCLES", 60)  # more than healthy ones take
-    honest = daemon.applier._rows
+    honest = daemon.planner
 
-    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
-        lost = {a.job_id for a in plan.actions if isinstance(a, Enqueue) and a.reason.code == "back_after_preemption"}
-        kept = tuple(a for a in plan.actions if not (isinstance(a, Enqueue) and a.job_id in lost))
-        return honest(replace(plan, actions=kept), refused, lease)
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        seen = tuple(job for job in snapshot.jobs if job.state is not JobState.PREEMPTED)
+        return honest(replace(snapshot, jobs=seen), policy, rng)
 
-    daemon.applier._rows = rows  # type: ignore[method-assign]
+    daemon.planner = plan
 
 
 def queues_without_a_word(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -138,8 +137,7 @@ def buys_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def spends_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    keeping = Retention(minimum_s=3000.0, maximum_s=3600.0)
-    _plan_under(daemon, lambda policy: replace(policy, budgets=Budgets(), retention=keeping))
+    _plan_under(daemon, lambda policy: replace(policy, budgets=Budgets()))
 
 
 def spends_anything_of_users(daemon: Controller, _: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,17 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
         ),
         ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is none of a job log's numbers"),
         ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
+        (
+            "1 0 5 \uff16\uff10 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+        ),
+        (
+            "1 0 5 6_0 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+        ),
+        ("1 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: -60 is none .*; of those below 0 there is -1"),
+        ("1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: nobody knows when this job was submitted"),
+        ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf:1: a line of a job log holds 18 numbers, not 19"),
     ],
 )
 def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
@@ -84,7 +95,7 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
         ("at_s,run_s\n1,2\n", "jobs.csv:1: the column 'vcpus' is missing"),
         ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: there is no column 'cpus'"),
         ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
-        ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is nan"),
+        ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is 'nan'; it must be a number"),
         ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
         ("at_s,run_s,vcpus\n", "jobs.csv: there is no job"),
         (
