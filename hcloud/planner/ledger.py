@@ -207,6 +207,13 @@ class Ledger:
         """Count what ``user`` now holds of a live machine."""
         self._charge(self._held(instance, resources), {user: 1.0})
 
+    def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
+        """Count what a unit that was asked to end may hold until its grace is over: others do not get that money."""
+        asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
+        until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
+        bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
+        self._charge(bill, {job.spec.user: size_share(resources, instance)})
+
     def _held(self, instance: Instance, resources: Resources) -> Bill:
         return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
 
@@ -266,13 +273,17 @@ def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job
     awaited: list[tuple[Job, Instance, float]] = []
     coming = _coming_for_running(by_id.values())
     for job in jobs:
-        # An attempt that was asked to end holds on for its grace at most: no money is promised to it.
+        # An attempt that was asked to end holds on for its grace at most: no more is promised to it.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
-        for held in job.attempt.allocations if job.attempt is not None and staying else ():
+        for held in job.attempt.allocations if job.attempt is not None else ():
             instance = by_id.get(held.instance_id)
-            if instance is not None and not held.released:
-                ledger.book_placement(job.spec.user, instance, held.resources)
-                taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
+            if instance is None or held.released:
+                continue
+            if not staying:
+                ledger.book_stopping(job, instance, held.resources)
+                continue
+            ledger.book_placement(job.spec.user, instance, held.resources)
+            taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
         grows = staying and job.attempt is not None and not job.attempt.over
         for instance_id in (*job.awaiting, *(coming.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
