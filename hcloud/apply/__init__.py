@@ -63,7 +63,6 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Classify: classify,  # type: ignore[dict-item]
     Correct: correct,  # type: ignore[dict-item]
     Drain: drain,  # type: ignore[dict-item]
-    Renew: renew,  # type: ignore[dict-item]
 }
 
 
@@ -110,7 +109,7 @@ class Applier:
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
 
     def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
-        """Carry out ``plan``: rows first, then stops, resizes and ends (they free money and room), launches, starts.
+        """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
 
         Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
         """
@@ -119,6 +118,7 @@ class Applier:
         done += self._stops(plan, refused, lease)
         done += self._resizes(plan, refused, lease)
         done += self._terminates(plan, policy, refused, lease)
+        done += self._renewals(plan, refused, lease)
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
@@ -151,6 +151,12 @@ class Applier:
             _ROW_ACTIONS[type(action)](txn, action)
 
         return self._record(actions, refused, lease, record)[0]
+
+    def _renewals(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+        """Renew machines: with some, units of users whose limits have no room for that are stopped, and must be
+        before, as the daemon may die in between."""
+        actions = [a for a in plan.actions if isinstance(a, Renew)]
+        return list(self._record(actions, refused, lease, renew)[0])
 
     def _stops(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
         whole = [a for a in plan.actions if isinstance(a, StopAttempt)]

@@ -17,6 +17,7 @@ from hcloud.planner.plan import (
     Place,
     Plan,
     RankPlacement,
+    Renew,
     StopAttempt,
     Terminate,
 )
@@ -209,3 +210,30 @@ def test_ending_machine_keeps_its_record_until_the_cloud_confirms(make: MakeDepl
     assert site.machines_up() == []
     assert site.scene.store.live().intents == ()
     assert len(site.events(EventKind.INSTANCE_TERMINATED)) == 1
+
+
+def test_no_machine_is_renewed_before_the_stop_of_who_cannot_pay_for_that_is_recorded(site: Deployment) -> None:
+    [job] = site.submit("sleep", "500")
+    site.until_state(JobState.RUNNING)
+    [machine] = site.scene.store.live().instances
+    both = (
+        Renew(instance_id=machine.id, expires_at=machine.expires_at + 50, reason=WHY),
+        StopAttempt(job_id=job.id, cause=FailureCause.EVICTED, reason=WHY),
+    )
+
+    left = [0]
+
+    def die(moment: str) -> None:
+        if moment == "commit:before":
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreBusy("the database is locked")
+
+    site.scene.store.crash_point = die
+    for left[0] in range(5):  # so many commits are recorded, then no more
+        with suppress(StoreBusy):
+            _apply(site, *both)
+        renewed = site.scene.store.instance(machine.id).expires_at > machine.expires_at
+        attempt = site.job().attempt
+        assert not renewed or (attempt is not None and attempt.stop_requested_at is not None)
+    assert renewed
