@@ -9,6 +9,7 @@ from hcloud.planner.admission import admit
 from hcloud.planner.consolidation import consolidate
 from hcloud.planner.correction import correct
 from hcloud.planner.draft import Draft, open_draft
+from hcloud.planner.enlarging import enlarge
 from hcloud.planner.lateness import find_late
 from hcloud.planner.leases import tend_machines
 from hcloud.planner.placement import grow, hold_what_comes, place
@@ -55,4 +56,5 @@ def _serve(draft: Draft) -> None:
         place(draft, promise)
         provision(desk)
     launch(desk)
+    enlarge(desk)
     grow(draft)

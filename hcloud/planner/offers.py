@@ -29,6 +29,11 @@ LOOK_AHEAD_GROUPS = 16
 _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
 """So many units are looked at when judging who can be together on a new machine."""
+CAPPED = "cap_instances"
+"""The reason's code of a job that waits as no more machines are allowed."""
+DEARER = 1.5
+"""While jobs wait as no more machines are allowed, offers up to so many times as dear, for what they are worth, as the
+best are alike: the largest is taken."""
 FREE_USD_PER_H = 1e-6
 """What a machine without a price is compared with."""
 
@@ -39,6 +44,7 @@ class Counter:
 
     ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
     any of them is of machines that are paid for already. ``stocked``: which can be had (None: to be looked at).
+    ``capped``: whether jobs wait as no more machines are allowed.
     """
 
     offers: list[Offer]
@@ -61,6 +67,7 @@ class Counter:
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
     stocked: Mask | None = None
+    capped: bool = False
 
     def paid_ranks(self, group: Group) -> int:
         """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
@@ -212,6 +219,7 @@ def open_counter(draft: Draft) -> Counter:
         hybrid=draft.strategy.hybrid,
         suit=draft.suit,
         pools=_open_pools(draft),
+        capped=any(job.wait_code == CAPPED for queue in draft.queue.values() for job, _ in queue),
     )
 
 
@@ -281,17 +289,29 @@ def rank_choices(
     company = [(first, (first.pending + 1) * first.wanted)]
     # Who can have what is paid for already is not what a rented machine is for.
     company += [(each, _unpaid(counter, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
+    return rank_for(draft, counter, company, among)
+
+
+def rank_for(
+    draft: Draft, counter: Counter, company: Sequence[tuple[Group, int]], among: Sequence[int]
+) -> list[Choice]:
+    """Return the offers ``among``, best first, for a rank of the first group of ``company``, which is all who need one:
+    each group with its number of ranks, of which :data:`LOOK_AHEAD_GROUPS` and one are considered."""
+    company = company[: 1 + LOOK_AHEAD_GROUPS]
     worths = [counter.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
     choices = [_judge(draft, counter, at, company, worths) for at in among]
-    shortfalls = _shortfalls(counter, first, choices)
+    shortfalls = _shortfalls(counter, company[0][0], choices)
+    rented = [each.score for each in choices if counter.offers[each.at].market is not Market.RESERVED]
+    alike = round(DEARER * min(rented, default=0.0), 9) if counter.capped else 0.0
 
-    def order(choice: Choice) -> tuple[int, bool, float, float, tuple[str, str, str, str]]:
+    def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
         """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""
-        offer = counter.offers[choice.at]
+        offer, score = counter.offers[choice.at], round(choice.score, 9)
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
-        return (shortfalls[choice.at], offer.market is not Market.RESERVED, round(choice.score, 9), size, offer.key)
+        rented = offer.market is not Market.RESERVED
+        return (shortfalls[choice.at], rented, max(score, alike), size, score, offer.key)
 
     return sorted(choices, key=order)
 
@@ -319,7 +339,9 @@ def _needs_one(group: Group, first: Group) -> bool:
     return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
-def _judge(draft: Draft, counter: Counter, at: int, company: list[tuple[Group, int]], worths: list[float]) -> Choice:
+def _judge(
+    draft: Draft, counter: Counter, at: int, company: Sequence[tuple[Group, int]], worths: list[float]
+) -> Choice:
     left, worth, ranks, there = counter.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
         if counter.serves(group, at):

@@ -21,7 +21,7 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
 from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
-from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
+from hcloud.planner.offers import CAPPED, Choice, Counter, open_counter, rank_choices, why_not_obtainable
 from hcloud.planner.placement import (
     awaited_places,
     claim,
@@ -82,7 +82,8 @@ class Rooms:
 @dataclass(slots=True)
 class Desk:
     """The scratch space of this stage. ``future``: the account as it will be when machines that are ending are gone.
-    ``refused``: the cheapest offer that limits had no room for when one was last asked for."""
+    ``refused``: the cheapest offer that limits had no room for when one was last asked for. ``capped``: who waits only
+    as no more machines are allowed."""
 
     draft: Draft
     counter: Counter
@@ -94,6 +95,7 @@ class Desk:
     idle: list[int] | None = None
     closed: Reason | None = None
     refused: Offer | None = None
+    capped: list[tuple[Job, Group]] = field(default_factory=list)
 
     @property
     def running(self) -> Mask:
@@ -151,6 +153,8 @@ def provision(desk: Desk) -> None:
         if group.stuck is None:
             refusal = _closed(desk, group) or _serve(desk, job, group)
             group.stuck = kept_away(draft, group, holding_out(draft, job, group, refusal))
+        if group.stuck is not None and group.stuck.code == CAPPED:
+            desk.capped.append((job, group))
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
             _give_reason(draft, job, group.stuck)
 
@@ -522,12 +526,12 @@ def _make_room(desk: Desk, job: Job, missing: int, refusal: Reason) -> Reason:
     if offer is None or not refusal.code.startswith(("cap_", "budget_")):
         return refusal
     instances, idle = desk.draft.fleet.instances, _idle(desk)
-    future, ended = _future(desk).copy(), list[int]()
+    future, ended = future_of(desk).copy(), list[int]()
     while not _book_all(future, offer, job, missing):
         if len(ended) == len(idle):
             return refusal
         ended.append(idle[len(ended)])
-        future = _future(desk).copy()
+        future = future_of(desk).copy()
         for at in ended:
             future.release(instances[at])
     if not ended and not _some_are_ending(desk.draft):
@@ -565,7 +569,7 @@ def _idle(desk: Desk) -> list[int]:
     return [at for at in desk.idle if at not in desk.draft.kept and at not in desk.draft.used]
 
 
-def _future(desk: Desk) -> Ledger:
+def future_of(desk: Desk) -> Ledger:
     """Return the account as it will be when the machines that are ending are gone, with what this plan launches."""
     if desk.future is None:
         draft = desk.draft
