@@ -203,7 +203,8 @@ def _wanted_idle(draft: Draft, at: int, instance: Instance) -> bool:
 
 
 def renew_for_payers(draft: Draft, at: int) -> Reason | None:
-    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay."""
+    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay: it
+    is renewed when those are gone."""
     instance, shares = draft.fleet.instances[at], _holders_shares(draft, at)
     waiters = draft.kept.get(at, [])
     awaited = launch_shares(waiters, instance.capacity) if waiters and not shares else {}
@@ -220,9 +221,26 @@ def renew_for_payers(draft: Draft, at: int) -> Reason | None:
     for job in draft.running_on(at):
         if job.spec.user in unfunded:
             draft.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
+    if _who_cannot_pay_is_leaving(draft, at):
+        return None
     draft.ledger.book_renewal(instance, draft.renewed_until_at, shares, waiters if awaited else ())
     draft.renew(at)
     return None
+
+
+def _who_cannot_pay_is_leaving(draft: Draft, at: int) -> bool:
+    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
+    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
+    instance, shares, gone_at = draft.fleet.instances[at], dict[str, float](), draft.now
+    for job, held in draft.fleet.holdings[at]:
+        if job.id in draft.stopping:
+            asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
+            gone_at = max(gone_at, (asked_at or draft.now) + job.spec.stop_grace_s + END_MARGIN_S)
+            part = size_share(held.resources, instance)
+            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+    if draft.now >= gone_at or instance.expires_at - draft.now <= 2.0 * END_MARGIN_S:
+        return False
+    return draft.ledger.stay_refusal(instance, draft.renewed_until_at, shares) is not None
 
 
 def _holders_shares(draft: Draft, at: int) -> dict[str, float]:

@@ -203,6 +203,11 @@ class Ledger:
         """Return why ``user`` may not take ``resources`` of a live machine (their own limits), or None."""
         return self._users_refusal({user: self._held(instance, resources)})
 
+    def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
+        """Return why users may not hold their ``shares`` of a live machine until ``until_at``, or None."""
+        whole = self.bill(instance.offer.price_usd_per_h, until_at)
+        return self._users_refusal({user: _plus(_NOTHING, whole, part) for user, part in shares.items()})
+
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
         """Count what ``user`` now holds of a live machine."""
         self._charge(self._held(instance, resources), {user: 1.0})

@@ -189,11 +189,26 @@ def test_drained_machine_comes_back_when_the_budget_has_room_again() -> None:
 
 def test_user_without_money_is_stopped_and_the_others_stay() -> None:
     limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
-    near = machine(1, expires_at=NOW + 800, idle_since=None)
+    policy, near = Policy(budgets=Budgets(per_user=limits)), machine(1, expires_at=NOW + 800, idle_since=None)
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
-    plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    plan = decide(scene(poor, rich, near, spend=DAY), policy)
     assert [(a.job_id, a.reason.code) for a in of(plan, StopAttempt)] == [("job-1", "budget_user_per_day")]
-    assert of(plan, Renew)
+    assert not of(plan, Renew)  # should we die now, who is on a renewed machine holds it until it expires
+    assert [type(a) for a in decide(scene(rich, near, spend=DAY), policy).actions] == [Renew]
+
+
+@pytest.mark.parametrize(("asked_s_ago", "left_s", "renewed"), [(5, 800, False), (40, 800, True), (5, 9, True)])
+def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_time(
+    asked_s_ago: float, left_s: float, renewed: bool
+) -> None:
+    limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
+    near = machine(1, expires_at=NOW + left_s, idle_since=None)
+    poor, rich = running(1, near, asks=spec(stop_grace_s=30.0)), running(2, near, asks=spec(user="bob"))
+    assert poor.attempt is not None
+    poor = replace(poor, attempt=replace(poor.attempt, stop_requested_at=NOW - asked_s_ago))
+    plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    assert [type(a) for a in plan.actions] == ([Renew] if renewed else [])
+    assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # nobody's money is limited
 
 
 def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
