@@ -32,6 +32,8 @@ FEED_WEIGHT = 0.3
 RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
 """How far one run of a job may be from its usual performance, and how sure many can make us (natural logarithms);
 limits of a reading further off than this factor say no more than it does."""
+TO_80 = 1.2815515655446004 / 1.959963984540054
+"""From 95 % limits to 80 % limits."""
 STRAGGLES_BELOW = 0.5
 """A run at less than this part of the least that was expected is rather a straggler (Quasar, Dissertation §4.4) than a
 wrong estimate: it corrects nothing, unless one of the last few was not as expected either."""
@@ -310,8 +312,9 @@ def feed(
 
     ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
     alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
-    concluded about drift. A straggler (``STRAGGLES_BELOW``) counts for drift only, and once, as it is no witness for
-    itself: ``best_before`` is the best that the same start of a job did in earlier measurements (None: none).
+    concluded about drift. The first run on a type counts beside what was ``predicted`` by how sure that was. A
+    straggler (``STRAGGLES_BELOW``) counts for drift only, and once, as it is no witness for itself: ``best_before`` is
+    the best that the same start of a job did in earlier measurements (None: none).
     """
     missed = row.missed
     if predicted is not None and alone:
@@ -324,16 +327,24 @@ def feed(
     cells = {question: dict(columns) for question, columns in row.cells.items()}
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
     types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})
-    known, unsure = types.get(type_column), spread.get(type_column, 0.0)
-    at_least = 0.0 if alone else predicted.value if known is None and predicted is not None else known or 0.0
-    if _usable(Question.TYPE.value, measured) and measured > at_least:
+    known, unsure, least_weight = types.get(type_column), spread.get(type_column, 0.0), FEED_WEIGHT
+    if known is None and predicted is not None:
+        # One run says less of a type than readings on others do where these make sure of it.
+        known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
+    if _usable(Question.TYPE.value, measured) and (alone or measured > (known or 0.0)):
         # The less sure the cell, the more a measurement of a whole run counts.
-        weight = max(FEED_WEIGHT, unsure**2 / (unsure**2 + RUN_SPREAD**2))
+        weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
         spread[type_column] = (
             RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
         )
     return replace(row, cells=cells, spreads=spreads, missed=missed)
+
+
+def _doubt_of(predicted: Estimate) -> float:
+    """Return how far from a prediction the truth may lie (95 %; natural logarithm): no less than many runs leave."""
+    low, high = max(predicted.low, predicted.value / WIDEST), min(predicted.high, predicted.value * WIDEST)
+    return max(LEAST_SPREAD, math.log(max(high / predicted.value, predicted.value / low)) / TO_80)
 
 
 def ran(row: Application, run_s: float) -> Application:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from hcloud.classifier.applications import LEAST_SPREAD, is_profiled, measured_of, row_name, scale_of
+from hcloud.classifier.applications import LEAST_SPREAD, TO_80, is_profiled, measured_of, row_name, scale_of
 from hcloud.classifier.classify import Classifier, FittedClassifier
 from hcloud.classifier.library import Library, Question
 from hcloud.classifier.pressing import SourcePrior, source_prior
@@ -26,8 +26,6 @@ SETTLED = LEAST_SPREAD
 ends moves one a little, and neither fitting nor classifying again would tell more."""
 CLASSIFIED_AT_ONCE = 10
 """Applications classified in one call; the others keep what was believed of them, or come next time."""
-TO_80 = 1.2815515655446004 / 1.959963984540054
-"""From 95 % limits to 80 % limits."""
 K = TypeVar("K", str, int)
 
 

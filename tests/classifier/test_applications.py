@@ -1,9 +1,12 @@
 """A program is recognised whatever it works on, and what is measured of it becomes knowledge."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hcloud.classifier.applications import (
     MOST_INPUTS,
@@ -243,3 +246,33 @@ def test_the_less_sure_a_cell_is_the_more_a_run_corrects_it() -> None:
         < feed(known(), "mock/small", 5.0, expected, alone=True).cells["type"]["mock/small"]
     )
     assert corrected.spreads["type"]["mock/small"] < unsure.spreads["type"]["mock/small"]
+
+
+def test_the_surer_a_prediction_is_the_less_the_first_run_on_a_type_says() -> None:
+    sure, vague = Estimate(value=10.0, low=9.5, high=10.5), Estimate(value=10.0, low=1.0, high=100.0)
+    for alone, measured in ((True, 8.0), (True, 12.0), (False, 12.0)):
+        reached = [feed(known(), "mock/new", measured, each, alone=alone) for each in (sure, vague)]
+        little, much = (abs(math.log(row.cells["type"]["mock/new"] / 10.0)) for row in reached)
+        assert 0.0 < little < 0.2 * much < 0.2 * abs(math.log(measured / 10.0))
+        assert reached[0].spreads["type"]["mock/new"] < reached[1].spreads["type"]["mock/new"]
+    # Where nothing was expected, the run is all there is.
+    assert feed(known(), "mock/new", 8.0, None, alone=True).cells["type"]["mock/new"] == 8.0
+
+
+@settings(max_examples=100)
+@given(
+    value=st.floats(1e-3, 1e6),
+    measured=st.floats(1e-3, 1e6),
+    below=st.floats(0.0, 1.0),
+    above=st.floats(1.0, 1e3),
+    alone=st.booleans(),
+)
+def test_the_first_run_on_a_type_is_believed_between_what_was_expected_and_what_was_measured(
+    value: float, measured: float, below: float, above: float, alone: bool
+) -> None:
+    expected = Estimate(value=value, low=below * value, high=above * value)
+    cells = feed(known(), "mock/new", measured, expected, alone=alone).cells["type"]
+    if "mock/new" in cells:
+        least, most = sorted((value, measured))
+        assert least * (1 - 1e-9) <= cells["mock/new"] <= most * (1 + 1e-9)
+        assert alone or measured > value
