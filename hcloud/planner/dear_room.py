@@ -7,8 +7,10 @@ only those are kept from it who pay a small part elsewhere (``provisioning.keep_
 
 For the same reason they do not join others on dear rented machines, unless they are expected to be over before these:
 who is the last on a machine pays for all of it. A promise is not put off for money: one with a deadline is kept away
-only where it bears the wait for a machine of its own, and while half of the machines that the policy allows are still
-to be had (many small ones would use them up).
+only where it bears the wait for a machine of its own, and while the policy allows one for each that waits. In an hour
+of a twentieth of low variability under the default policy (ten seeds) that costs 8.4 +-5.4 % less than to keep off only
+while half of the machines are to be had, and keeps as many promises. To keep off whatever is allowed costs 14.5 +-5.6 %
+less, but breaks 0.3 +-0.3 % of the promises, and 1.4 +-0.8 % at a fourteenth of high variability (six seeds).
 
 Where the hybrid strategies say who goes where, nothing is kept from anybody here.
 """
@@ -30,12 +32,6 @@ from hcloud.planner.lateness import Hurry
 from hcloud.planner.offers import Counter
 from hcloud.planner.placement import permitted
 from hcloud.planner.unkept import machines_of_unkept_promises
-
-FEW_OF_CAP = 0.5
-"""While no more than this part of the machines that the policy allows are there, or wanted, there are some to spare.
-
-With a quarter as many promises were kept, within chance, where 20 are allowed and wanted, and a third more was paid
-where 100 are allowed and 50 wanted (an hour of a twentieth of high variability, and of a tenth of the low one)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +88,7 @@ class DearRoom:
     def _machines_to_spare(self) -> bool:
         waiting = sum(group.pending for group in self.draft.groups.values())
         alive, limit = self.draft.ledger.instances, self.draft.policy.caps.max_instances
-        return alive + waiting <= FEW_OF_CAP * limit
+        return alive + waiting <= limit
 
     def _bears_a_boot(self, group: Group) -> bool:
         """Whether no member of ``group`` that waits is likely to miss its deadline by the start of a machine."""
