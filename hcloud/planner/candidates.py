@@ -50,14 +50,14 @@ def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
     room = draft.fitting_now(group, may)
     known = draft.suit is not None and group.application
     suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
-    places = may.nonzero()[0]
-    first = dict(zip(fleet.type_at[places[::-1]].tolist(), places[::-1].tolist(), strict=True))
-    suit_some, have_some = (set(fleet.type_at[may & mask].tolist()) for mask in (suited, room))
-    for number, at in sorted(first.items()):
+    of_type = fleet.of_type & may
+    first, there = of_type.argmax(axis=1).tolist(), of_type.any(axis=1)
+    suit_some, have_some = ((of_type & mask).any(axis=1).tolist() for mask in (suited, room))
+    for number in there.nonzero()[0].tolist():
         column = fleet.type_columns[number]
         seen.add(column)
-        why = RANKED if number in suit_some else DISTURBED if number in have_some else NO_ROOM
-        yield _candidate(draft, job, column, fleet.instances[at], why)
+        why = RANKED if suit_some[number] else DISTURBED if have_some[number] else NO_ROOM
+        yield _candidate(draft, job, column, fleet.instances[first[number]], why)
     demand = group.demand.tolist()
     for offer in draft.snapshot.offers:
         column = f"{offer.provider}/{offer.instance_type.name}"

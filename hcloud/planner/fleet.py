@@ -58,6 +58,7 @@ class _Lasting(NamedTuple):
     reserved: Mask
     type_columns: list[str]
     type_at: Places
+    of_type: Mask
     sizes: list[tuple[str, float]]
     kinds: Kinds
     price_usd_per_h: Amounts
@@ -69,17 +70,19 @@ def _lasting(offers: Sequence[Offer]) -> _Lasting:
     type_columns, spot, reserved = sorted(set(columns)), Market.SPOT, Market.RESERVED
     places = {column: at for at, column in enumerate(type_columns)}
     sizes = [(column, float(capacity.vcpus)) for column, capacity in zip(columns, capacities, strict=True)]
+    type_at = np.array([places[column] for column in columns], dtype=np.intp)
     found = _Lasting(
         capacity=_columns(capacities),
         steady=np.array([market is not spot for market in markets], dtype=np.bool_),
         reserved=np.array([market is reserved for market in markets], dtype=np.bool_),
         type_columns=type_columns,
-        type_at=np.array([places[column] for column in columns], dtype=np.intp),
+        type_at=type_at,
+        of_type=type_at == np.arange(len(type_columns))[:, None],
         sizes=sizes,
         kinds=kinds_of(sizes),
         price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
     )
-    for shared in (found.capacity, found.steady, found.reserved, found.type_at, found.price_usd_per_h):
+    for shared in (found.capacity, found.steady, found.reserved, found.type_at, found.of_type, found.price_usd_per_h):
         shared.setflags(write=False)
     return found
 
@@ -156,6 +159,7 @@ class Fleet:
     asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
     that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
     ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
+    ``of_type``: by such a place which machines are of that type, shape ``(types, N)``;
     ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind; ``price_usd_per_h``: of each machine.
     """
 
@@ -181,8 +185,8 @@ class Fleet:
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
-        self.type_columns, self.type_at, self.sizes = lasting.type_columns, lasting.type_at, lasting.sizes
-        self.kinds, self.price_usd_per_h = lasting.kinds, lasting.price_usd_per_h
+        self.type_columns, self.type_at, self.of_type = lasting.type_columns, lasting.type_at, lasting.of_type
+        self.sizes, self.kinds, self.price_usd_per_h = lasting.sizes, lasting.kinds, lasting.price_usd_per_h
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""

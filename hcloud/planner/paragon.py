@@ -73,7 +73,7 @@ def select(
     candidates = pressure.suited_among(who, among).nonzero()[0]
     if not candidates.size:
         return None
-    at = _best(pressure, candidates, preference, pools, _shortage(pressure, who, wanted_margin))
+    at = _best(pressure, candidates, preference, pools, who, wanted_margin)
     pool = int(pressure.level[at])
     return Selection(at=at, pool=pool, among=int(candidates.size), margin=margin(pressure, who, at))
 
@@ -148,31 +148,35 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
     return sorted(who.hardest, key=lambda constraint: constraint >= count)
 
 
-def _shortage(pressure: Pressure, who: Sensitivity, wanted_margin: float) -> Floats | None:
-    """Return by machine what D1 and D2 are short of a wanted margin; None where none is wanted."""
-    if wanted_margin <= 0.0 or not pressure.sources:
-        return None
-    shortage: Floats = np.maximum(0.0, wanted_margin - np.minimum.reduce(pressure.state - who.bounds[:, None], axis=0))
+def _shortage(pressure: Pressure, who: Sensitivity, wanted_margin: float, places: Places) -> Floats:
+    """Return what D1 and D2 are short of a wanted margin on the machines ``places``."""
+    left = np.minimum.reduce(pressure.state.take(places, axis=1) - who.bounds[:, None], axis=0)
+    shortage: Floats = np.maximum(0.0, wanted_margin - left)
     return shortage
 
 
 def _best(
-    pressure: Pressure, candidates: Places, preference: Floats | None, pools: Pools, shortage: Floats | None = None
+    pressure: Pressure,
+    candidates: Places,
+    preference: Floats | None,
+    pools: Pools,
+    who: Sensitivity | None = None,
+    wanted_margin: float = 0.0,
 ) -> int:
     if pools is Pools.FIRST:
-        candidates = _least(candidates, pressure.level)
+        candidates = _least(candidates, pressure.level[candidates])
     if preference is not None:
-        candidates = _least(candidates, preference)
+        candidates = _least(candidates, preference[candidates])
     if pools is Pools.OF_BEST_TYPE:
-        candidates = _least(candidates, pressure.level)
-    if shortage is not None:
-        candidates = _least(candidates, shortage)
+        candidates = _least(candidates, pressure.level[candidates])
+    if who is not None and wanted_margin > 0.0 and pressure.sources:
+        candidates = _least(candidates, _shortage(pressure, who, wanted_margin, candidates))
     # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus what is the same for all.
     return int(candidates[pressure.spare[candidates].argmin()])
 
 
-def _least(candidates: Places, by: Floats) -> Places:
-    values = by[candidates]
+def _least(candidates: Places, values: Floats) -> Places:
+    """Return those of ``candidates`` of which the value is the least."""
     found: Places = candidates[values <= np.minimum.reduce(values) + _SLACK]
     return found
 
