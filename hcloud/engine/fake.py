@@ -158,7 +158,9 @@ class FakeRunner:
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines whose workers answer."""
         with self._hold():
-            reached = {key: at for key, at in expiries.items() if self._answers(key)}
+            up = {} if self._away else self._machines
+            silent = self._silent
+            reached = {key: at for key, at in expiries.items() if key in up and key not in silent}
             took = [source.set_expiry(reached) for source in self._sources] if reached else []
             return frozenset().union(*took)
 

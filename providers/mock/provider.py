@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -142,14 +142,17 @@ class MockProvider:
     def running(self, now: float) -> Mapping[InstanceId, Machine]:
         """Return this owner's machines that are up; the same object again while nothing has changed."""
         with self._cloud.hold(now):
-            version, machines = self._running
-            if version != self._cloud.version:
-                found = dict(machines)
-                for provider_id in dict.fromkeys(self._cloud.touched[version:]):
-                    self._see(self._cloud.machines[provider_id], found)
-                machines = machines if found == machines else found
-                self._running = (self._cloud.version, machines)
-            return machines
+            return self._running_now()
+
+    def _running_now(self) -> Mapping[InstanceId, Machine]:
+        version, machines = self._running
+        if version != self._cloud.version:
+            found = dict(machines)
+            for provider_id in dict.fromkeys(self._cloud.touched[version:]):
+                self._see(self._cloud.machines[provider_id], found)
+            machines = machines if found == machines else found
+            self._running = (self._cloud.version, machines)
+        return machines
 
     def _see(self, row: MachineRow, found: dict[InstanceId, Machine]) -> None:
         """Let an engine see a machine as it is now, or no more."""
@@ -164,11 +167,15 @@ class MockProvider:
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Move the expiry of machines that are up, and renew their leases."""
         with self._cloud.hold(self._clock.now()):
-            took, lease_ends_at = self._up(expiries), self._cloud.now + (self.settings.lease_s or math.inf)
-            told = [(row, expiries[row.instance_id]) for row in took]
-            news = [(row, at) for row, at in told if (row.expires_at, row.lease_ends_at) != (at, lease_ends_at)]
+            up, lease_ends_at = self._running_now(), self._cloud.now + (self.settings.lease_s or math.inf)
+            told = {each: at for each, at in expiries.items() if each in up}
+            # Thousands are told again and again what they were told before.
+            live, names, owner = self._cloud.live, self._cloud.by_instance, self.owner
+            rows = [(live[names[owner, each]], at) for each, at in told.items()]
+            news = [(row, at) for row, at in rows if row.expires_at != at or row.lease_ends_at != lease_ends_at]
+            news.sort(key=lambda each: each[0].provider_id)
             self._cloud.put(*(replace(row, expires_at=at, lease_ends_at=lease_ends_at) for row, at in news))
-            return frozenset(row.instance_id for row in took)
+            return frozenset(told)
 
     def journal(self, name: str) -> Journal | None:
         """Return a journal beside the cloud's own, if that has one."""
@@ -329,13 +336,6 @@ class MockProvider:
         cost_usd = self._catalogue.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
         return row.record_at(now, cost_usd)
 
-    def _up(self, among: Iterable[InstanceId]) -> list[MachineRow]:
-        """Those of this owner's machines that are running now, in order of launch."""
-        cloud, names = self._cloud, self._cloud.by_instance
-        found = [cloud.live.get(names.get((self.owner, each), "")) for each in among]
-        rows = [row for row in found if row is not None and row.state_at(cloud.now) is CloudState.RUNNING]
-        return sorted(rows, key=_by_id)
-
     def _find_state_file(self, state_dir: str) -> Path | None:
         if self.settings.state_file:
             return Path(state_dir, self.settings.state_file)
@@ -344,7 +344,3 @@ class MockProvider:
 
 def _named(offer: Offer) -> str:
     return f"{offer.instance_type.name} in {offer.zone} ({offer.market})"
-
-
-def _by_id(row: MachineRow) -> str:
-    return row.provider_id
