@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -198,12 +198,35 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> MockSetting
     """Check settings.
 
     Raises:
-        ConfigError: names the key and, for an unknown one, the nearest right one.
+        ConfigError: names the key and, for an unknown one (or an unknown zone, type, region), the nearest right one.
     """
     try:
-        return MockSettings.model_validate(dict(settings))
+        found = MockSettings.model_validate(dict(settings))
     except ValidationError as error:
         raise _in_one_sentence(provider, error) from error
+    for key, what, name, known in _names(found):
+        if name is not None and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"there is no {what} {name}; {hint}", where=f"providers.{provider}.settings.{key}")
+    return found
+
+
+def _names(given: MockSettings) -> Iterator[tuple[str, str, str | None, Collection[str]]]:
+    """Yield where a zone, type, region or market is named (None: any), which kind of these, its name, and all such."""
+    zones, types, regions = given.zones, given.types, {given.region_of(zone) for zone in given.zones}
+    for key in given.reserved:
+        zone, _, name = key.rpartition("/")
+        yield f"reserved.{key}", "zone", zone or None, zones
+        yield f"reserved.{key}", "type", name, types
+    yield from (("regions", "zone", zone, zones) for zone in given.regions)
+    for name, kind in types.items():
+        yield from ((f"types.{name}.zones", "zone", zone, zones) for zone in kind.zones or ())
+    yield from ((f"quotas.{at}.region", "region", each.region, regions) for at, each in enumerate(given.quotas))
+    for at, fault in enumerate(given.script):
+        yield f"script.{at}.zone", "zone", fault.zone, zones
+        yield f"script.{at}.instance_type", "type", fault.instance_type, types
+        yield f"script.{at}.market", "market", fault.market, [market.value for market in Market]
 
 
 def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:

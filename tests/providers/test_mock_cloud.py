@@ -438,6 +438,17 @@ def test_token_used_for_another_machine_is_rejected(clock: ManualClock) -> None:
         ),
         ({"seed": "x"}, "providers.mock.settings.seed: must be a number, not 'x'"),
         ({"chances": {"explode": 0.1}}, "input should be 'throttle'"),
+        ({"reserved": {"m.smal": 1}}, "providers.mock.settings.reserved.m.smal: there is no type m.smal; did you mean"),
+        ({"reserved": {"x/m.small": 1}}, "reserved.x/m.small: there is no zone x; known are east-1a, east-1b, west-1a"),
+        ({"regions": {"east-1c": "x"}}, "providers.mock.settings.regions: there is no zone east-1c; did you mean"),
+        (
+            {"quotas": [{"vcpus": 3, "region": "mars"}]},
+            "quotas.0.region: there is no region mars; known are east-1, we",
+        ),
+        ({"types": {"a": {"vcpus": 1, "memory_mib": 9, "usd_per_h": 1, "zones": ["b"]}}}, "types.a.zones: there is no"),
+        ({"script": [{"kind": "run_out", "zone": "west-1b"}]}, "script.0.zone: there is no zone west-1b; did you mean"),
+        ({"script": [{"kind": "run_out", "instance_type": "huge"}]}, "script.0.instance_type: there is no type huge"),
+        ({"script": [{"kind": "run_out", "market": "spott"}]}, "no market spott; did you mean spot?"),
         ({"zones": []}, "providers.mock.settings.zones"),
     ],
 )
