@@ -65,7 +65,10 @@ UNSIZED = (
     "on a full cluster jobs wait for an idle machine to be profiled on, and who found none for one as large as asked "
     "for, of which there are few; the papers' profiling has servers of its own"
 )
-DEPARTS = "what remains with the truth told is lost to full servers, drift and stragglers; the rest to wrong estimates"
+DEPARTS = (
+    "what remains with the truth told is lost to full servers, drift and stragglers; the rest to estimates, which are "
+    "wrong most where few servers stand idle to profile on: full ones, and a small part of a cluster"
+)
 NOT_SO_FEW = (
     "a server drawn by lot is of a type within 5 % of the best for 28 % of the jobs here (small cluster; large: 24 %), "
     "and at low load neighbours are few"
@@ -160,6 +163,7 @@ def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
     enough, more = (lambda value: value >= _enough(load)), (lambda value: value > 0)
     rows: tuple[tuple[str, str, str, Ours, Callable[[float], bool], str, str], ...] = (
         ("Paragon", "Paragon keeps QoS for most jobs", published, kept("Paragon"), enough, jobs, DEPARTS),
+        (WEIGHED, "weighing type and neighbours keeps it for most, too", "-", kept(WEIGHED), enough, jobs, DEPARTS),
         ("LL", "least loaded keeps it for few", published, kept("LL"), lambda value: value < 20, jobs, NOT_SO_FEW),
         (TOLD_WEIGHED, TRUTH_BOUNDS, "-", kept(TOLD_WEIGHED), enough, jobs, NO_ROOM),
         ("Paragon", "what knows only half of it lies below", published, above_halves("Paragon"), more, above, BARRED),
