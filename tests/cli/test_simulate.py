@@ -190,7 +190,7 @@ def test_job_larger_than_any_machine_is_told_with_what_there_is(desk: Shell) -> 
 
 def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Shell) -> None:
     (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
-    caps = "{max_instances: 1, max_price_usd_per_h: 0.45}"  # nor may one large machine come in place of a small one
+    caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"  # nor may a large machine take its place
     (desk.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none")
     for peers in ([], ["peer:on-demand-only"]):
