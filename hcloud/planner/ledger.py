@@ -35,6 +35,8 @@ Shares = Mapping[str, float]
 """Which part (0..1) of a machine's cost is for which user; the rest is nobody's (idle)."""
 Bill = tuple[float, float, float, float]
 """USD in the present UTC day, the present month, the day after, the month after."""
+CAPPED = "cap_instances"
+"""The reason's code of a job that waits as no more machines are allowed (:func:`cap_reached`, rule ``instances``)."""
 PERIODS = ("per_day", "per_month", "next_day", "next_month")
 _NOTHING: Bill = (0.0, 0.0, 0.0, 0.0)
 

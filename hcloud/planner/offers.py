@@ -18,6 +18,7 @@ from hcloud.constraints import matches
 from hcloud.model import Market, Number, Offer, Reason, Resources
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, Places, kinds_of, vector
+from hcloud.planner.ledger import CAPPED
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.strategies import Hybrid, Leaning, forbidden
 from hcloud.planner.suitability import Suitability, column_of
@@ -29,8 +30,6 @@ LOOK_AHEAD_GROUPS = 16
 _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
 """So many units are looked at when judging who can be together on a new machine."""
-CAPPED = "cap_instances"
-"""The reason's code of a job that waits as no more machines are allowed."""
 DEARER = 1.5
 """While jobs wait as no more machines are allowed, offers up to so many times as dear, for what they are worth, as the
 best are alike: the largest is taken."""
@@ -302,8 +301,8 @@ def rank_for(
     scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
     choices = [_judge(draft, counter, at, company, worths) for at in among]
     shortfalls = _shortfalls(counter, company[0][0], choices)
-    rented = [each.score for each in choices if counter.offers[each.at].market is not Market.RESERVED]
-    alike = round(DEARER * min(rented, default=0.0), 9) if counter.capped else 0.0
+    scores = [each.score for each in choices if counter.offers[each.at].market is not Market.RESERVED]
+    alike = round(DEARER * min(scores, default=0.0), 9) if counter.capped else 0.0
 
     def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
         """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""

@@ -20,8 +20,8 @@ from hcloud.planner.exclusion import kept_away
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
-from hcloud.planner.ledger import Ledger, cap_reached, launch_shares, open_ledger
-from hcloud.planner.offers import CAPPED, Choice, Counter, open_counter, rank_choices, why_not_obtainable
+from hcloud.planner.ledger import CAPPED, Ledger, cap_reached, launch_shares, open_ledger
+from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
 from hcloud.planner.placement import (
     awaited_places,
     claim,

@@ -206,9 +206,9 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> MockSetting
         raise _in_one_sentence(provider, error) from error
     for key, what, name, known in _names(found):
         if name is not None and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            raise ConfigError(f"there is no {what} {name}; {hint}", where=f"providers.{provider}.settings.{key}")
+            raise ConfigError(
+                f"there is no {what} {name}; {_nearest(name, known)}", where=f"providers.{provider}.settings.{key}"
+            )
     return found
 
 
@@ -240,9 +240,12 @@ def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
         message = first["msg"].removeprefix("Value error, ")
         return ConfigError(f"{message[:1].lower()}{message[1:]}, not {first['input']!r}", where=where)
     key = str(first["loc"][-1])
-    near = difflib.get_close_matches(key, _known_keys(first["loc"][:-1]), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_known_keys(first['loc'][:-1]))}"
-    return ConfigError(f"there is no setting {key}; {hint}", where=where)
+    return ConfigError(f"there is no setting {key}; {_nearest(key, _known_keys(first['loc'][:-1]))}", where=where)
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
 
 
 def _known_keys(path: tuple[Any, ...]) -> list[str]:

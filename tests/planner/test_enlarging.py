@@ -63,6 +63,18 @@ def test_what_drains_already_counts() -> None:
     assert not _drained(decide(_crowded(3, fleet=one), FOUR))
 
 
+@pytest.mark.parametrize("count", [3, 6, 9, 20])
+def test_plan_that_was_carried_out_leaves_nobody_to_drain(count: int) -> None:
+    fleet, policy = _fleet(of_small=6), Policy(caps=Caps(max_instances=6))
+    drained = _drained(decide(_crowded(count, fleet), policy))
+    assert drained
+    after = [
+        replace(each, state=InstanceState.DRAINING) if isinstance(each, Instance) and each.id in drained else each
+        for each in fleet
+    ]
+    assert not _drained(decide(_crowded(count, after), policy))
+
+
 def test_short_queue_waits() -> None:
     assert not _drained(decide(_crowded(1), FOUR))
 
