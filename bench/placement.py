@@ -35,7 +35,7 @@ BYTES_PER_SERVER = 1024
 _POLICY = Policy(
     placement=Placement(order="paragon"),
     admission=Admission(queues="by_quality", order="shortest"),
-    caps=Caps(max_instances=INSTANCES),
+    caps=Caps(max_instances=INSTANCES, max_vcpus=None),
 )
 
 

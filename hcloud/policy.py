@@ -85,10 +85,10 @@ class Budgets:
 class Caps:
     """Limits on how much there may be at one time; null: no limit."""
 
-    max_instances: PositiveCount = 20
+    max_instances: PositiveCount = 100
     """Machines of ours that are alive at one time."""
-    max_vcpus: Annotated[Number, Field(gt=0)] | None = None
-    """vCPUs of all live machines together."""
+    max_vcpus: Annotated[Number, Field(gt=0)] | None = 256
+    """vCPUs of all live machines together; on demand 256 cost 10 to 13 dollars an hour."""
     max_price_usd_per_h: PositiveUsd | None = None
     """No single machine may cost more than this per hour."""
     max_instances_per_type: Mapping[Name, Count] = field(default_factory=dict)

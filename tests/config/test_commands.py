@@ -45,7 +45,7 @@ def test_policy_check_says_what_is_not_rented(tmp_path: Path, hcloud: Hcloud) ->
     assert "spot: never" in out
     file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60, drain_below: 0}\n")
     out = hcloud("policy", "check", file).out
-    assert "20 instances, 4 of type m5.large" in out
+    assert "100 instances, 256 vCPUs, 4 of type m5.large" in out
     assert "at least 1m00s, at most 1h00m" in out
     assert "part-used machines: always filled" in out
 

@@ -122,7 +122,7 @@ def _limits(policy: Policy, rules: Iterable[str]) -> Iterable[tuple[str, float]]
 
 def spends_without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: plans as if there were neither budgets nor caps."""
-    return honest(snapshot, replace(policy, budgets=Budgets(), caps=Caps(max_instances=10**6)))
+    return honest(snapshot, replace(policy, budgets=Budgets(), caps=Caps(max_instances=10**6, max_vcpus=None)))
 
 
 # ------------------------------------------------------------------------------------------------------------ placement

@@ -49,7 +49,7 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
     shipped; the chapter keeps them for ten (see the figure on retention).
     """
     policy = load_policy(path("policies") / f"{name}.yaml")
-    roomy = replace(policy.caps, max_instances=20_000, max_queued_jobs=1_000_000)
+    roomy = replace(policy.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000)
     order = replace(
         policy.placement, order="quasar" if profiles else "least_loaded", tolerance=TOLERANCE, confidence=0.5
     )

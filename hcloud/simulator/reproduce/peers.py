@@ -25,7 +25,7 @@ def ours(idle_spin_ups: float) -> Policy:
     plain = Policy(name=OURS)
     return replace(
         plain,
-        caps=replace(plain.caps, max_instances=20_000, max_queued_jobs=1_000_000),
+        caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),
         retention=replace(plain.retention, spin_up_multiple=idle_spin_ups),
     )
 
