@@ -24,7 +24,10 @@ def run() -> list[Row]:
         site = deployment(
             Path(made),
             cloud={"persist": False, "boot": {"p50_s": 0, "p95_s": 0}, "markets": ["on_demand"]},
-            policy={"caps": {"max_instances": INSTANCES, "max_vcpus": None}, "disruption": {"max_terminations_per_cycle": 1}},
+            policy={
+                "caps": {"max_instances": INSTANCES, "max_vcpus": None},
+                "disruption": {"max_terminations_per_cycle": 1},
+            },
         )
         _fill(site)
         quiet = [_timed_cycle(site) for _ in range(CYCLES)]

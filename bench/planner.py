@@ -41,7 +41,9 @@ def run() -> list[Row]:
     """Measure a settled long queue (few shapes, all different, limits by user), and a fleet with room for everybody."""
     closed = Policy(caps=Caps(max_instances=INSTANCES, max_vcpus=None))
     users = Budgets(per_user={"default": UserBudget(per_day_usd=1e6)})
-    poor = Policy(caps=Caps(max_instances=2 * INSTANCES, max_vcpus=None), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3))
+    poor = Policy(
+        caps=Caps(max_instances=2 * INSTANCES, max_vcpus=None), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3)
+    )
     rows = [
         _settled("10,000 queued, 1,000 full machines, at the cap", closed, _SHAPES, target=60),
         _settled("the same, every job of another shape", closed, QUEUED),

@@ -8,9 +8,9 @@ they are empty is at least twice as large (``offers.rank_choices`` prefers large
 all machines are drained at one time. Machines with services stay, as these do not end, and so does every machine where
 limits have no room for a larger one.
 
-An hour of a tenth of low variability under the default policy with 20 machines allowed, seeds 0 to 7: 99.2 % of targets are met,
-at $3.72 in the mean; without this 84.4 % (from 41 to 100) at $3.35. At a fifth of it, seeds 0 to 2: 98.4 % and $7.46
-instead of 93.5 % and $8.02.
+An hour of a tenth of low variability under the default policy with 20 machines, seeds 0 to 7: 99.2 % of targets are
+met, at $3.72 in the mean; without this 84.4 % (from 41 to 100) at $3.35. At a fifth of it, seeds 0 to 2: 98.4 % and
+$7.46 instead of 93.5 % and $8.02.
 """
 
 from __future__ import annotations
