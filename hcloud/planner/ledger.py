@@ -101,12 +101,14 @@ class Ledger:
     def _cap_refusal(self, offer: Offer) -> Reason | None:
         caps, size, name = self.policy.caps, offer.instance_type.capacity.vcpus, offer.instance_type.name
         if self.instances + 1 > caps.max_instances:
-            return cap_reached("instances", "machines alive", self.instances, 1, caps.max_instances)
+            return cap_reached("instances", "machines alive or on order", self.instances, 1, caps.max_instances)
         if caps.max_vcpus is not None and self.vcpus + size > caps.max_vcpus + CENT_DUST:
-            return cap_reached("vcpus", "vCPUs alive", self.vcpus, size, caps.max_vcpus)
+            return cap_reached("vcpus", "vCPUs alive or on order", self.vcpus, size, caps.max_vcpus)
         limit = caps.max_instances_per_type.get(name)
         if limit is not None and self.per_type[name] + 1 > limit:
-            return cap_reached("instances_per_type", f"{name} machines alive", self.per_type[name], 1, limit)
+            return cap_reached(
+                "instances_per_type", f"{name} machines alive or on order", self.per_type[name], 1, limit
+            )
         return None
 
     def _money_refusal(self, offer: Offer, shares: Shares) -> Reason | None:
@@ -342,9 +344,10 @@ def _limits_users(policy: Policy) -> bool:
 
 
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:
-    """Return the reason that ``more`` of ``what`` would pass a cap."""
+    """Return the reason that ``more`` of ``what`` would pass the policy's ``caps.max_<rule>``."""
     numbers: dict[str, Number] = {"rule": rule, "limit": limit, "present": present, "wanted": more}
-    return Reason(code=f"cap_{rule}", text=f"{present:g} {what}, {more:g} more would pass {limit:g}", numbers=numbers)
+    text = f"{present:g} {what}, {more:g} more would pass caps.max_{rule} ({limit:g})"
+    return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
 
 
 def _beyond(

@@ -188,7 +188,7 @@ def _closed(desk: Desk, group: Group) -> Reason | None:
         # Only a promise may evict, so victims open nothing for a queue of best effort alone.
         evictable = desk.victims.amounts.any() and any(each.promise for each in desk.groups)
         if alive >= limit and not (ending or draft.gone or evictable or _idle(desk)):
-            desk.closed = cap_reached("instances", "machines alive", alive, 1, limit)
+            desk.closed = cap_reached("instances", "machines alive or on order", alive, 1, limit)
     return desk.closed
 
 
