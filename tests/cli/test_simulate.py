@@ -20,6 +20,23 @@ types: {m.one: {vcpus: 2, memory_mib: 4096, usd_per_h: 0.4}, m.two: {vcpus: 8, m
 boot: {p50_s: 10, p95_s: 20}
 """
 POLICY = "name: mine\nprofiling: {enabled: false}\ncaps: {max_instances: 3}\n"
+WRONG_FILES = {
+    "nothing.yaml": "types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n",
+    "red.yaml": 'name: "\\e[31mred"\n',
+    "worded.yaml": 'types: {m.one: {vcpus: "2", memory_mib: 10, usd_per_h: 1}}\n',
+    "true.yaml": "reserved: {m.large: true}\n",
+    "bell.yaml": 'types: {"m\\a": {vcpus: 2, memory_mib: 10, usd_per_h: 1}}\n',
+    "free.yaml": "region_price_factors: {east-1: 0}\n",
+    "slow.yaml": "boot: {p50_s: 100, p95_s: 5}\n",
+    "over.yaml": "script: [{kind: die, from_s: 5, to_s: 1}]\n",
+    "plain.swf.gz": "1 0 0 60 1\n",
+    "kept.yaml": "state_file: kept.journal\n",
+    "seeded.yaml": "seed: 0\n",
+    "far.yaml": "boot: {p50_s: 1e300}\n",
+    "often.yaml": "spot: {step_s: 1e-300}\n",
+    "twice.yaml": "zones: [east-1a, east-1a]\n",
+    "minus.yaml": "reserved: {m.large: -1}\n",
+}
 
 
 @pytest.fixture
@@ -122,22 +139,9 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
-    (desk.directory / "nothing.yaml").write_text("types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n")
-    (desk.directory / "red.yaml").write_text('name: "\\e[31mred"\n')
-    (desk.directory / "worded.yaml").write_text('types: {m.one: {vcpus: "2", memory_mib: 10, usd_per_h: 1}}\n')
-    (desk.directory / "true.yaml").write_text("reserved: {m.large: true}\n")
-    (desk.directory / "bell.yaml").write_text('types: {"m\\a": {vcpus: 2, memory_mib: 10, usd_per_h: 1}}\n')
-    (desk.directory / "free.yaml").write_text("region_price_factors: {east-1: 0}\n")
-    (desk.directory / "slow.yaml").write_text("boot: {p50_s: 100, p95_s: 5}\n")
-    (desk.directory / "over.yaml").write_text("script: [{kind: die, from_s: 5, to_s: 1}]\n")
+    for name, text in WRONG_FILES.items():
+        (desk.directory / name).write_text(text)
     (desk.directory / "torn.csv.gz").write_bytes(gzip.compress(ARRIVALS.encode())[:30])
-    (desk.directory / "plain.swf.gz").write_text("1 0 0 60 1\n")
-    (desk.directory / "kept.yaml").write_text("state_file: kept.journal\n")
-    (desk.directory / "seeded.yaml").write_text("seed: 0\n")
-    (desk.directory / "far.yaml").write_text("boot: {p50_s: 1e300}\n")
-    (desk.directory / "often.yaml").write_text("spot: {step_s: 1e-300}\n")
-    (desk.directory / "twice.yaml").write_text("zones: [east-1a, east-1a]\n")
-    (desk.directory / "minus.yaml").write_text("reserved: {m.large: -1}\n")
     _, err = desk.run("simulate", *arguments, exit_code=2)
     assert words in err
     assert err.count("\n") == 1
