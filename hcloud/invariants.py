@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, JobState, Resources
 from hcloud.planner.ledger import PERIODS, Bill, open_ledger
@@ -171,8 +170,9 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     for user, bill in sorted(ledger.users.items()):
         limits = budgets.for_user(user)
         present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
-    beyond = [each for each in present if each[1] > (inf if each[2] is None else each[2]) + _SLACK]
-    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond if limit]
+    known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
+    beyond = [each for each in known if each[1] > each[2] + _SLACK]
+    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
     return found + _wrongly_bought(live, policy)
 
 

@@ -55,6 +55,7 @@ def test_violation_is_named(broken: Snapshot, words: str) -> None:
         (Policy(caps=Caps(max_instances=1)), "caps.max_instances is 1"),
         (Policy(caps=Caps(max_vcpus=3)), "caps.max_vcpus is 3"),
         (Policy(caps=Caps(max_instances_per_type={"small": 1})), "caps.max_instances_per_type.small"),
+        (Policy(caps=Caps(max_instances_per_type={"small": 0})), "caps.max_instances_per_type.small is 0"),
         (Policy(budgets=Budgets(per_hour_usd=0.15)), "budgets.per_hour_usd"),
         (Policy(budgets=Budgets(per_day_usd=1.1)), "budgets.per_day_usd"),
         (Policy(budgets=Budgets(per_month_usd=0.1)), "budgets.per_month_usd"),
