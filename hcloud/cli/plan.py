@@ -28,7 +28,7 @@ from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
 from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
-from hcloud.quantity import parse_utc_s
+from hcloud.quantity import parse_number, parse_utc_s, shown
 
 PAGE = 10_000
 COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">back after",
@@ -155,27 +155,35 @@ def _read_load(file: Path) -> Load:
 
 
 def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    with file.open(newline="", encoding="utf-8") as lines:
-        reader = csv.DictReader(lines)
+    reader = csv.DictReader(_text(file).splitlines(keepends=True))
+    try:
         missing = [name for name in header if name not in (reader.fieldnames or ())]
         if missing:
             raise BadInput(f"{file}, line 1: the header lacks {', '.join(missing)}; it must name {','.join(header)}")
         for row in reader:
             yield reader.line_num, row
+    except csv.Error as error:
+        raise BadInput(f"{file}, after line {reader.line_num}: {error}") from error
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")  # spreadsheets begin a file with a byte order mark
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
 
 
 def _number(file: Path, line: int, row: dict[str, str], key: str) -> float:
-    try:
-        return float(row[key])
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{file}, line {line}: {key} is {row[key]!r}; it must be a number") from error
+    value = parse_number((row[key] or "").strip())
+    if value is None:
+        raise BadInput(f"{file}, line {line}: {key} is {shown(row[key])}; it must be a number")
+    return value
 
 
-def _moment(file: Path, line: int, text: str) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        pass
+def _moment(file: Path, line: int, text: str | None) -> float:
+    seconds = parse_number((text or "").strip())
+    if seconds is not None:
+        return seconds
     try:
         return parse_utc_s(text)
     except ValueError as error:

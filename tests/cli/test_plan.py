@@ -44,6 +44,9 @@ def test_list_price_comes_from_the_catalogue(files: Shell) -> None:
         ("at,level\n0,1\n", "line 1: the header lacks load"),
         ("at,load\n0,1\nnoon,2\n", "line 3: at is 'noon'"),
         ("at,load\n0,1\n5,many\n", "line 3: load is 'many'"),
+        ("at,load\n0,1\n5,1_0\n", "line 3: load is '1_0'; it must be a number"),
+        ("at,load\n0,1\n5\n", "line 3: load is nothing; it must be a number"),
+        ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "after line 2: field larger than field limit"),
         ("at,load\n0,1\n", "two moments"),
     ],
 )
@@ -54,6 +57,22 @@ def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: 
     )
     assert "bad.csv" in err
     assert says in err
+
+
+@pytest.mark.parametrize("wrong", ["a,nan,0,0.1", "a,12,inf,0.1", "a,12,0,nan", "a,1_2,0,0.1"])
+def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None:
+    (files.directory / "bad.csv").write_text("option,term_months,upfront_usd,usd_per_h\n" + wrong + "\n")
+    _, err = files.run(
+        "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
+    )
+    assert err.startswith("hcloud: bad.csv, line 2: ")
+    assert err.endswith("it must be a number\n")
+
+
+def test_a_load_of_other_bytes_than_text_is_one_sentence(files: Shell) -> None:
+    (files.directory / "load.csv").write_bytes(b"at,load\n0,\xff\n")
+    _, err = files.run("plan", "reservations", "--load", "load.csv", "--on-demand", "1", exit_code=2)
+    assert err == "hcloud: load.csv: is not UTF-8 text (byte 0xff)\n"
 
 
 def test_unknown_prices_are_asked_for(files: Shell) -> None:
