@@ -418,7 +418,8 @@ def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[
             refused = (offers[at].price_usd_per_h, offers[at], refusal)
     desk.refused = refused[1] if refused is not None else None
     if not affordable:
-        return None, _unobtainable(desk, group) if refused is None else _refused(refused[1], refused[2])
+        others = sum(machine.jobs[0] is job for machine in desk.machines)
+        return None, _unobtainable(desk, group) if refused is None else _refused(refused[1], refused[2], others)
     choices = rank_choices(desk.draft, desk.counter, group, desk.groups, affordable)
     offer, at = offers[choices[0].at], choices[0].at
     desk.draft.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
@@ -450,9 +451,12 @@ def _all_told(desk: Desk) -> bool:
     return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
 
 
-def _refused(offer: Offer, refusal: Reason) -> Reason:
+def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
+    """Return the refusal of an offer, with how many machines for ``others`` of the job's nodes were counted before."""
     numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
-    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}", numbers=numbers)
+    # These are not bought then: who looks would find fewer machines, and less spent, than the refusal tells.
+    counted = f", counting {others} for its other nodes" if others else ""
+    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
 
 
 def _unobtainable(desk: Desk, group: Group) -> Reason:

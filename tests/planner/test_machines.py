@@ -42,6 +42,14 @@ def test_gang_is_named_once_per_rank_on_the_machines_bought_for_it() -> None:
     assert not of(decide(scene(gang, offer()), Policy(caps=Caps(max_instances=2))), Launch)
 
 
+def test_a_gang_beyond_a_limit_is_told_how_much_of_what_is_counted_is_its_own() -> None:
+    gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
+    (wait,) = of(decide(scene(gang, offer()), Policy(caps=Caps(max_vcpus=4))), Wait)
+    assert wait.reason.text.endswith("would pass caps.max_vcpus (4), counting 2 for its other nodes")
+    (wait,) = of(decide(scene(job(1), offer()), Policy(caps=Caps(max_vcpus=1))), Wait)
+    assert wait.reason.text.endswith("would pass caps.max_vcpus (1)")
+
+
 def test_nothing_is_bought_twice_for_the_same_need() -> None:
     coming = machine(1, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
     awaiting = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-1",))
