@@ -64,6 +64,8 @@ class Witness:
     accepted: dict[str, Submission] = field(default_factory=dict)
     """What clients were told was taken in, by job."""
     dearest_usd_per_h: float = 0.0
+    told_until: float = -inf
+    """Up to when clouds tell of every machine that ended."""
     _seq: int = 0
     _jobs: dict[str, JobState] = field(default_factory=dict)
     _machines: dict[str, InstanceState] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Witness:
             fixed_prices=self.fixed_prices,
             skew_s=self.skew_s,
             dearest_usd_per_h=self.dearest_usd_per_h,
+            told_until=self.told_until,
         )
 
     def look(self, moment: Moment) -> list[str]:

@@ -12,6 +12,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Caps, Policy
 from hcloud.report import build_report
 from hcloud.simulator.accounts import Accounts
+from hcloud.simulator.small_worlds import DESERVES
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
 from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
 from hcloud.store import LiveView, Store
@@ -41,6 +42,8 @@ class Purses:
     fixed_prices: bool
     skew_s: float
     dearest_usd_per_h: float
+    told_until: float
+    """Up to when clouds tell of every machine that ended, and when."""
     accounts: Accounts = field(default_factory=Accounts)
     _events: list[Event] = field(default_factory=list)
     _looked_at: float | None = None
@@ -169,15 +172,22 @@ class Purses:
         # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
         until = now + self.skew_s + LONGEST_MINIMUM_S
         spent_usd = book.total_usd(until)
-        for by in ("user", "job", "pool", "market", "day"):
+        for by in ("user", "job", f"tag:{DESERVES}", "pool", "market", "day"):
             table = build_report("cost", self.store.iter_events(), until, by=by)
             cost = [column.name for column in table.columns].index("cost_usd")
             parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
             if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
                 yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
+        if self.fixed_prices and not self.skew_s:
+            yield from self._billed(spent_usd, now)
+
+    def _billed(self, spent_usd: float, now: float) -> Iterator[str]:
+        """The ledger holds what was billed; no more of what ended unless nobody could be asked any longer when."""
         recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
         billed_usd = sum(m.billed_usd for m in self.ours(now) if m.token in recorded)
-        if self.fixed_prices and not self.skew_s and spent_usd < billed_usd - 1e-6:
+        usd_per_h = sum(each.offer.price_usd_per_h for each in self.store.live().instances)
+        coming_usd = usd_per_h * LONGEST_MINIMUM_S / HOUR_S if now <= self.told_until else inf
+        if not billed_usd - CENT_DUST <= spent_usd <= billed_usd + coming_usd + CENT_DUST:
             yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
 
     def _billed_usd(self, until: float) -> float:

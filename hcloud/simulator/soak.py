@@ -165,6 +165,7 @@ class Soak:
             fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
             skew_s=SKEW_S if world.dangers.clock_step else 0.0,
             dearest_usd_per_h=max(_dearest(each) for each in world.clouds.values()),
+            told_until=world.starts_at + min(_told_for_s(each) for each in world.clouds.values()),
         )
         self._take_policy(0)
         for holder in ("one", "two") if world.dangers.twins else ("one",):
@@ -556,6 +557,10 @@ def _spot_volatility(cloud: Mapping[str, Any]) -> float:
 
 def _dearest(cloud: Mapping[str, Any]) -> float:
     return 1.2 * max(float(each["usd_per_h"]) for each in cloud["types"].values())
+
+
+def _told_for_s(cloud: Mapping[str, Any]) -> float:
+    return float(cloud["keep_terminated_s"])
 
 
 @contextmanager

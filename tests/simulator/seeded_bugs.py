@@ -392,6 +392,18 @@ def _launched_for_less(book: Any, event: Any) -> None:
     spend.SpendBook._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
 
 
+class Late(Observer):
+    """Takes machines for ended only when it hears of that."""
+
+    def _cloud_changes(self, name: str, listing: Listing, *rest: Any) -> Any:
+        heard = tuple(replace(each, terminated_at=None) for each in listing.instances)
+        return super()._cloud_changes(name, replace(listing, instances=heard), *rest)
+
+
+def books_machines_until_it_hears_of_their_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(Late)(daemon)
+
+
 def spends_any_rate(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     """Keeps to budgets of days and months, but not to those of an hour."""
     _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_hour_usd=None)))

@@ -145,6 +145,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("in use", bugs.ends_machines_in_use, 1),
     ("rows: caps.max_jobs_per_user", bugs.lets_users_hold_any_number, 15),
     ("rows: caps.max_vcpus", bugs.buys_beyond_caps, 33),
+    ("books", bugs.books_machines_until_it_hears_of_their_end, 6),
     ("booked", bugs.begins_each_day_too_early, 3),
     ("booked", bugs.forgets_what_was_spent_before_it_was_born, 3),
     ("booked", bugs.forgets_machines_that_are_gone, 100),
