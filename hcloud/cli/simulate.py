@@ -326,7 +326,7 @@ def _clouds(
         found = {place[0]: cloud_of_catalogue(catalogue_in_force(), *place)}
     else:
         found = {PROVIDER: {**own, **(_settings_in(file) if file is not None else {})}}
-    # Among several, those that have the type are meant; where none has, the simulation says so.
+    # Among several, those that have the type are meant; where none has, :func:`_with_reserved` says so.
     named = reserved.partition("=")[0]
     having = [name for name, each in found.items() if named in cast(Mapping[str, object], each.get("types", {}))]
     return {
@@ -371,7 +371,12 @@ def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Map
         raise BadInput(f"--reserved {shown(reserved)}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
     if len(count.lstrip("0")) > len(str(MOST_RESERVED)) or int(count or "0") > MOST_RESERVED:
         raise BadInput(f"--reserved {shown(reserved)}: at most {MOST_RESERVED} machines of a type can be reserved")
-    return {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
+    made = {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
+    try:
+        check_provider_settings(PROVIDER, PROVIDER, made)
+    except ConfigError as wrong:  # it names a key of settings, which nobody wrote
+        raise BadInput(f"--reserved {shown(reserved)}: {str(wrong).removeprefix(f'{wrong.where}: ')}") from wrong
+    return made
 
 
 def _simulated(setting: Setting) -> Ran:

@@ -97,7 +97,10 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["cloud.yaml"], "cloud.yaml: a workload file is a job log (.swf) or a list of arrivals (.csv)"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
-        (["jobs.csv", "--reserved", "m.three=1", "--cloud", "cloud.yaml"], "m.three"),
+        (
+            ["jobs.csv", "--reserved", "m.twoo=1", "--cloud", "cloud.yaml"],
+            "hcloud: --reserved 'm.twoo=1': there is no type m.twoo; did you mean m.two?",
+        ),
         (["jobs.csv", "--share", "7"], "invalid value for '--share': 7.0 is not in the range"),
         (["static", "--share", "nan"], "invalid value for '--share': nan is not a finite number"),
         (["jobs.csv", "--hours", "1e300"], "invalid value for '--hours': 1e+300 is not in the range"),
