@@ -398,11 +398,16 @@ def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: floa
         )
 
 
+_DUST = 1e-6
+"""What sums of many small numbers may be off, as planned with."""
+
+
 @dataclass(slots=True)
 class Living:
-    """The machines that live, as caps and budgets count them: how many, and what all of them cost per hour."""
+    """The machines that live, as caps and budgets count them: how many, their vCPUs, and what all cost per hour."""
 
     count: int = 0
+    vcpus: float = 0.0
     usd_per_h: float = 0.0
 
     @classmethod
@@ -416,15 +421,19 @@ class Living:
     def add(self, instance: Instance) -> None:
         """Count one more."""
         self.count += 1
+        self.vcpus += instance.offer.instance_type.capacity.vcpus
         self.usd_per_h += instance.offer.price_usd_per_h
 
 
 def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Living) -> None:
     if live.count >= policy.caps.max_instances:
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
+    vcpus, most_vcpus = live.vcpus + offer.instance_type.capacity.vcpus, policy.caps.max_vcpus
+    if most_vcpus is not None and vcpus > most_vcpus + _DUST:
+        raise Refused(f"caps.max_vcpus {most_vcpus:g} has no room: {vcpus:g} vCPUs would be alive")
     burn = live.usd_per_h + offer.price_usd_per_h
     limit = policy.budgets.per_hour_usd
-    if limit is not None and burn > limit + 1e-9:
+    if limit is not None and burn > limit + _DUST:
         raise Refused(f"budgets.per_hour_usd {limit} has no room: {burn:.4f} would be spent per hour")
 
 

@@ -94,6 +94,15 @@ def test_apply_refuses_launches_beyond_the_caps(make: MakeDeployment) -> None:
     assert [each.for_running for each in site.scene.store.instances()] == [("job-1",)] * 2
 
 
+def test_apply_refuses_launches_beyond_the_vcpus_allowed(make: MakeDeployment) -> None:
+    site = make(policy={"caps": {"max_vcpus": 5}})
+    site.cycle()
+    offer = next(each for each in site.scene.controller.offers.all if each.instance_type.capacity.vcpus == 2)
+    launch = Launch(offer=offer, expires_at=site.now + 900, for_jobs=(), reason=WHY)
+    assert _apply(site, launch, launch, launch) == ["caps.max_vcpus 5 has no room: 6 vCPUs would be alive"]
+    assert len(site.machines_up()) == 2
+
+
 def test_apply_refuses_to_end_a_job_whose_attempt_runs(site: Deployment) -> None:
     [job] = site.submit("sleep", "50")
     site.until_state(JobState.RUNNING)

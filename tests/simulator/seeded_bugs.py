@@ -158,8 +158,9 @@ def lets_users_hold_any_number(daemon: Controller, _: pytest.MonkeyPatch) -> Non
     _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_jobs_per_user=None)))
 
 
-def buys_beyond_caps(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def buys_beyond_caps(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_vcpus=None)))
+    patch.setattr(hcloud.apply.machines, "_refuse_beyond_caps", lambda *_: None)
 
 
 def forgets_what_was_spent_before_it_was_born(_: Controller, patch: pytest.MonkeyPatch) -> None:
