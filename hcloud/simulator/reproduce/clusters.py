@@ -58,8 +58,8 @@ PERFORMANCE = {
 }
 """Mean performance, in percent of the best, where it is stated (Paragon §6.1, §6.2)."""
 CALIBRATED = (
-    "who ignores types does at 0.77 of the best here, as Paragon §1 and §2.2 say, and neighbours cost few jobs more "
-    "than a twentieth; in the paper they cost as much again, and some jobs ran out of memory"
+    "who ignores types does at 0.77 of the best here, as Paragon §1 and §2.2 say, and neighbours cost those who ignore "
+    "them (NI) a tenth in the mean at most; in the paper a third, and some jobs ran out of memory"
 )
 UNSIZED = (
     "on a full cluster jobs wait for an idle machine to be profiled on, and who found none for one as large as asked "
