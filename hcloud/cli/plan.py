@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,15 +86,15 @@ def policy(file: Path, since: str, seed: int, out: Path | None, form: str) -> in
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
     from hcloud.cli.past import back_s_of, offered_clouds, read_past, recorded_outcome
-    from hcloud.cli.simulate import compare
+    from hcloud.cli.simulate import called, compare
     from hcloud.simulator.run import Setting
 
     client, tried, back_s = Client(), load_policy(file), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     past, clouds = read_past(client, back_s), offered_clouds(client)
     made = past.workload()
-    name = tried.name if tried.name != in_force.name else f"{tried.name} ({file})"
-    policies = (replace(in_force, name=f"{in_force.name} (in force)"), replace(tried, name=name))
+    other = tried if tried.name != in_force.name else called(tried, str(file))
+    policies = (called(in_force, "in force"), other)
     settings = [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in policies]
     return compare(settings, form, out, recorded_outcome(client, past))
 

@@ -26,7 +26,7 @@ from hcloud.errors import BadInput, ConfigError, Standstill
 from hcloud.jobfile import VCPUS_MOST
 from hcloud.policy import Policy
 from hcloud.provider import MOST_RESERVED
-from hcloud.quantity import shown
+from hcloud.quantity import NAME_MOST, shown
 from hcloud.report import ReportTable
 from hcloud.report.table import share_pct
 from hcloud.sentences import nearest
@@ -149,7 +149,7 @@ def simulate(
     made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
     own = {**OF_EXPERIMENT, **experiment.cloud} if experiment else CLOUD
     truth = experiment.truth if experiment else Truth() if world == "interference" else None
-    ours = [_policy(each) for each in policies if not str(each).startswith(PREFIX)]
+    ours = _told_apart([each for each in policies if not str(each).startswith(PREFIX)])
     ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
     rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
     alike = Setting(workload=made, policy=ours[0], seed=seed, truth=truth, cycle_s=cycle_s)
@@ -305,6 +305,23 @@ def _text(path: Path, wrong_bytes: str = "strict") -> str:
         raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _told_apart(files: Sequence[Path]) -> list[Policy]:
+    """Return their policies; where several have one name, which a copy keeps, each is called by its file, too."""
+    found = [_policy(each) for each in files]
+    names = [each.name for each in found]
+    return [
+        called(each, str(file)) if names.count(each.name) > 1 else each for each, file in zip(found, files, strict=True)
+    ]
+
+
+def called(policy: Policy, which: str) -> Policy:
+    """Return the policy with ``which`` of its name it is (a file, of which names bear the end, or words) behind it."""
+    plain = "".join(each if each.isprintable() else "?" for each in which)
+    room = NAME_MOST // 2 - len(" ()")
+    clipped = plain if len(plain) <= room else f"...{plain[3 - room :]}"
+    return replace(policy, name=f"{policy.name[: NAME_MOST // 2]} ({clipped})")
 
 
 def _policy(named: Path) -> Policy:

@@ -65,6 +65,23 @@ def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
     assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]
 
 
+def test_policies_of_one_name_are_told_apart_by_their_files(desk: Shell) -> None:
+    (desk.directory / "copy.yaml").write_text(POLICY.replace("3", "2"))
+    out, _ = desk.run("simulate", "jobs.csv", "mine.yaml", "copy.yaml", "default", "-o", "json")
+    assert [row["policy"] for row in json.loads(out)["rows"]] == ["mine (mine.yaml)", "mine (copy.yaml)", "default"]
+
+
+def test_policies_of_one_name_in_far_away_folders_are_called_by_the_end_of_these(desk: Shell) -> None:
+    far = desk.directory / ("d" * 120) / ("e" * 120)
+    far.mkdir(parents=True)
+    (far / "b\a.yaml").write_text("name: " + "n" * 200)
+    (far / "copy.yaml").write_text("name: " + "n" * 200)
+    out, _ = desk.run("simulate", "jobs.csv", str(far / "b\a.yaml"), str(far / "copy.yaml"), "-o", "json")
+    first, second = (row["policy"] for row in json.loads(out)["rows"])
+    assert first.startswith("nnn") and first.endswith("eee/b?.yaml)") and len(first) <= 200
+    assert second.endswith("eee/copy.yaml)")
+
+
 def test_papers_experiment_brings_its_machines_and_any_work_may_have_neighbours(desk: Shell) -> None:
     out, _ = desk.run("simulate", "paragon-small-low", "--share", "0.03", "-o", "json")
     (row,) = json.loads(out)["rows"]
