@@ -35,6 +35,7 @@ from hcloud.model import (
     Offer,
     Reason,
 )
+from hcloud.planner.ledger import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.policy import Policy
@@ -398,10 +399,6 @@ def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: floa
         )
 
 
-_DUST = 1e-6
-"""What sums of many small numbers may be off, as planned with."""
-
-
 @dataclass(slots=True)
 class Living:
     """The machines that live, as caps and budgets count them: how many, their vCPUs, and what all cost per hour."""
@@ -429,11 +426,11 @@ def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Living) -> None:
     if live.count >= policy.caps.max_instances:
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
     vcpus, most_vcpus = live.vcpus + offer.instance_type.capacity.vcpus, policy.caps.max_vcpus
-    if most_vcpus is not None and vcpus > most_vcpus + _DUST:
+    if most_vcpus is not None and vcpus > most_vcpus + CENT_DUST:
         raise Refused(f"caps.max_vcpus {most_vcpus:g} has no room: {vcpus:g} vCPUs would be alive")
     burn = live.usd_per_h + offer.price_usd_per_h
     limit = policy.budgets.per_hour_usd
-    if limit is not None and burn > limit + _DUST:
+    if limit is not None and burn > limit + CENT_DUST:
         raise Refused(f"budgets.per_hour_usd {limit} has no room: {burn:.4f} would be spent per hour")
 
 

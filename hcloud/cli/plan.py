@@ -23,6 +23,7 @@ from hcloud.cli.output import (
     write_csv,
     write_json,
 )
+from hcloud.cli.textfile import text_of
 from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
@@ -154,7 +155,7 @@ def _read_load(file: Path) -> Load:
 
 
 def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(_text(file).splitlines(keepends=True))
+    reader = csv.DictReader(text_of(file).splitlines(keepends=True))
     try:
         missing = [name for name in header if name not in (reader.fieldnames or ())]
         if missing:
@@ -163,13 +164,6 @@ def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, st
             yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(f"{file}, after line {reader.line_num}: {error}") from error
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8-sig")  # spreadsheets begin a file with a byte order mark
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{file}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
 
 
 def _number(file: Path, line: int, row: dict[str, str], key: str) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +18,7 @@ from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import ending_in_order
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console, format_option, write_json
 from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_workload
+from hcloud.cli.textfile import PACKED, text_of
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError, Standstill
@@ -54,7 +53,6 @@ REFUSED = {
 }
 """Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
 OFFERED = Path("offers")
-PACKED = ".gz"
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
 EXIT_STUCK = 1
@@ -276,10 +274,10 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
     path = Path(source)
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
     if kind == ".csv":
-        return read_csv(_text(path), source).scaled(share)
+        return read_csv(text_of(path), source).scaled(share)
     if kind == ".swf":
         # Numbers are ASCII; comments name people and places in whatever encoding.
-        return read_swf(_text(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
+        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
     if source == "history":
         return recorded_workload(Client(), back_s_of(since)).scaled(share)
     if source not in SCENARIOS and (path.suffix or path.exists()):
@@ -289,22 +287,6 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
     if source not in EXPERIMENTS:
         raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
     return make_scenario(source, seed, hours=hours, share=share)
-
-
-def _text(path: Path, wrong_bytes: str = "strict") -> str:
-    try:
-        content = path.read_bytes()
-        if path.suffix.lower() == PACKED:  # as archives of job logs have them
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: cannot be unpacked ({error}); pack it with gzip, or not at all") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _told_apart(files: Sequence[Path]) -> list[Policy]:
