@@ -3,7 +3,7 @@ filled further before anything is rented (Dissertation §8.4.2). High variabilit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hcloud.simulator.reproduce.hybrid import HIGH, TOLERANCE, cheaper_in_a_year_pct, strategy
@@ -14,24 +14,33 @@ TOLERANCES = (TOLERANCE, 0.2, 0.3, 0.5)
 SOFT, HARD = 0.9, 0.95
 """Limits up to which reserved servers are filled; the shipped ones are 0.65 and 0.9."""
 FULL_HM, USED_OF_YEAR = "HM, filled", 0.5
+COLUMNS = (
+    "performance_pct", "p5_pct", "service_pct", "target_met_pct", "cost_usd", "committed_usd", "metered_usd",
+    "without_waste_usd", "reserved_used_pct",
+)  # fmt: skip
+WHOLE = (("SR", TOLERANCE), ("HM", TOLERANCE), (FULL_HM, 0.3))
+"""What is run of all of the load: the strategies as they are, and HM where it was worth most of little loads."""
 
 Seed = Mapping[str, Numbers]
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figure."""
-    yield Figure(
-        name="fuller-servers",
-        title="What fuller servers cost: neighbours may cost a job so much, high variability",
+    """Yield the figure, and the same of all of the load."""
+    every = tuple((kind, tolerance) for kind in ("SR", "HM", FULL_HM) for tolerance in TOLERANCES)
+    yield _figure("fuller-servers", "What fuller servers cost", every)
+    yield _figure("fuller-servers-whole", "All of this load", WHOLE)
+
+
+def _figure(name: str, title: str, kinds: Sequence[tuple[str, float]]) -> Figure:
+    return Figure(
+        name=name,
+        title=f"{title}: neighbours may cost a job so much, high variability",
         source="Dissertation §8.4.2 (the limits are P8's)",
-        cases=tuple(_case(kind, tolerance) for kind in ("SR", "HM", FULL_HM) for tolerance in TOLERANCES),
-        columns=(
-            "performance_pct", "p5_pct", "service_pct", "target_met_pct", "cost_usd", "committed_usd", "metered_usd",
-            "without_waste_usd", "reserved_used_pct",
-        ),
-        claims=tuple(_claims()),
+        cases=tuple(_case(kind, tolerance) for kind, tolerance in kinds),
+        columns=COLUMNS,
+        claims=tuple(_claims(kinds)),
         drawn="cost_usd",
-    )  # fmt: skip
+    )
 
 
 def _case(kind: str, tolerance: float) -> Case:
@@ -47,8 +56,10 @@ def _label(kind: str, tolerance: float) -> str:
     return f"{kind}, {tolerance:.0%}"
 
 
-def _claims() -> Iterator[Claim]:
-    for kind, tolerance in (("HM", TOLERANCES[0]), *((FULL_HM, each) for each in TOLERANCES)):
+def _claims(kinds: Sequence[tuple[str, float]]) -> Iterator[Claim]:
+    for kind, tolerance in kinds:
+        if kind == "SR" or (kind == "HM" and tolerance != TOLERANCE):
+            continue
         label = _label(kind, tolerance)
         yield Claim(
             text=f"{label}: performance beside SR at {TOLERANCE:.0%}",

@@ -80,6 +80,7 @@ def figures() -> Iterator[Figure]:
     """Yield the chapter's figures."""
     for scenario in reversed(SCENARIOS):
         yield _strategies(scenario)
+    yield _whole()
     yield _mappings()
     yield from _sensitivities()
 
@@ -89,15 +90,16 @@ def _label(name: str, profiles: bool = True) -> str:
     return name.upper() + ("" if profiles else ", no profiles")
 
 
-def _strategies(scenario: str) -> Figure:
-    def case(label: str, policy: Policy, told: bool = False) -> Case:
-        """Return one bar: users ask for what they guess; ``told``: the planner knows the world's truth."""
-        return Case(label=label, experiment=scenario, policy=policy, guessed=True, told=told)
+def _case(scenario: str, name: str, profiles: bool) -> Case:
+    """Return one bar: users ask for what they guess."""
+    policy = strategy(name, profiles=profiles)
+    return Case(label=_label(name, profiles), experiment=scenario, policy=policy, guessed=True)
 
-    kinds = [(name, profiles) for profiles in (True, False) for name in STRATEGIES]
-    cases = tuple(case(_label(name, profiles), strategy(name, profiles=profiles)) for name, profiles in kinds)
+
+def _strategies(scenario: str) -> Figure:
+    cases = tuple(_case(scenario, name, profiles) for profiles in (True, False) for name in STRATEGIES)
     if scenario == HIGH:
-        cases += tuple(case(_told(name), strategy(name), told=True) for name in HYBRIDS)
+        cases += tuple(replace(_case(HIGH, name, True), label=_told(name), told=True) for name in HYBRIDS)
     return Figure(
         name=f"strategies-{scenario}",
         title=f"Five strategies, {EXPERIMENTS[scenario]}; users ask for what they guess",
@@ -106,6 +108,20 @@ def _strategies(scenario: str) -> Figure:
         columns=BY_STRATEGY,
         claims=tuple(_claims() if scenario == HIGH else _claims_of_steadier(scenario)),
         drawn="performance_pct",
+    )
+
+
+def _whole() -> Figure:
+    """Return what is claimed of hybrids, on its own: a part of the load fills a server or two, all of it thirteen."""
+    kinds = (("sr", True), *((name, profiles) for name in HYBRIDS for profiles in (True, False)))
+    return Figure(
+        name=f"strategies-{HIGH}-whole",
+        title=f"All of this load: {EXPERIMENTS[HIGH]}; users ask for what they guess",
+        source="Dissertation figs. 8.4, 8.5, 8.11, 8.21",
+        cases=tuple(_case(HIGH, name, profiles) for name, profiles in kinds),
+        columns=BY_STRATEGY,
+        claims=tuple(_claims_of_hybrids()),
+        drawn="cost_usd",
     )
 
 
@@ -165,10 +181,14 @@ def _why_no_cheaper() -> str:
     )
 
 
-def _claims() -> Iterator[Claim]:
+def _claims_of_hybrids() -> Iterator[Claim]:
     for name in HYBRIDS:
         yield from _claims_against_sr(name)
         yield from _claims_of_profiles(name)
+
+
+def _claims() -> Iterator[Claim]:
+    yield from _claims_of_hybrids()
     yield _profiles_help("sr", "2.4 times (SR, all three loads)")
     yield from _claims_of_on_demand()
 
