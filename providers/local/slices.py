@@ -269,6 +269,8 @@ class SliceDirectory:
             return False
         if supervisor is not None and supervisor.pid != os.getpid():
             supervisor.signal(signal.SIGKILL)
+            if not holds_within(lambda: not supervisor.alive(), _KILL_TIMEOUT_S, every_s=0.001):
+                return False
         if self.machine.exists():
             _run_quietly(record.end_argv)
         remove_cgroup(record.cgroup_paths)

@@ -26,6 +26,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing
 from hcloud.store import Lease, Submission, Transaction
+from providers.mock.provider import MockProvider
 from tests.assembled import observes_as
 
 Bug = Callable[[Controller, pytest.MonkeyPatch], object]
@@ -201,6 +202,15 @@ def drops_a_job(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.store.submit = submit  # type: ignore[method-assign]
 
 
+def writes_nothing_of_new_jobs(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest, unwritten = Transaction.emit, (EventKind.JOB_SUBMITTED, EventKind.JOB_STATE)
+
+    def emit(txn: Any, kind: EventKind, **fields: Any) -> Any:
+        return None if kind in unwritten else honest(txn, kind, **fields)
+
+    patch.setattr(Transaction, "emit", emit)
+
+
 def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.store.submit
     daemon.store.submit = lambda submissions, now: honest(  # type: ignore[method-assign]
@@ -273,6 +283,17 @@ def minds_no_orders(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.planner = lambda snapshot, policy, rng: honest(replace(snapshot, orders=(), backoffs=()), policy, rng)
 
 
+def buys_types_that_are_drained(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        failed = tuple(each for each in snapshot.backoffs if not each.error.startswith("drained by"))
+        return honest(replace(snapshot, backoffs=failed), policy, rng)
+
+    daemon.planner = plan
+    patch.setattr(hcloud.apply.machines, "refuse_ordered", lambda *_: None)
+
+
 def minds_no_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
 
@@ -307,6 +328,20 @@ def launches_another_type(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         return cloud.launch(replace(request, offer=other))
 
     _launching(daemon, launch)
+
+
+def engine_that_tells_all_of_a_name(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Machines of others may be called as ours are."""
+    honest = MockProvider.set_expiry
+
+    def set_expiry(self: Any, expiries: Mapping[str, float]) -> frozenset[str]:
+        with self._cloud.hold(self._clock.now()):
+            others = [(self._cloud.live.get(at), name) for (_, name), at in self._cloud.by_instance.items()]
+            due = [(row, name) for row, name in others if row is not None and name in expiries]
+            self._cloud.put(*(replace(row, expires_at=expiries[name]) for row, name in due))
+        return honest(self, expiries)
+
+    patch.setattr(MockProvider, "set_expiry", set_expiry)
 
 
 def renews_beyond_what_is_paid(daemon: Controller, _: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,9 @@ MORE: list[tuple[str, Bug, int]] = [
     ("ordered: .* was placed on", bugs.minds_no_orders, 20),
     ("ordered: .* is to be destroyed", bugs.minds_no_orders, 51),
     ("ordered: .* runs on", bugs.minds_no_orders, 119),
+    ("ordered: .* was bought, though its type is drained", bugs.buys_types_that_are_drained, 17),
+    ("not ours: .* was renewed", bugs.engine_that_tells_all_of_a_name, 0),
+    ("lost: .* nothing is written of it", bugs.writes_nothing_of_new_jobs, 1),
 ]
 
 
