@@ -75,7 +75,7 @@ def show(made: ReportTable) -> None:
     headers = [_header(column) for column in made.columns]
     rows = [*made.rows, *([made.total] if made.total is not None else [])]
     units = [column.unit for column in made.columns]
-    cells = [[_cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]
+    cells = [[cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]
     turned = _turned(headers, cells)
     if _width(headers, cells) > max(out.width, _width(*turned)):
         headers, cells = turned
@@ -112,7 +112,8 @@ def _header(column: Column) -> str:
     return (">" if number else "") + shown + (" %" if column.unit == "%" else "")
 
 
-def _cell(value: str | float | None, unit: str) -> str:
+def cell(value: str | float | None, unit: str) -> str:
+    """Return a value as people write it, with its unit."""
     if value is None or isinstance(value, str):
         return value or ""
     if unit == "usd":

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import click
 
 from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
+from hcloud.cli.comparing import Wanted, compare, compare_seeds
 from hcloud.cli.config import check_provider_settings
-from hcloud.cli.measuring import ending_in_order
-from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console, format_option, write_json
-from hcloud.cli.past import Recorded, back_s_of, offered_clouds, recorded_workload
+from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
+from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
 from hcloud.cli.textfile import PACKED, text_of
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
-from hcloud.errors import BadInput, ConfigError, Standstill
+from hcloud.errors import BadInput, ConfigError
 from hcloud.jobfile import VCPUS_MOST
 from hcloud.policy import Policy
 from hcloud.provider import MOST_RESERVED
 from hcloud.quantity import NAME_MOST, shown
-from hcloud.report import ReportTable
-from hcloud.report.table import share_pct
 from hcloud.sentences import nearest
 from hcloud.shipped import path as shipped_path
-from hcloud.simulator.bound import Bound
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
-from hcloud.simulator.compare import PEERS, PREFIX, peer_named
-from hcloud.simulator.distance import distance, peer_comparison, run_times_s
-from hcloud.simulator.folder import quick_folder
-from hcloud.simulator.outcome import Outcome, comparison, outcome_of
-from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg
-from hcloud.simulator.run import PROVIDER, STEP_S, Progress, Setting, simulated
+from hcloud.simulator.compare import PEERS, PREFIX, Peer, peer_named
+from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
@@ -55,8 +47,6 @@ REFUSED = {
 OFFERED = Path("offers")
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
-EXIT_STUCK = 1
-"""One of several policies could not be simulated to its end; the others were."""
 
 
 @click.command()
@@ -114,6 +104,14 @@ EXIT_STUCK = 1
     help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
 )
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@click.option(
+    "--seeds",
+    type=WholeRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="With so many seeds, from --seed on: means, their limits, and which differences may be chance.",
+)
+@click.option("--processes", type=WholeRange(1, 1024), help="So many seeds at the same time, by default one per CPU.")
 @format_option
 def simulate(
     workload: str,
@@ -130,6 +128,8 @@ def simulate(
     since: str,
     cycle_s: float,
     out: Path | None,
+    seeds: int,
+    processes: int | None,
     form: str,
 ) -> int:
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
@@ -142,123 +142,79 @@ def simulate(
     so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
     `hcloud simulate static --compare A.yaml B.yaml`. Ends with 1 where one of several could never run all jobs.
     """
-    policies = (*policies, *further)
-    experiment = _experiment(workload, seed, share, hours)
-    made = experiment.workload if experiment else _workload(workload, seed, share, hours, node_vcpus, since)
-    own = {**OF_EXPERIMENT, **experiment.cloud} if experiment else CLOUD
-    truth = experiment.truth if experiment else Truth() if world == "interference" else None
-    ours = _told_apart([each for each in policies if not str(each).startswith(PREFIX)])
-    ours = ours or [load_policy(shipped_path("policies/default.yaml"))]
-    rivals = [peer_named(str(each)) for each in policies if str(each).startswith(PREFIX)]
-    alike = Setting(workload=made, policy=ours[0], seed=seed, truth=truth, cycle_s=cycle_s)
-    settings = [replace(alike, policy=each, clouds=_clouds(cloud, own, reserved, each, made)) for each in ours]
-    for peer in PEERS.values() if peers else rivals:
-        limits = replace(ours[0], name=PREFIX + peer.name)
-        buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
-        offered = _clouds(cloud, own, reserved, buys, made)
-        settings.append(replace(alike, policy=limits, clouds=offered, planner=peer.plan))
-    together = compare_with_peers if len(settings) > len(ours) else compare
-    return together(settings, form, out)
-
-
-def compare(settings: Sequence[Setting], form: str, out: Path | None, recorded: Recorded | None = None) -> int:
-    """Simulate each and show what came of them, side by side; with ``out``, write results and pictures there too.
-    Below them stands what was ``recorded`` of the same jobs.
-
-    Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
-    """
-    _prepare(out)
-    ran = _all_simulated(settings)
-    outcomes = [each.outcome for each in ran if isinstance(each, Ran)]
-    return _tell(ran, comparison(outcomes), outcomes, form, out, recorded)
-
-
-def compare_with_peers(settings: Sequence[Setting], form: str, out: Path | None) -> int:
-    """Like :func:`compare`, with how far each is from the least that anybody could pay on the same cloud."""
-    _prepare(out)
-    ran = _all_simulated(settings)
-    ended = [each for each in ran if isinstance(each, Ran)]
-    outcomes, runs = [each.outcome for each in ended], [each.ran_s for each in ended]
-    bounds: dict[str, Bound] = {}
-    for setting in (each.setting for each in ended):
-        if repr(setting.providers) not in bounds:
-            with _folder() as folder:
-                bounds[repr(setting.providers)] = distance(setting, folder, outcomes, runs)
-    table = peer_comparison(outcomes, [bounds[repr(each.setting.providers)] for each in ended])
-    return _tell(ran, table, outcomes, form, out)
+    named = (*policies, *further)
+    rivals = [peer_named(str(each)) for each in named if str(each).startswith(PREFIX)]
+    ours = _told_apart([each for each in named if not str(each).startswith(PREFIX)])
+    rules = Rules(
+        ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
+        rivals=tuple(PEERS.values() if peers else rivals),
+    )
+    sold, made = _sold(cloud), _loads(workload, share, hours, node_vcpus, since)
+    by_seed = {
+        each: rules.settings(_load(made(each), world), each, cycle_s, sold, reserved)
+        for each in range(seed, seed + seeds)
+    }
+    wanted = Wanted(form=form, out=out, bounds=bool(rules.rivals))
+    if seeds == 1:
+        return compare(by_seed[seed], wanted)
+    return compare_seeds(by_seed, wanted, processes or os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A setting that was simulated to its end, what came of it, and how long each job ran (s)."""
+class Load:
+    """A workload, the settings its cloud has where nothing else is said, and the truth of its world (None: plain)."""
 
-    setting: Setting
-    outcome: Outcome
-    ran_s: tuple[float, ...]
+    workload: Workload
+    cloud: Mapping[str, object]
+    truth: Truth | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
-    """A setting under which jobs could never run, and ``why``."""
+class Sold:
+    """What was said of clouds: settings of each, by name, or ``changes`` to those that a load has anyway."""
 
-    setting: Setting
-    why: str
-
-
-def _all_simulated(settings: Sequence[Setting]) -> list[Ran | Stuck]:
-    """Simulate each; one that stands still is no reason not to try the others. Raises Standstill where all do."""
-    ran = list[Ran | Stuck]()
-    for setting in settings:
-        try:
-            ran.append(_simulated(setting))
-        except Standstill as why:
-            ran.append(Stuck(setting=setting, why=str(why)))
-            if not any(isinstance(each, Ran) for each in ran) and len(ran) == len(settings):
-                raise
-    return ran
+    clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=dict)
 
 
-def _tell(
-    ran: Sequence[Ran | Stuck], table: ReportTable, outcomes: Sequence[Outcome], form: str, out: Path | None,
-    recorded: Recorded | None = None,
-) -> int:  # fmt: skip
-    """Show it all; a policy that came to no end is a row without numbers, and a note. Returns the exit code."""
-    rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
-    stuck = [each for each in ran if isinstance(each, Stuck)]
-    notes = (*table.notes, *(f"{each.setting.policy.name}: given up: {each.why}" for each in stuck))
-    told = tuple(next(rows) if isinstance(each, Ran) else (each.setting.policy.name, *empty) for each in ran)
-    whole = replace(table, rows=told, notes=notes)
-    whole = whole if recorded is None else _with_recorded(whole, recorded)
-    _tell_notes(ran[0].setting.workload)
-    _write(whole, outcomes, form)
-    if out is not None:
-        _write_files(whole, outcomes, out)
-    return EXIT_STUCK if stuck else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Who decides: policies of ours, the first of which sets the limits of ``rivals``, too."""
+
+    ours: tuple[Policy, ...]
+    rivals: tuple[Peer, ...]
+
+    def settings(self, load: Load, seed: int, cycle_s: float, sold: Sold, reserved: str) -> list[Setting]:
+        """Return what is to be simulated with one seed: each of them, on clouds with what it would have reserved."""
+
+        def clouds(policy: Policy) -> dict[str, dict[str, object]]:
+            """Return the clouds as a policy finds them."""
+            return _clouds(sold, load.cloud, reserved, policy, load.workload)
+
+        first = self.ours[0]
+        alike = Setting(workload=load.workload, policy=first, seed=seed, truth=load.truth, cycle_s=cycle_s)
+        found = [replace(alike, policy=each, clouds=clouds(each)) for each in self.ours]
+        for peer in self.rivals:
+            limits = replace(first, name=PREFIX + peer.name)
+            buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
+            found.append(replace(alike, policy=limits, clouds=clouds(buys), planner=peer.plan))
+        return found
 
 
-def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
-    names = [column.name for column in table.columns]
-    first_usd, usd = table.rows[0][names.index("cost_usd")], recorded.numbers["cost_usd"]
-    known = {**recorded.numbers, "cost_pct": share_pct(cast(float, usd), cast(float, first_usd or 0.0))}
-    row = tuple(known.get(name) for name in names)
-    return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
+def _loads(
+    name: str, share: float, hours: float, node_vcpus: int, since: str
+) -> Callable[[int], Experiment | Workload]:
+    """Return what makes the load with a seed; what a file or the daemon tells is read once for all."""
+    if name in EXPERIMENTS or name.removeprefix(PAPERS) in SCENARIOS:
+        return lambda seed: _experiment(name, seed, share, hours) or make_scenario(name, seed, hours=hours, share=share)
+    read = _workload(name, share, node_vcpus, since)
+    return lambda _: read
 
 
-def _prepare(folder: Path | None) -> None:
-    """Make the folder for results now: whoever cannot write there should not learn it after a long run."""
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {folder} cannot be made: {error.strerror}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"--out {folder} cannot be written to; name a directory of yours")
-
-
-def _tell_notes(workload: Workload) -> None:
-    for note in workload.notes:
-        click.echo(f"{workload.name}: {note}", err=True)
+def _load(made: Experiment | Workload, world: str) -> Load:
+    if isinstance(made, Workload):
+        return Load(workload=made, cloud=CLOUD, truth=Truth() if world == "interference" else None)
+    return Load(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
 
 
 def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment | None:
@@ -270,7 +226,8 @@ def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment 
     return make_experiment(name, seed, hours=hours, share=share)
 
 
-def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: int, since: str) -> Workload:
+def _workload(source: str, share: float, node_vcpus: int, since: str) -> Workload:
+    """Return a workload that was recorded. Raises BadInput where there is none of that name."""
     path = Path(source)
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
     if kind == ".csv":
@@ -280,13 +237,11 @@ def _workload(source: str, seed: int, share: float, hours: float, node_vcpus: in
         return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
     if source == "history":
         return recorded_workload(Client(), back_s_of(since)).scaled(share)
-    if source not in SCENARIOS and (path.suffix or path.exists()):
+    if path.suffix or path.exists():
         raise BadInput(
             f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv), packed (.gz) or not"
         )
-    if source not in EXPERIMENTS:
-        raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
-    return make_scenario(source, seed, hours=hours, share=share)
+    raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
 
 
 def _told_apart(files: Sequence[Path]) -> list[Policy]:
@@ -315,16 +270,20 @@ def _policy(named: Path) -> Policy:
     return load_policy(named if named.exists() else shipped.get(str(named), named))
 
 
-def _clouds(
-    file: Path | None, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
-) -> dict[str, dict[str, object]]:
-    """Return settings of mock providers by name: those of ``file``, over ``own``, with what is reserved."""
+def _sold(file: Path | None) -> Sold:
+    """Return what was said of clouds. Raises BadInput, ConfigError, what reading it raises."""
     if file == OFFERED:
-        found = offered_clouds(Client())
-    elif (place := _place_in_catalogue(file)) is not None:
-        found = {place[0]: cloud_of_catalogue(catalogue_in_force(), *place)}
-    else:
-        found = {PROVIDER: {**own, **(_settings_in(file) if file is not None else {})}}
+        return Sold(clouds=offered_clouds(Client()))
+    if (place := _place_in_catalogue(file)) is not None:
+        return Sold(clouds={place[0]: cloud_of_catalogue(catalogue_in_force(), *place)})
+    return Sold(changes=_settings_in(file) if file is not None else {})
+
+
+def _clouds(
+    sold: Sold, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
+) -> dict[str, dict[str, object]]:
+    """Return settings of mock providers by name, with what is reserved."""
+    found = sold.clouds or {PROVIDER: {**own, **sold.changes}}
     # Among several, those that have the type are meant; where none has, :func:`_with_reserved` says so.
     named = reserved.partition("=")[0]
     having = [name for name, each in found.items() if named in cast(Mapping[str, object], each.get("types", {}))]
@@ -376,80 +335,3 @@ def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Map
     except ConfigError as wrong:  # it names a key of settings, which nobody wrote
         raise BadInput(f"--reserved {shown(reserved)}: {str(wrong).removeprefix(f'{wrong.where}: ')}") from wrong
     return made
-
-
-def _simulated(setting: Setting) -> Ran:
-    """Run it to its end. Raises Standstill."""
-    with _folder() as folder, simulated(setting, folder) as simulation:
-        commitments = simulation.commitments()
-        with _progress(setting) as watch:
-            simulation.run(watch)
-        outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
-        return Ran(setting=setting, outcome=outcome, ran_s=run_times_s(setting.workload, simulation.events()))
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with ending_in_order(), quick_folder() as made:
-        yield made
-
-
-@contextmanager
-def _progress(setting: Setting) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    shown = console(stderr=True)
-    with Bar(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
-        task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
-
-        def watch(progress: Progress) -> None:
-            """Redraw after every 50th cycle: how many jobs have ended, and the simulated time in hours."""
-            if progress.cycles % 50 == 0:
-                bar.update(
-                    task, completed=progress.ended, now=f"{progress.now_s / 3600:.2f} h, {progress.ended} jobs ended"
-                )
-
-        yield watch
-
-
-def _write(table: ReportTable, outcomes: Sequence[Outcome], form: str) -> None:
-    from hcloud.cli.report import show
-
-    if form == "json":
-        write_json({**table.to_json(), "series": [_series(each) for each in outcomes]})
-    elif form == "csv":
-        click.echo(table.to_csv(), nl=False)
-    else:
-        show(table)
-
-
-def _series(outcome: Outcome) -> dict[str, Any]:
-    series = outcome.series
-    return {
-        "policy": outcome.name,
-        "at_s": list(series.at_s),
-        "up_vcpus": {market: list(amounts) for market, amounts in series.up_vcpus.items()},
-        "held_vcpus": list(series.held_vcpus),
-        "waiting_jobs": list(series.waiting),
-        "waited_for": [asdict(each) for each in outcome.waited_for],
-    }
-
-
-def _write_files(table: ReportTable, outcomes: Sequence[Outcome], folder: Path) -> None:
-    import json
-
-    contents = {
-        "outcome.json": json.dumps({**table.to_json(), "series": [_series(each) for each in outcomes]}, indent=2)
-        + "\n",
-        "outcome.csv": table.to_csv(),
-        "allocation.svg": allocation_svg(outcomes),
-        "fullness.svg": fullness_svg(outcomes),
-        "cost.svg": cost_svg(outcomes),
-        "performance.svg": performance_svg(outcomes),
-        "waits.svg": waits_svg(outcomes),
-    }
-    for name, text in contents.items():
-        (folder / name).write_text(text)
-        click.echo(f"wrote {folder / name}", err=True)

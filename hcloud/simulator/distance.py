@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -88,15 +88,17 @@ def peer_comparison(outcomes: Sequence[Outcome], bounds: Sequence[Bound]) -> Rep
         "unused_commitment_usd", "succeeded", "jobs",
     )  # fmt: skip
     rows = tuple(_row(outcome, bound) for outcome, bound in zip(outcomes, bounds, strict=True))
-    peers = [PEERS[each.name.removeprefix(PREFIX)] for each in outcomes if each.name.startswith(PREFIX)]
-    notes = [
-        "peer:: placement and buying rules re-implemented here, not those tools; jobs and machines are tended as by us",
-        "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments",
-        "times_bound: of those under which every job succeeded",
-        *(f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}" for peer in peers),
-        *notes_on(outcomes),
-    ]
-    return ReportTable(title="Compared", columns=names, rows=rows, notes=tuple(notes))
+    notes = (*peer_notes([each.name for each in outcomes]), *notes_on(outcomes))
+    return ReportTable(title="Compared", columns=names, rows=rows, notes=notes)
+
+
+def peer_notes(names: Sequence[str]) -> Iterator[str]:
+    """Yield what peers among ``names`` are, and what they are held against."""
+    yield "peer:: placement and buying rules re-implemented here, not those tools; all else is ours"
+    yield "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments"
+    yield "times_bound: of those under which every job succeeded"
+    for peer in [PEERS[name.removeprefix(PREFIX)] for name in names if name.startswith(PREFIX)]:
+        yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
 
 
 def _row(each: Outcome, bound: Bound) -> Row:

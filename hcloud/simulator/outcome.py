@@ -418,7 +418,7 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
     )  # fmt: skip
     first = outcomes[0].cost_usd if outcomes else 0.0
     rows = tuple(_row(each, first) for each in outcomes)
-    return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*_NOTES, *notes_on(outcomes)))
+    return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*NOTES, *notes_on(outcomes)))
 
 
 def notes_on(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -444,12 +444,13 @@ def _wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{each.name}: jobs waited {waited_s / HOUR_S:.2f} h in all, for {'; '.join(parts)}"
 
 
-_NOTES = (
+NOTES = (
     "cost_pct: of the first cost; committed: reserved machines, paid for used or not",
     "performance: beside the best (alone, on the best type); qos_kept: at most 5 % lost, or latency as promised",
     "used: vCPUs held by jobs, of those up; reserved_used: of the vCPUs paid for",
     "used_once: machines launched for a single job; wait: to the first start",
 )
+"""What columns mean."""
 
 
 def _percent(part: float | None) -> float | None:

@@ -4,16 +4,18 @@ and how many waited how long."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
 from hcloud.simulator.fullness import COLUMNS
+from hcloud.simulator.means import Mean
 from hcloud.simulator.outcome import Outcome
 from hcloud.simulator.performance import mean, quantile
 
 WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP, BOX_LEFT = 860, 64, 560, 150, 46, 220
 COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
+BAR_LEFT, BAR, BAR_ROW = 260, 430, 22
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
 DASHES = ("", "6 3", "2 2")
 """What tells lines of one colour apart."""
@@ -49,6 +51,27 @@ def cost_svg(outcomes: Sequence[Outcome]) -> str:
         shown = f"{each.cost_usd:.2f}" if each.cost_usd >= 1 else f"{each.cost_usd:.3g}"
         parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${shown}, {met}</text>')
     return _document(parts, 50 + 30 * len(outcomes))
+
+
+def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
+    """Draw a number of every case as a bar, with its 95 % limits."""
+    most = max([each.value + (each.half_width or 0.0) for each in means.values()] + [1e-9])
+    parts = [f'<text x="8" y="18">{escape(title)}</text>']
+    for number, (label, each) in enumerate(means.items()):
+        parts += _bar(label, each, 30 + BAR_ROW * number, most)
+    return _document(parts, 44 + BAR_ROW * len(means))
+
+
+def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
+    width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
+    yield f'<text x="8" y="{top + 13}">{escape(label)}</text>'
+    yield f'<rect x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_ROW - 6}" fill="#4878a8"/>'
+    middle = top + (BAR_ROW - 6) / 2
+    yield (
+        f'<line x1="{BAR_LEFT + max(0.0, width - half):.1f}" y1="{middle}" x2="{BAR_LEFT + width + half:.1f}" '
+        f'y2="{middle}" stroke="black" stroke-width="1.5"/>'
+    )
+    yield f'<text x="{BAR_LEFT + width + half + 8:.1f}" y="{top + 13}">{escape(each.text())}</text>'
 
 
 def fullness_svg(outcomes: Sequence[Outcome]) -> str:

@@ -232,6 +232,53 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
         assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("rivals", [[], ["peer:on-demand-only"]])
+def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: Shell, rivals: list[str]) -> None:
+    words = [
+        "simulate",
+        "static",
+        "--share",
+        "0.004",
+        "--hours",
+        "0.05",
+        "mine.yaml",
+        "cheapest",
+        *rivals,
+        "-o",
+        "json",
+    ]
+    alone = {seed: json.loads(desk.run(*words, "--seed", str(seed))[0]) for seed in (3, 4)}
+    out, err = desk.run(*words, "--seed", "3", "--seeds", "2", "--processes", "2", "--out", "made")
+    document = json.loads(out)
+    assert json.loads(desk.run(*words, "--seed", "3", "--seeds", "2", "--processes", "1")[0]) == document
+    assert document["by_seed"] == [{"seed": seed, **row} for seed, one in alone.items() for row in one["rows"]]
+    assert document["series"] == alone[3]["series"] and document["seeds"] == [3, 4]
+    for at, row in enumerate(document["rows"]):
+        first, second = (alone[seed]["rows"][at] for seed in (3, 4))
+        assert row["policy"] == first["policy"] and row["jobs"] == first["jobs"] + second["jobs"]
+        assert row["cost_usd"] == pytest.approx((first["cost_usd"] + second["cost_usd"]) / 2)
+        assert ("times_bound" in row) == bool(rivals)
+    assert any(note.startswith("cheapest, beside mine: costs") for note in document["notes"])
+    assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
+    assert err.count("wrote made/") == 8
+    shown, _ = desk.run(*words[:-2], "--seeds", "2")
+    assert "±" in shown and "limit" not in shown.splitlines()[1]
+
+
+def test_a_policy_that_stands_still_with_any_seed_has_no_means(desk: Shell) -> None:
+    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+    caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"
+    (desk.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+    words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", "--seeds", "2")
+    out, _ = desk.run(*words, "mine.yaml", "one.yaml", "-o", "json", exit_code=1)
+    document = json.loads(out)
+    assert set(document["rows"][1].values()) == {"one", None}
+    assert document["rows"][0]["jobs"] == document["rows"][0]["succeeded"] == 4
+    assert any(note.startswith("one: given up: with seed 0: 1 jobs have not") for note in document["notes"])
+    _, err = desk.run(*words, "one.yaml", exit_code=2)
+    assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
+
+
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
     shell.run("run", "-q", "--within", "10m", "--", "sleep", "30")
     shell.run("run", "-q", "--", "false", exit_code=1)
@@ -245,6 +292,9 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
         if arguments[0] == "plan":
             _is_as_recorded(shell, document)
         assert "history: 1 jobs did not succeed" in err
+    repeated = json.loads(shell.run("plan", "policy", "mine.yaml", "--seeds", "2", "-o", "json")[0])
+    assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]
+    assert repeated["rows"][0]["jobs"] == 2 and repeated["rows"][2]["jobs"] == 1
     _, err = shell.run("plan", "policy", "mine.yaml", "--since", "soon", exit_code=2)
     assert "--since 'soon': write a duration" in err
     _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)

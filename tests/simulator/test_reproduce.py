@@ -6,6 +6,7 @@ import pytest
 
 from hcloud.policy import Policy
 from hcloud.simulator.compare import PEERS
+from hcloud.simulator.means import mean_of
 from hcloud.simulator.outcome import Series
 from hcloud.simulator.reproduce import CHAPTERS, Size, fuller, parts, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
@@ -19,7 +20,6 @@ from hcloud.simulator.reproduce.study import (
     Figure,
     found_in,
     judged,
-    mean_of,
     run_case,
     run_figure,
     setting_of,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 
-from hcloud.simulator.reproduce.study import Claim, Figure, Found, Mean, Size, judged, mean_of
+from hcloud.simulator.means import Mean, mean_of
+from hcloud.simulator.picture import limits_svg
+from hcloud.simulator.reproduce.study import Claim, Figure, Found, Size, judged
 from hcloud.simulator.scenarios import SCENARIOS
 
-WIDTH, LEFT, BAR, ROW = 860, 260, 430, 22
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 
 
@@ -97,28 +97,8 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
 def bars_svg(figure: Figure, found: Found) -> str:
     """Draw the figure's main number of every case as a bar, with its 95 % limits."""
     means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
-    most = max([each.value + (each.half_width or 0.0) for each in means.values()] + [1e-9])
-    parts = [f'<text x="8" y="18">{escape(figure.title)}: {escape(_head(figure.drawn))}</text>']
-    for number, (label, each) in enumerate(means.items()):
-        parts += _bar(label, each, 30 + ROW * number, most)
-    height = 44 + ROW * len(means)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
-        f'font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
-    )
+    return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
 
 
 def _mean(runs: Iterable[Mapping[str, float]], name: str) -> Mean:
     return mean_of([run[name] for run in runs if name in run] or [0.0])
-
-
-def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
-    width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
-    yield f'<text x="8" y="{top + 13}">{escape(label)}</text>'
-    yield f'<rect x="{LEFT}" y="{top}" width="{width:.1f}" height="{ROW - 6}" fill="#4878a8"/>'
-    middle = top + (ROW - 6) / 2
-    yield (
-        f'<line x1="{LEFT + max(0.0, width - half):.1f}" y1="{middle}" x2="{LEFT + width + half:.1f}" y2="{middle}" '
-        'stroke="black" stroke-width="1.5"/>'
-    )
-    yield f'<text x="{LEFT + width + half + 8:.1f}" y="{top + 13}">{escape(each.text())}</text>'

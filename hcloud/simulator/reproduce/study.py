@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
-from scipy.special import stdtrit
 
 from hcloud.controller import Planner
-from hcloud.engine.launch import die_with_parent
 from hcloud.planner.make import make_plan
 from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
@@ -27,8 +23,10 @@ from hcloud.simulator.distance import distance, run_times_s
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
+from hcloud.simulator.means import Mean, mean_of
 from hcloud.simulator.outcome import Outcome, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
+from hcloud.simulator.pool import open_pool
 from hcloud.simulator.reproduce.discounts import sustained_part
 from hcloud.simulator.run import Commitment, Setting, simulated
 from hcloud.simulator.world import FULL_VCPUS
@@ -74,18 +72,6 @@ class Case:
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
-    """A mean over seeds and how far its 95 % limits are from it (None: there was only one seed)."""
-
-    value: float
-    half_width: float | None
-
-    def text(self) -> str:
-        """Return it as people write it."""
-        return f"{self.value:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
-
-
 Found = Mapping[str, Sequence[Numbers]]
 """What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
 Done = dict[str, dict[int, Numbers]]
@@ -120,16 +106,6 @@ class Figure:
     drawn: str = ""
 
 
-def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean with its 95 % limits (Student's t). Raises ValueError without values."""
-    if not values:
-        raise ValueError("no values, no mean")
-    if len(values) == 1:
-        return Mean(value=values[0], half_width=None)
-    reach = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
-    return Mean(value=fmean(values), half_width=reach)
-
-
 def run_figure(figure: Figure, size: Size, processes: int, done: Done, told: Callable[[str], object]) -> None:
     """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
 
@@ -160,29 +136,8 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Gene
         if processes <= 1:
             yield from map(run_case, cases, seeds, repeat(size), repeat(folder))
             return
-        with _pool(processes) as pool:
+        with open_pool(processes) as pool:
             yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
-
-
-@contextmanager
-def _pool(processes: int) -> Iterator[Executor]:
-    """Open a pool for a block; whoever leaves that early does not wait until every process has done what it is at."""
-    # One whose parent was killed would wait for work for ever.
-    pool = ProcessPoolExecutor(processes, initializer=die_with_parent)
-    with ExitStack() as early:
-        early.callback(_end_now, pool)
-        yield pool
-        early.pop_all()
-        pool.shutdown()
-
-
-def _end_now(pool: Executor) -> None:
-    workers = multiprocessing.active_children()
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.join()
 
 
 def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> Numbers:

@@ -1,0 +1,343 @@
+"""Policies simulated side by side, once or with several seeds: tables, JSON, CSV and pictures of what came of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from hcloud.cli.measuring import ending_in_order
+from hcloud.cli.measuring import progress as steps
+from hcloud.cli.output import console, write_json
+from hcloud.cli.past import Recorded
+from hcloud.errors import BadInput, Standstill
+from hcloud.report import ReportTable
+from hcloud.report.table import Row, Value, share_pct
+from hcloud.simulator.bound import Bound
+from hcloud.simulator.distance import distance, peer_comparison, run_times_s
+from hcloud.simulator.folder import quick_folder
+from hcloud.simulator.outcome import Outcome, comparison, outcome_of
+from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
+from hcloud.simulator.pool import open_pool
+from hcloud.simulator.repeats import Repeated, mean_costs, mean_targets, paired, repeated_table
+from hcloud.simulator.run import Progress, Setting, simulated
+from hcloud.simulator.workload import Workload
+
+EXIT_STUCK = 1
+"""One of several policies could not be simulated to its end; the others were."""
+Watch = Callable[[Progress], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How results are told: ``form``, and ``out``, where they and pictures are written, too.
+
+    ``bounds``: each beside the least that anybody could pay. ``recorded``: what came of the same jobs in truth, which
+    stands below.
+    """
+
+    form: str
+    out: Path | None = None
+    bounds: bool = False
+    recorded: Recorded | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of a policy, by ``name``, that was simulated to its end, and how long each job ran (s)."""
+
+    name: str
+    outcome: Outcome
+    ran_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A policy under which jobs could never run, and ``why``."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What came of each policy with one seed; ``bounds``: of those that came to an end, where they are wanted."""
+
+    ran: tuple[Ran | Stuck, ...]
+    bounds: tuple[Bound, ...]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Return those of policies that came to an end."""
+        return [each.outcome for each in self.ran if isinstance(each, Ran)]
+
+    @property
+    def table(self) -> ReportTable:
+        """Return a row for each policy that came to an end."""
+        return peer_comparison(self.outcomes, self.bounds) if self.bounds else comparison(self.outcomes)
+
+
+def compare(settings: Sequence[Setting], wanted: Wanted) -> int:
+    """Simulate each and show what came of them, side by side.
+
+    Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
+    """
+    _prepare(wanted.out)
+    _tell_notes(settings[0].workload)
+    with ending_in_order(), quick_folder() as folder:
+        made = _tried(settings, wanted.bounds, folder, _progress)
+    stuck = {each.name: each.why for each in made.ran if isinstance(each, Stuck)}
+    table = _with_stuck(made.table, [each.name for each in made.ran], stuck)
+    whole = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
+    series = {"series": [_series(each) for each in made.outcomes]}
+    _show(whole, whole, series, wanted.form)
+    if wanted.out is not None:
+        _write_files(wanted.out, whole, series, _pictures(made.outcomes))
+    return EXIT_STUCK if stuck else 0
+
+
+def compare_seeds(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, processes: int) -> int:
+    """Like :func:`compare`, with several seeds, so many at the same time: means, limits, and what may be chance."""
+    _prepare(wanted.out)
+    _tell_notes(next(iter(by_seed.values()))[0].workload)
+    trials = _all_tried(by_seed, wanted.bounds, processes)
+    names = [each.name for each in next(iter(trials.values())).ran]
+    stuck = _stuck_with(trials)
+    ended = [_repeated(name, trials) for name in names if name not in stuck]
+    if not ended:
+        raise Standstill("no policy came to an end with every seed: " + "; ".join(stuck.values()))
+    table = _with_stuck(repeated_table(ended, list(by_seed)), names, stuck)
+    table = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
+    first = next(iter(trials.values())).outcomes
+    more = {"seeds": list(by_seed), "by_seed": _rows_by_seed(trials), "series": [_series(each) for each in first]}
+    _show(paired(table, _rounded), table, more, wanted.form)
+    if wanted.out is not None:
+        _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
+    return EXIT_STUCK if stuck else 0
+
+
+# ---------------------------------------------------------------------------------------------------------- simulating
+def _all_tried(by_seed: Mapping[int, Sequence[Setting]], bounds: bool, processes: int) -> dict[int, Trial]:
+    """Return what came of all policies with each seed. Raises Standstill where all stand still with one of them."""
+    found: dict[int, Trial] = {}
+    with ExitStack() as within:
+        within.enter_context(ending_in_order())
+        folder = within.enter_context(quick_folder())
+        advance = within.enter_context(steps(len(by_seed)))
+        several = min(processes, len(by_seed)) > 1
+        spread = within.enter_context(open_pool(min(processes, len(by_seed)))).map if several else map
+        made = spread(_tried, by_seed.values(), repeat(bounds), repeat(folder))
+        advance(f"{len(by_seed)} seeds")
+        for seed, trial in zip(by_seed, made, strict=True):
+            found[seed] = trial
+            advance(f"seed {seed}")
+    return found
+
+
+def _tried(
+    settings: Sequence[Setting], bounds: bool, folder: Path, watched: Callable[[Setting], Any] | None = None
+) -> Trial:
+    """Simulate each; one that stands still is no reason not to try the others. Raises Standstill where all do."""
+    ran = list[Ran | Stuck]()
+    for setting in settings:
+        try:
+            ran.append(_simulated(setting, folder, watched))
+        except Standstill as why:
+            ran.append(Stuck(name=setting.policy.name, why=str(why)))
+            if not any(isinstance(each, Ran) for each in ran) and len(ran) == len(settings):
+                raise
+    return Trial(ran=tuple(ran), bounds=tuple(_bounds(settings, ran, folder)) if bounds else ())
+
+
+def _bounds(settings: Sequence[Setting], ran: Sequence[Ran | Stuck], folder: Path) -> Iterator[Bound]:
+    """Yield the least that could be paid on the cloud of each policy that came to an end."""
+    ended = [(setting, each) for setting, each in zip(settings, ran, strict=True) if isinstance(each, Ran)]
+    outcomes, runs = [each.outcome for _, each in ended], [each.ran_s for _, each in ended]
+    known: dict[str, Bound] = {}
+    for setting, _ in ended:
+        cloud = repr(setting.providers)
+        if cloud not in known:
+            with _place_in(folder) as place:
+                known[cloud] = distance(setting, place, outcomes, runs)
+        yield known[cloud]
+
+
+def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> Ran:
+    """Run it to its end, in a folder of its own within ``folder``. Raises Standstill."""
+    with _place_in(folder) as place, simulated(setting, place) as simulation:
+        commitments = simulation.commitments()
+        if watched is None:
+            simulation.run()
+        else:
+            with watched(setting) as watch:
+                simulation.run(watch)
+        outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
+        ran_s = run_times_s(setting.workload, simulation.events())
+        return Ran(name=setting.policy.name, outcome=outcome, ran_s=ran_s)
+
+
+@contextmanager
+def _place_in(folder: Path) -> Iterator[Path]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        yield Path(made)
+
+
+@contextmanager
+def _progress(setting: Setting) -> Iterator[Watch]:
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+    shown = console(stderr=True)
+    with Bar(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
+
+        def watch(progress: Progress) -> None:
+            """Redraw after every 50th cycle: how many jobs have ended, and the simulated time in hours."""
+            if progress.cycles % 50 == 0:
+                bar.update(
+                    task, completed=progress.ended, now=f"{progress.now_s / 3600:.2f} h, {progress.ended} jobs ended"
+                )
+
+        yield watch
+
+
+# -------------------------------------------------------------------------------------------------------- several seeds
+def _stuck_with(trials: Mapping[int, Trial]) -> dict[str, str]:
+    """Return by policy why it came to no end, with the first seed with which it did not."""
+    found: dict[str, str] = {}
+    for seed, trial in trials.items():
+        for each in trial.ran:
+            if isinstance(each, Stuck):
+                found.setdefault(each.name, f"with seed {seed}: {each.why}")
+    return found
+
+
+def _repeated(name: str, trials: Mapping[int, Trial]) -> Repeated:
+    """Return what came of a policy that came to an end with every seed."""
+    outcomes, bounds = [], []
+    for trial in trials.values():
+        ended = [each for each in trial.ran if isinstance(each, Ran)]
+        at = [each.name for each in ended].index(name)
+        outcomes.append(ended[at].outcome)
+        bounds += [trial.bounds[at]] if trial.bounds else []
+    return Repeated(name=name, outcomes=tuple(outcomes), bounds=tuple(bounds))
+
+
+def _rows_by_seed(trials: Mapping[int, Trial]) -> list[dict[str, Any]]:
+    """Return what the table of each seed would say: an object for each seed and policy that came to an end."""
+    return [{"seed": seed, **row} for seed, trial in trials.items() for row in trial.table.to_json()["rows"]]
+
+
+def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> dict[str, Callable[[], str]]:
+    """Return pictures: what all seeds tell, and courses with the first of them."""
+    met = mean_targets(ended)
+    drawn: dict[str, Callable[[], str]] = {
+        "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(ended)),
+    }
+    if met:
+        drawn["targets.svg"] = partial(limits_svg, "targets met in %, mean of all seeds", met)
+    return {**_pictures(first), **drawn}
+
+
+# ------------------------------------------------------------------------------------------------------------- telling
+def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[str, str]) -> ReportTable:
+    """Return the table with a row for each of ``names``: a policy that came to no end is one without numbers, and a
+    note."""
+    rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
+    told: tuple[Row, ...] = tuple((name, *empty) if name in stuck else next(rows) for name in names)
+    notes = (*table.notes, *(f"{name}: given up: {why}" for name, why in stuck.items()))
+    return replace(table, rows=told, notes=notes)
+
+
+def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
+    names = [column.name for column in table.columns]
+    first_usd, usd = table.rows[0][names.index("cost_usd")], recorded.numbers["cost_usd"]
+    known = {**recorded.numbers, "cost_pct": share_pct(cast(float, usd), cast(float, first_usd or 0.0))}
+    row = tuple(known.get(name) for name in names)
+    return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
+
+
+def _prepare(folder: Path | None) -> None:
+    """Make the folder for results now: whoever cannot write there should not learn it after a long run."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"--out {folder} cannot be written to; name a directory of yours")
+
+
+def _tell_notes(workload: Workload) -> None:
+    for note in workload.notes:
+        click.echo(f"{workload.name}: {note}", err=True)
+
+
+def _show(shown: ReportTable, table: ReportTable, more: Mapping[str, Any], form: str) -> None:
+    """Tell people (``shown``) or programs (``table``, and in JSON ``more``)."""
+    from hcloud.cli.report import show
+
+    if form == "json":
+        write_json({**table.to_json(), **more})
+    elif form == "csv":
+        click.echo(table.to_csv(), nl=False)
+    else:
+        show(shown)
+
+
+def _rounded(value: Value, unit: str) -> str:
+    """Return a mean, or its limit, as people write it; of plain numbers few digits count."""
+    from hcloud.cli.report import cell
+
+    if not isinstance(value, float) or unit:
+        return cell(value, unit)
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+
+
+def _series(outcome: Outcome) -> dict[str, Any]:
+    series = outcome.series
+    return {
+        "policy": outcome.name,
+        "at_s": list(series.at_s),
+        "up_vcpus": {market: list(amounts) for market, amounts in series.up_vcpus.items()},
+        "held_vcpus": list(series.held_vcpus),
+        "waiting_jobs": list(series.waiting),
+        "waited_for": [asdict(each) for each in outcome.waited_for],
+    }
+
+
+def _pictures(outcomes: Sequence[Outcome]) -> dict[str, Callable[[], str]]:
+    """Return pictures by file."""
+    drawn = {
+        "allocation.svg": allocation_svg,
+        "fullness.svg": fullness_svg,
+        "cost.svg": cost_svg,
+        "performance.svg": performance_svg,
+        "waits.svg": waits_svg,
+    }
+    return {name: partial(draw, outcomes) for name, draw in drawn.items()}
+
+
+def _write_files(
+    folder: Path, table: ReportTable, more: Mapping[str, Any], pictures: Mapping[str, Callable[[], str]]
+) -> None:
+    contents = {
+        "outcome.json": json.dumps({**table.to_json(), **more}, indent=2) + "\n",
+        "outcome.csv": table.to_csv(),
+        **{name: draw() for name, draw in pictures.items()},
+    }
+    for name, text in contents.items():
+        (folder / name).write_text(text)
+        click.echo(f"wrote {folder / name}", err=True)

@@ -1,0 +1,31 @@
+"""A mean over seeds, and how far it may be from what many more seeds would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean over seeds and how far its 95 % limits are from it (None: there was only one seed)."""
+
+    value: float
+    half_width: float | None
+
+    def text(self) -> str:
+        """Return it as people write it."""
+        return f"{self.value:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean with its 95 % limits (Student's t). Raises ValueError without values."""
+    if not values:
+        raise ValueError("no values, no mean")
+    if len(values) == 1:
+        return Mean(value=values[0], half_width=None)
+    reach = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
+    return Mean(value=fmean(values), half_width=reach)
