@@ -297,13 +297,18 @@ def _show(shown: ReportTable, table: ReportTable, more: Mapping[str, Any], form:
         show(shown)
 
 
-def _rounded(value: Value, unit: str) -> str:
-    """Return a mean, or its limit, as people write it; of plain numbers few digits count."""
+def _rounded(value: Value, limit: Value, unit: str) -> str:
+    """Return a mean with its limit as people write them: with the digits that the mean has."""
     from hcloud.cli.report import cell
 
-    if not isinstance(value, float) or unit:
-        return cell(value, unit)
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+    if not isinstance(value, float) or not isinstance(limit, float):
+        return ""
+    if unit == "usd":
+        return f"{cell(value, unit)} ±{limit:.{2 if abs(value) >= 1 else 4}f}"
+    if unit:
+        return f"{cell(value, unit)} ±{cell(limit, unit)}"
+    digits = 2 if abs(value) < 10 else 0
+    return f"{value:.{digits}f} ±{limit:.{digits}f}"
 
 
 def _series(outcome: Outcome) -> dict[str, Any]:

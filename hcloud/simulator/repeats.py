@@ -16,6 +16,8 @@ from hcloud.simulator.means import Mean, mean_of
 from hcloud.simulator.outcome import NOTES, Outcome, notes_on
 from hcloud.simulator.performance import kept_pct, mean
 
+SAME = 0.005
+"""Differences, in percent and points, that nobody would call one."""
 LIMIT = "_limit"
 """What is behind a column's name, before its unit, where it says how far the 95 % limits are from the mean."""
 
@@ -50,8 +52,8 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
     return ReportTable(title="Simulated with several seeds", columns=tuple(columns), rows=whole, notes=notes)
 
 
-def paired(table: ReportTable, shown: Callable[[Value, str], str]) -> ReportTable:
-    """Return a table for people: each number with its limits behind it, as ``shown`` writes both."""
+def paired(table: ReportTable, shown: Callable[[Value, Value, str], str]) -> ReportTable:
+    """Return a table for people: each number with its limits behind it, as ``shown`` writes both with their unit."""
     names = [column.name for column in table.columns]
     limits = {at: at + 1 for at, name in enumerate(names[:-1]) if LIMIT in names[at + 1] and LIMIT not in name}
     kept = [at for at, name in enumerate(names) if LIMIT not in name]
@@ -59,8 +61,7 @@ def paired(table: ReportTable, shown: Callable[[Value, str], str]) -> ReportTabl
     def together(row: Row, at: int) -> Value:
         """Return a cell as it is, or with its limits."""
         limit = row[limits[at]] if at in limits else None
-        unit = table.columns[at].unit
-        return row[at] if limit is None else f"{shown(row[at], unit)} ±{shown(limit, unit).removeprefix('$')}"
+        return row[at] if limit is None else shown(row[at], limit, table.columns[at].unit)
 
     rows = tuple(tuple(together(row, at) for at in kept) for row in table.rows)
     return ReportTable(title=table.title, columns=tuple(table.columns[at] for at in kept), rows=rows, notes=table.notes)
@@ -137,22 +138,22 @@ def verdict(first: Repeated, other: Repeated) -> str:
     """Return in words how a policy differs from the first one, and whether that may be chance."""
     pairs = list(zip(first.outcomes, other.outcomes, strict=True))
     usd = [(ours.cost_usd, theirs.cost_usd) for ours, theirs in pairs]
-    said = [_more("costs", mean_of([100.0 * (b / a - 1.0) for a, b in usd]), "%")] if all(a for a, _ in usd) else []
+    said = [_more("cost", mean_of([100.0 * (b / a - 1.0) for a, b in usd]), "%")] if all(a for a, _ in usd) else []
     met = [
         b.target_met_pct - a.target_met_pct
         for a, b in pairs
         if a.target_met_pct is not None and b.target_met_pct is not None
     ]
     if len(met) == len(pairs):
-        said.append(_more("meets", mean_of(met), "points", " of the targets"))
+        said.append(_more("targets met", mean_of(met), "points"))
     return f"{other.name}, beside {first.name}: " + ("; ".join(said) or "nothing to compare")
 
 
-def _more(does: str, by: Mean, unit: str, of: str = "") -> str:
+def _more(what: str, by: Mean, unit: str) -> str:
     half = by.half_width or 0.0
-    if abs(by.value) < 0.005 and half < 0.005:
-        return f"{does} as much{of}"
-    words = f"{does} {abs(by.value):.3g} ±{half:.2g} {unit} {'more' if by.value > 0 else 'less'}{of}"
+    if abs(by.value) < SAME and half < SAME:
+        return f"{what} the same"
+    words = f"{what} {abs(by.value):.3g} ±{half:.2g} {unit} {'more' if by.value > 0 else 'less'}"
     return words if abs(by.value) > half else f"{words}, which may be chance"
 
 

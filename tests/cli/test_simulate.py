@@ -258,7 +258,7 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
         assert row["policy"] == first["policy"] and row["jobs"] == first["jobs"] + second["jobs"]
         assert row["cost_usd"] == pytest.approx((first["cost_usd"] + second["cost_usd"]) / 2)
         assert ("times_bound" in row) == bool(rivals)
-    assert any(note.startswith("cheapest, beside mine: costs") for note in document["notes"])
+    assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
     assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
     assert err.count("wrote made/") == 8
     shown, _ = desk.run(*words[:-2], "--seeds", "2")

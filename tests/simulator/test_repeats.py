@@ -45,14 +45,18 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
     row = row_of(table, "b")
     assert row["cost_pct"] == pytest.approx(90.0) and row["cost_limit_pct"] == pytest.approx(0.0, abs=1e-9)
     assert row["cost_limit_usd"] > 100.0  # type: ignore[operator]
-    assert "b, beside a: costs 10 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
+    assert "b, beside a: cost 10 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
 
 
 @pytest.mark.parametrize(
     ("costs", "met", "words"),
     [
-        ([1.1, 1.2, 1.3], [90.0, 91.0, 92.0], "costs 20 ±25 % more, which may be chance; meets 9 ±2.5 points less of"),
-        ([1.2, 1.2, 1.2], [100.0] * 3, "costs 20 ±0 % more; meets as much of the targets"),
+        (
+            [1.1, 1.2, 1.3],
+            [90.0, 91.0, 92.0],
+            "cost 20 ±25 % more, which may be chance; targets met 9 ±2.5 points less",
+        ),
+        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20 ±0 % more; targets met the same"),
         ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "chance"),
     ],
 )
@@ -65,7 +69,7 @@ def test_a_difference_that_may_be_chance_is_called_so(
 
 
 def test_what_is_free_has_no_percentages() -> None:
-    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b, beside a: meets as much of the targets"
+    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b, beside a: targets met the same"
 
 
 def test_a_number_that_one_seed_lacks_is_not_there_and_one_that_all_lack_has_no_column() -> None:
@@ -86,12 +90,12 @@ def test_who_leaves_jobs_undone_is_not_held_against_the_bound() -> None:
 
 
 def test_people_read_each_number_with_its_limits() -> None:
-    def shown(value: Value, unit: str) -> str:
-        """Money with its sign."""
-        return f"{'$' if unit == 'usd' else ''}{value:.1f}"
+    def shown(value: Value, limit: Value, unit: str) -> str:
+        """Both with one digit, and the unit of the column."""
+        return f"{value:.1f} ±{limit:.1f}{unit}"
 
     table = paired(repeated_table([policy("a", [1.0, 2.0])], [0, 1]), shown)
     names = [column.name for column in table.columns]
     assert not any("limit" in name for name in names)
-    assert table.rows[0][names.index("cost_usd")] == "$1.5 ±6.4"
+    assert table.rows[0][names.index("cost_usd")] == "1.5 ±6.4usd"
     assert table.rows[0][names.index("jobs")] == 8
