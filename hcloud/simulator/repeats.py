@@ -153,7 +153,9 @@ def _more(what: str, by: Mean, unit: str) -> str:
     half = by.half_width or 0.0
     if abs(by.value) < SAME and half < SAME:
         return f"{what} the same"
-    words = f"{what} {abs(by.value):.3g} ±{half:.2g} {unit} {'more' if by.value > 0 else 'less'}"
+    most = max(abs(by.value), half)
+    digits = 0 if most >= 100 else 1 if most >= 1 else 2
+    words = f"{what} {abs(by.value):.{digits}f} ±{half:.{digits}f} {unit} {'more' if by.value > 0 else 'less'}"
     return words if abs(by.value) > half else f"{words}, which may be chance"
 
 

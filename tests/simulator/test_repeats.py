@@ -45,7 +45,7 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
     row = row_of(table, "b")
     assert row["cost_pct"] == pytest.approx(90.0) and row["cost_limit_pct"] == pytest.approx(0.0, abs=1e-9)
     assert row["cost_limit_usd"] > 100.0  # type: ignore[operator]
-    assert "b, beside a: cost 10 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
+    assert "b, beside a: cost 10.0 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
         (
             [1.1, 1.2, 1.3],
             [90.0, 91.0, 92.0],
-            "cost 20 ±25 % more, which may be chance; targets met 9 ±2.5 points less",
+            "cost 20.0 ±24.8 % more, which may be chance; targets met 9.0 ±2.5 points less",
         ),
-        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20 ±0 % more; targets met the same"),
+        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20.0 ±0.0 % more; targets met the same"),
         ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "chance"),
     ],
 )
