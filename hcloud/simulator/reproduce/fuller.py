@@ -1,4 +1,4 @@
-"""What fuller servers cost: HM and SR where neighbours may cost a job more, and HM also where its reserved servers are
+"""What fuller servers cost: HM and SR where neighbours may cost a job more, and hybrids also where reserved servers are
 filled further before anything is rented (Dissertation §8.4.2). High variability; users ask for what they need."""
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ TOLERANCES = (TOLERANCE, 0.2, 0.3, 0.5)
 """Parts of its performance that neighbours may cost a job."""
 SOFT, HARD = 0.9, 0.95
 """Limits up to which reserved servers are filled; the shipped ones are 0.65 and 0.9."""
-FULL_HM, USED_OF_YEAR = "HM, filled", 0.5
+FILLED, USED_OF_YEAR = ", filled", 0.5
+FULL_HM, FULL_HF = f"HM{FILLED}", f"HF{FILLED}"
 COLUMNS = (
     "performance_pct", "p5_pct", "service_pct", "target_met_pct", "cost_usd", "committed_usd", "metered_usd",
     "without_waste_usd", "reserved_used_pct",
 )  # fmt: skip
-WHOLE = (("SR", TOLERANCE), ("HM", TOLERANCE), (FULL_HM, 0.3))
-"""What is run of all of the load: the strategies as they are, and HM where it was worth most of little loads."""
+WHOLE = (("SR", TOLERANCE), ("HM", TOLERANCE), (FULL_HM, 0.3), (FULL_HF, 0.5))
+"""What is run of all of the load: the strategies as they are, and hybrids about where it was worth most of less."""
 
 Seed = Mapping[str, Numbers]
 
@@ -44,9 +45,9 @@ def _figure(name: str, title: str, kinds: Sequence[tuple[str, float]]) -> Figure
 
 
 def _case(kind: str, tolerance: float) -> Case:
-    """Return SR, HM, or HM that fills its reserved servers up to ``SOFT`` and ``HARD``."""
-    policy = strategy("sr" if kind == "SR" else "hm")
-    if kind == FULL_HM:
+    """Return a strategy, or one that fills its reserved servers up to ``SOFT`` and ``HARD``."""
+    policy = strategy(kind.removesuffix(FILLED).lower())
+    if kind.endswith(FILLED):
         policy = replace(policy, provisioning=replace(policy.provisioning, soft_limit=SOFT, hard_limit=HARD))
     policy = replace(policy, placement=replace(policy.placement, tolerance=tolerance))
     return Case(label=_label(kind, tolerance), experiment=HIGH, policy=policy)
