@@ -31,6 +31,7 @@ from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, re
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.compare import PEERS, PREFIX, Peer, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
+from hcloud.simulator.scenario_files import read_scenario
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
@@ -45,6 +46,7 @@ REFUSED = {
 }
 """Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
 OFFERED = Path("offers")
+SCENARIO_FILES = (".yaml", ".yml")
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
 
@@ -89,7 +91,11 @@ PAPERS = "hcloud-"
     help="Part of the jobs, or of a scenario's load.",
 )
 @click.option(
-    "--hours", type=FiniteRange(LEAST_HOURS, MOST_HOURS), default=2.0, show_default=True, help="Length of a scenario."
+    "--hours",
+    type=FiniteRange(LEAST_HOURS, MOST_HOURS),
+    default=2.0,
+    show_default=True,
+    help="Length of a scenario by name.",
 )
 @click.option(
     "--node-vcpus", type=WholeRange(1, VCPUS_MOST), default=16, show_default=True, help="A job log's widest node."
@@ -134,9 +140,9 @@ def simulate(
 ) -> int:
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
-    WORKLOAD is a scenario (static, low-variability, high-variability), a job log (FILE.swf), a list of arrivals
-    (FILE.csv), either of them packed with gzip (FILE.swf.gz) or not, `history`: what this daemon was given, or an
-    experiment of a paper with its machines and its world:
+    WORKLOAD is a scenario (static, low-variability, high-variability, or your own: FILE.yaml), a job log (FILE.swf), a
+    list of arrivals (FILE.csv), either of them packed with gzip (FILE.swf.gz) or not, `history`: what this daemon was
+    given, or an experiment of a paper with its machines and its world:
     hcloud-static, -low-variability, -high-variability, paragon-small-low, -medium, -phases, -oversubscribed,
     paragon-large-low, -high, -oversubscribed, paragon-day, quasar. The servers of the last ones are all there at once,
     so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
@@ -207,6 +213,9 @@ def _loads(
     """Return what makes the load with a seed; what a file or the daemon tells is read once for all."""
     if name in EXPERIMENTS or name.removeprefix(PAPERS) in SCENARIOS:
         return lambda seed: _experiment(name, seed, share, hours) or make_scenario(name, seed, hours=hours, share=share)
+    if Path(name).suffix.lower() in SCENARIO_FILES:
+        scenario = read_scenario(Path(name))
+        return lambda seed: scenario.make(seed, share)
     read = _workload(name, share, node_vcpus, since)
     return lambda _: read
 
@@ -239,7 +248,8 @@ def _workload(source: str, share: float, node_vcpus: int, since: str) -> Workloa
         return recorded_workload(Client(), back_s_of(since)).scaled(share)
     if path.suffix or path.exists():
         raise BadInput(
-            f"{source}: a workload file is a job log (.swf) or a list of arrivals (.csv), packed (.gz) or not"
+            f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "
+            "packed (.gz) or not"
         )
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
 

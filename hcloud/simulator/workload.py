@@ -199,7 +199,7 @@ def read_csv(text: str, name: str) -> Workload:
         columns = [each.strip() for each in rows.fieldnames or []]
         rows.fieldnames = columns
         _check_header(columns, f"{name}:{lines[0][0] if lines else 1}")
-        return workload_of(name, [_csv_arrival(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
+        return workload_of(name, [arrival_of(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
     except csv.Error as error:
         at = lines[min(rows.line_num, len(lines) - 1)][0]
         raise BadInput(f"{name}:{at}: is no line of a list of arrivals ({error})") from None
@@ -216,7 +216,9 @@ def _check_header(columns: Sequence[str], where: str) -> None:
         raise BadInput(f"{where}: the column {twice[0]!r} is there twice; name each once")
 
 
-def _csv_arrival(row: Mapping[str, str], where: str) -> Arrival:
+def arrival_of(row: Mapping[str, str], where: str) -> Arrival:
+    """Return the job that a line of a list of arrivals describes, by column. Raises BadInput, which names ``where``."""
+
     def number(column: str, otherwise: float | None = None, least: float = 0.0, most: float = math.inf) -> float:
         """Return a column as a number, ``otherwise`` where it is empty. Raises BadInput with the row's place."""
         text = row.get(column) or ""

@@ -82,6 +82,15 @@ def test_policies_of_one_name_in_far_away_folders_are_called_by_the_end_of_these
     assert second.endswith("eee/copy.yaml)")
 
 
+def test_scenario_of_ones_own_is_simulated_and_other_seeds_make_other_jobs(desk: Shell) -> None:
+    load = "load: [[0, 4], [0.05, 8]]\njobs:\n  - {name: etl, vcpus: 2, run_s: 60, within_s: 600}\n"
+    (desk.directory / "evenings.yaml").write_text(load)
+    out, _ = desk.run("simulate", "evenings.yaml", "mine.yaml", "--cloud", "cloud.yaml", "--seeds", "2", "-o", "json")
+    document = json.loads(out)
+    first, second = document["by_seed"]
+    assert first["succeeded"] == first["jobs"] > 5 and first["cost_usd"] != second["cost_usd"]
+
+
 def test_papers_experiment_brings_its_machines_and_any_work_may_have_neighbours(desk: Shell) -> None:
     out, _ = desk.run("simulate", "paragon-small-low", "--share", "0.03", "-o", "json")
     (row,) = json.loads(out)["rows"]
@@ -111,7 +120,8 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["statik"], "there is no scenario 'statik'; did you mean 'static'?"),
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
-        (["cloud.yaml"], "cloud.yaml: a workload file is a job log (.swf) or a list of arrivals (.csv)"),
+        (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
+        (["jobs.txt"], "jobs.txt: a workload file is a scenario (.yaml), or a job log (.swf) or a list of"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
         (

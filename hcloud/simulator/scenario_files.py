@@ -1,0 +1,208 @@
+"""Scenarios that users describe in a file: the load over time, and the kinds of jobs it is made of.
+
+    name: evenings
+    load: [[0, 40], [2, 200], [4, 40]]   # vCPUs in use at these hours; straight lines between them
+    jobs:
+      - {name: etl, weight: 3, vcpus: 2, run_s: 600, within_s: 3600}
+      - {name: web, vcpus: 4, run_s: 7200, run_spread: 0, requests_per_s: 100, latency_ms: 20, interruptible: false}
+
+Jobs arrive as fast as the load needs (Little's law), each kind as often as its ``weight`` says; those that fill the
+load at the beginning are under way. The same seed, the same jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hcloud.config.document import Document, read_document
+from hcloud.errors import ConfigError
+from hcloud.quantity import shown
+from hcloud.sentences import KeyPath, nearest
+from hcloud.simulator.workload import COMMAND, NEEDED, OPTIONAL, Arrival, Workload, arrival_of, workload_of
+
+HOUR_S = 3600.0
+KEYS = ("name", "load", "jobs")
+OF_JOBS = (*(each for each in (*NEEDED, *OPTIONAL) if each != "at_s"), "weight", "run_spread")
+SPREAD, SPREAD_MOST, WEIGHT_MOST = 0.5, 3.0, 1e6
+VCPUS_MOST, HOURS_MOST, JOBS_MOST, KINDS_MOST = 1e6, 744.0, 1_000_000, 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of job: ``like`` has its run time's mean, ``spread`` is the standard deviation of that's logarithm."""
+
+    like: Arrival
+    weight: float
+    spread: float
+
+    @property
+    def vcpu_s(self) -> float:
+        """Return how long it holds how many vCPUs, on average."""
+        return self.vcpus * self.like.run_s
+
+    @property
+    def vcpus(self) -> float:
+        """Return what all of its nodes hold."""
+        return self.like.spec.resources.vcpus * self.like.spec.nodes.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScenario:
+    """A load over time: ``at_h`` and ``vcpus`` in use then, shape ``(P,)``; and of which jobs it is made."""
+
+    name: str
+    at_h: tuple[float, ...]
+    vcpus: tuple[float, ...]
+    kinds: tuple[Kind, ...]
+
+    def make(self, seed: int, share: float) -> Workload:
+        """Return the jobs of ``share`` (0..1] of the load. Raises BadInput where there would be none."""
+        rng = np.random.default_rng([seed, sum(map(ord, self.name))])
+        running = self._under_way(rng, share)
+        arrivals = [*running, *self._coming(rng, share, len(running))]
+        return workload_of(self.name if share == 1 else f"{self.name} x {share:g}", arrivals)
+
+    def expected_jobs(self) -> float:
+        """Return how many jobs the whole load is made of, those under way at the beginning among them."""
+        mean_run_s = float(np.dot(self._odds, [each.like.run_s for each in self.kinds]))
+        vcpu_s = float(np.trapezoid(self.vcpus, self.at_h)) * HOUR_S + self.vcpus[0] * mean_run_s
+        return vcpu_s / self._mean_vcpu_s
+
+    @property
+    def _odds(self) -> np.ndarray:
+        weights = np.array([each.weight for each in self.kinds])
+        odds: np.ndarray = weights / weights.sum()
+        return odds
+
+    @property
+    def _mean_vcpu_s(self) -> float:
+        return float(np.dot(self._odds, [each.vcpu_s for each in self.kinds]))
+
+    def _under_way(self, rng: np.random.Generator, share: float) -> list[Arrival]:
+        """Return the jobs that run at the beginning, which long ones are likelier to, each with a part of its time."""
+        running = self._odds * [each.like.run_s for each in self.kinds]
+        made, held, wanted = list[Arrival](), 0.0, self.vcpus[0] * share
+        while True:
+            kind = self.kinds[rng.choice(len(self.kinds), p=running / running.sum())]
+            if held + kind.vcpus / 2 > wanted:
+                return made
+            left_s = max(0.001, _run_s(kind, rng) * rng.random())
+            made.append(_job(kind, len(made), 0.0, left_s))
+            held += kind.vcpus
+
+    def _coming(self, rng: np.random.Generator, share: float, before: int) -> list[Arrival]:
+        """Return the jobs that arrive; ``before``: how many there were, as they are numbered."""
+        made, due, odds, mean_vcpu_s = list[Arrival](), 0.0, self._odds, self._mean_vcpu_s
+        seconds = np.arange(int(self.at_h[-1] * HOUR_S))
+        rates = np.interp(seconds / HOUR_S, self.at_h, self.vcpus) * share / mean_vcpu_s
+        for second, rate in zip(seconds.tolist(), rates.tolist(), strict=True):
+            due += rate
+            while due >= 1:
+                due -= 1
+                kind = self.kinds[rng.choice(len(self.kinds), p=odds)]
+                made.append(_job(kind, before + len(made), second + rng.random(), _run_s(kind, rng)))
+        return made
+
+
+def _run_s(kind: Kind, rng: np.random.Generator) -> float:
+    """Return a run time: lognormal around the kind's mean."""
+    return max(0.001, kind.like.run_s * math.exp(rng.normal(0.0, kind.spread) - kind.spread**2 / 2))
+
+
+def _job(kind: Kind, number: int, at_s: float, run_s: float) -> Arrival:
+    spec = kind.like.spec
+    # Each kind is a program of its own, for whoever learns what programs need.
+    named = replace(spec, name=f"{spec.name}-{number}", command=(*COMMAND, spec.name))
+    return Arrival(at_s=at_s, run_s=run_s, spec=named)
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def read_scenario(path: Path) -> FileScenario:
+    """Read a scenario file. Raises ConfigError, naming file, line and key, where it is none."""
+    document = read_document(path)
+    top = _mapping(document, document.value, (), KEYS)
+    load = _items(document, top, "load", 2, "points such as [0, 40] and [2, 200]: hours and the vCPUs in use then")
+    jobs = _items(document, top, "jobs", 1, "kinds of jobs")
+    points = [_point(document, each, ("load", at)) for at, each in enumerate(load)]
+    _check_course(document, points)
+    kinds = tuple(_kind(document, each, ("jobs", at)) for at, each in enumerate(jobs))
+    name = top.get("name", path.stem)
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
+        raise ConfigError("must be a name of 1 to 100 printable characters", where=document.where(("name",)))
+    hours, vcpus = zip(*points, strict=True)
+    made = FileScenario(name=name, at_h=hours, vcpus=vcpus, kinds=kinds)
+    if made.expected_jobs() > JOBS_MOST:
+        text = f"makes {made.expected_jobs():.3g} jobs; at most {JOBS_MOST} can be simulated"
+        raise ConfigError(text, where=document.where(("load",)))
+    return made
+
+
+def _mapping(document: Document, value: object, path: KeyPath, keys: Sequence[str]) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"must have the keys {', '.join(keys)}", where=document.where(path))
+    for key in value:
+        if key not in keys:
+            raise ConfigError(f"there is no such key; {nearest(key, keys)}", where=document.where((*path, key)))
+    return value
+
+
+def _items(document: Document, top: Mapping[str, object], key: str, least: int, what: str) -> Sequence[object]:
+    found = top.get(key)
+    if not isinstance(found, list) or not least <= len(found) <= KINDS_MOST:
+        where = document.where((key,) if key in top else ())
+        raise ConfigError(f"{key} of a scenario must be a list of {least} to {KINDS_MOST} {what}", where=where)
+    return found
+
+
+def _point(document: Document, value: object, path: KeyPath) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ConfigError("must be two numbers: an hour, and the vCPUs in use then", where=document.where(path))
+    return (
+        _number(document, value[0], path, "the hour", 0.0, HOURS_MOST),
+        _number(document, value[1], path, "vCPUs in use", 0.0, VCPUS_MOST),
+    )
+
+
+def _check_course(document: Document, points: Sequence[tuple[float, float]]) -> None:
+    if points[0][0] != 0.0:
+        raise ConfigError(f"begins at hour {points[0][0]:g}; it must begin at 0", where=document.where(("load", 0)))
+    for at in range(1, len(points)):
+        if points[at][0] <= points[at - 1][0]:
+            text = f"hour {points[at][0]:g} does not come after {points[at - 1][0]:g}; write them in order"
+            raise ConfigError(text, where=document.where(("load", at)))
+    if not any(vcpus for _, vcpus in points):
+        raise ConfigError("is 0 all the time; somewhere it must be more", where=document.where(("load",)))
+
+
+def _kind(document: Document, value: object, path: KeyPath) -> Kind:
+    keys = _mapping(document, value, path, OF_JOBS)
+    weight = _number(document, keys.get("weight", 1.0), (*path, "weight"), "it", 1e-6, WEIGHT_MOST)
+    spread = _number(document, keys.get("run_spread", SPREAD), (*path, "run_spread"), "it", 0.0, SPREAD_MOST)
+    for needed in (each for each in NEEDED if each != "at_s" and each not in keys):
+        raise ConfigError(f"a kind of job needs {needed}", where=document.where(path))
+    row = {
+        key: _text(document, each, (*path, key)) for key, each in keys.items() if key not in ("weight", "run_spread")
+    }
+    like = arrival_of({"name": "job", **row, "at_s": "0"}, document.where(path))
+    return Kind(like=like, weight=weight, spread=spread)
+
+
+def _text(document: Document, value: object, path: KeyPath) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or not isinstance(value, str | int | float):
+        raise ConfigError("must be a number or a word", where=document.where(path))
+    return str(value)
+
+
+def _number(document: Document, value: object, path: KeyPath, what: str, least: float, most: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= float(value) <= most:  # type: ignore[arg-type]
+        text = f"{what} must be a number from {least:g} to {most:g}, not {shown(str(value))}"
+        raise ConfigError(text, where=document.where(path))
+    return float(value)  # type: ignore[arg-type]

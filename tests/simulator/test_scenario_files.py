@@ -1,0 +1,99 @@
+"""Scenarios in files: the load that was described, of the kinds of jobs that were named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hcloud.errors import BadInput, ConfigError
+from hcloud.model import BatchTarget, BestEffortTarget, ServiceTarget
+from hcloud.simulator.scenario_files import FileScenario, read_scenario
+
+JOBS = """
+jobs:
+  - {name: etl, weight: 3, vcpus: 2, run_s: 300, within_s: 3600}
+  - {name: web, vcpus: 4, run_s: 600, run_spread: 0, requests_per_s: 100, latency_ms: 20, interruptible: false}
+"""
+
+
+def scenario(tmp_path: Path, text: str) -> FileScenario:
+    """The scenario of a file with this text."""
+    path = tmp_path / "evenings.yaml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_load_is_what_was_described_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    made = scenario(tmp_path, "load: [[0, 400], [1, 400], [2, 1200], [4, 400]]" + JOBS).make(0, 1.0)
+    used = np.array(made.cores())
+    assert made.name == "evenings" and 3.9 * 3600 < made.span_s <= 4 * 3600
+    for minute, wanted in ((1, 400), (30, 400), (90, 800), (120, 1200), (180, 800)):
+        assert used[minute - 1 : minute + 5].mean() == pytest.approx(wanted, rel=0.2), minute
+
+
+def test_kinds_come_as_often_as_their_weights_say_and_run_as_long_as_told(tmp_path: Path) -> None:
+    made = scenario(tmp_path, "load: [[0, 0], [0.01, 600], [3, 600]]" + JOBS).make(1, 1.0)
+    kinds = Counter(each.spec.name.partition("-")[0] for each in made.arrivals)
+    assert kinds["etl"] / kinds["web"] == pytest.approx(3.0, rel=0.15)
+    etl = [each.run_s for each in made.arrivals if each.spec.name.startswith("etl")]
+    assert np.mean(etl) == pytest.approx(300, rel=0.1) and np.std(np.log(etl)) == pytest.approx(0.5, rel=0.1)
+    web = [each for each in made.arrivals if each.spec.name.startswith("web")]
+    assert {each.run_s for each in web} == {600.0}
+    assert len({each.spec.name for each in made.arrivals}) == len(made.arrivals)
+    assert isinstance(web[0].spec.target, ServiceTarget) and not web[0].spec.interruptible
+    assert {each.spec.command for each in made.arrivals} == {("simulated", "etl"), ("simulated", "web")}
+    assert all(isinstance(e.spec.target, BatchTarget) for e in made.arrivals if e.spec.name.startswith("etl"))
+
+
+def test_same_seed_makes_the_same_jobs_and_another_others(tmp_path: Path) -> None:
+    made = scenario(tmp_path, "load: [[0, 40], [0.5, 80]]" + JOBS)
+    assert made.make(3, 1.0) == made.make(3, 1.0) != made.make(4, 1.0)
+    assert made.make(3, 0.5).name == "evenings x 0.5"
+    assert len(made.make(3, 0.5).arrivals) == pytest.approx(len(made.make(3, 1.0).arrivals) / 2, rel=0.3)
+
+
+def test_whoever_promises_nothing_has_jobs_without_a_promise(tmp_path: Path) -> None:
+    made = scenario(tmp_path, "name: any\nload: [[0, 8], [0.1, 8]]\njobs: [{vcpus: 1, run_s: 60, nodes: 2}]\n").make(
+        0, 1
+    )
+    assert made.name == "any"
+    assert all(isinstance(each.spec.target, BestEffortTarget) for each in made.arrivals)
+    assert {each.spec.nodes.count for each in made.arrivals} == {2}
+    assert len({each.spec.name for each in made.arrivals}) == len(made.arrivals)
+
+
+def test_a_load_too_small_for_any_job_is_told(tmp_path: Path) -> None:
+    tiny = scenario(tmp_path, "load: [[0, 0.01], [0.01, 0.01]]" + JOBS)
+    with pytest.raises(BadInput, match="there is no job in it"):
+        tiny.make(0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "evenings.yaml:1: must have the keys name, load, jobs"),
+        ("load: [[0, 1], [1, 1]]\njbos: []", "evenings.yaml:2: jbos: there is no such key; did you mean 'jobs'?"),
+        ("jobs: [{vcpus: 1, run_s: 1}]", "load of a scenario must be a list of 2 to 1000 points"),
+        ("load: [[0, 1]]" + JOBS, "load: load of a scenario must be a list of 2 to"),
+        ("load: [[0, 1], [1]]" + JOBS, "load[1]: must be two numbers"),
+        ("load: [[0, 1], [1, many]]" + JOBS, "load[1]: vCPUs in use must be a number from 0 to 1e+06, not 'many'"),
+        ("load: [[1, 1], [2, 1]]" + JOBS, "load[0]: begins at hour 1; it must begin at 0"),
+        ("load: [[0, 1], [2, 1], [2, 3]]" + JOBS, "load[2]: hour 2 does not come after 2"),
+        ("load: [[0, 0], [2, 0]]" + JOBS, "load: is 0 all the time"),
+        ("load: [[0, 1], [1, 1]]\njobs: []", "jobs: jobs of a scenario must be a list of 1 to"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1}]", "jobs[0]: a kind of job needs run_s"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 0, run_s: 1}]", "jobs[0]: vcpus is 0; it must be a number from 0.001"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, at_s: 4}]", "at_s: there is no such key"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, weight: 0}]", "weight: it must be a number from 1e-06"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: [1]}]", "run_s: must be a number or a word"),
+        ("load: [[0, 1e6], [700, 1e6]]\njobs: [{vcpus: 1, run_s: 1}]", "load: makes 2.52e+12 jobs; at most 1000000"),
+        ('name: "a\\nb"\nload: [[0, 1], [1, 1]]' + JOBS, "name: must be a name of 1 to 100 printable characters"),
+    ],
+)
+def test_a_file_that_is_no_scenario_is_told_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises((ConfigError, BadInput)) as told:
+        scenario(tmp_path, text)
+    assert words in str(told.value) and "evenings.yaml:" in str(told.value)
