@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from hcloud.clock import SystemClock
+from hcloud.clock import SystemClock, holds_within
 
 PREFIX = "hcloud-scratch-"
 YOUNG_S = 60.0
 """A directory is not taken for a leftover before it is so old: its maker may not have locked it yet."""
+REMOVED_WITHIN_S = 1.0
+"""So long it is tried to remove a directory in which something is still made."""
 
 
 @contextmanager
@@ -65,8 +67,16 @@ def _sweep_once(above: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a directory, and in it what an overlay leaves without permissions. What cannot be removed stays."""
+    """Remove a directory, and in it what an overlay leaves without permissions. What cannot be removed stays.
+
+    A process that was killed may write until it is gone: what it made meanwhile is removed, too.
+    """
+    holds_within(lambda: _removed(folder), REMOVED_WITHIN_S, every_s=0.01)
+
+
+def _removed(folder: Path) -> bool:
     shutil.rmtree(folder, onerror=_force)
+    return not os.path.lexists(folder)
 
 
 def _force(again: Callable[[str], object], path: str, _: object) -> None:

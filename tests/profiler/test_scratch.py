@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hcloud.clock import SystemClock
 from hcloud.profiler.scratch import YOUNG_S, scratch, sweep
+from tests.waiting import wait_until
 
 HOLD = """
 import sys, pathlib
@@ -22,6 +23,16 @@ def test_directory_is_gone_after_its_block_whatever_lies_in_it(tmp_path: Path) -
     with scratch("copy", tmp_path) as folder:
         (folder / "work").mkdir(mode=0)
         assert folder.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directory_is_gone_though_something_was_still_made_in_it(tmp_path: Path) -> None:
+    """A process that was killed may write until it is gone."""
+    with scratch("test", tmp_path) as folder:
+        writes = 'n=0; while [ $n -lt 300 ]; do : > "$0/$n"; n=$((n+1)); done'
+        writer = subprocess.Popen(["sh", "-c", writes, str(folder)], stderr=subprocess.DEVNULL)
+        wait_until(lambda: any(folder.iterdir()), 30.0)
+    writer.wait(30)
     assert list(tmp_path.iterdir()) == []
 
 
