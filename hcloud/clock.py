@@ -20,6 +20,19 @@ class Clock(Protocol):
         ...
 
 
+class SignalledEvent(threading.Event):
+    """An event that signal handlers may set. They run in the main thread, in the midst of anything.
+
+    Also while that holds the event's own lock, for which an ordinary event would wait for ever. A wait may be told
+    late then, at its end.
+    """
+
+    def __init__(self) -> None:
+        """Begin unset."""
+        super().__init__()
+        self._cond = threading.Condition(threading.RLock())
+
+
 class SystemClock:
     """The real clock, made monotonic: it never runs backwards, so a stepped host clock cannot un-happen an event.
 

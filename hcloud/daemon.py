@@ -23,7 +23,7 @@ from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import Outcome
 from hcloud.assembly import build_controller, build_providers, build_runner, refresh_prices
 from hcloud.catalog import CatalogFiles
-from hcloud.clock import Clock, SystemClock
+from hcloud.clock import Clock, SignalledEvent, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
 from hcloud.errors import HCloudError, Refused, StaleWrite, StoreError
@@ -69,9 +69,9 @@ class Daemon:
         )
         self.uploads_dir = config.state_dir / "uploads"
         self.last_cycle = CycleReport()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._reload = threading.Event()
+        self._wake = SignalledEvent()
+        self._stop = SignalledEvent()
+        self._reload = SignalledEvent()
         self._cycle_began_at: float | None = None
         self._price_refresh: threading.Thread | None = None
 
