@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import click
 
-from hcloud.cli.measuring import ending_in_order
+from hcloud.cli.measuring import Seeds, ending_in_order
 from hcloud.cli.measuring import progress as steps
 from hcloud.cli.output import console, write_json
 from hcloud.cli.past import Recorded
@@ -85,11 +85,18 @@ class Trial:
         return peer_comparison(self.outcomes, self.bounds) if self.bounds else comparison(self.outcomes)
 
 
-def compare(settings: Sequence[Setting], wanted: Wanted) -> int:
-    """Simulate each and show what came of them, side by side.
+def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wanted: Wanted) -> int:
+    """Simulate the settings with each seed, and show what came of them side by side.
 
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
     """
+    by_seed = {each: settings_with(each) for each in seeds.every}
+    if len(by_seed) == 1:
+        return _compare_once(by_seed[seeds.every[0]], wanted)
+    return _compare_all(by_seed, wanted, seeds.processes)
+
+
+def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     _prepare(wanted.out)
     _tell_notes(settings[0].workload)
     with ending_in_order(), quick_folder() as folder:
@@ -104,8 +111,8 @@ def compare(settings: Sequence[Setting], wanted: Wanted) -> int:
     return EXIT_STUCK if stuck else 0
 
 
-def compare_seeds(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, processes: int) -> int:
-    """Like :func:`compare`, with several seeds, so many at the same time: means, limits, and what may be chance."""
+def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, processes: int) -> int:
+    """Tell means over the seeds, so many of which are tried at the same time, limits, and what may be chance."""
     _prepare(wanted.out)
     _tell_notes(next(iter(by_seed.values()))[0].workload)
     trials = _all_tried(by_seed, wanted.bounds, processes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +12,10 @@ import click
 
 from hcloud.catalog import Catalogue, Plan, shipped_catalogue
 from hcloud.cli.client import Client
+from hcloud.cli.measuring import Seeds, seeds_options
 from hcloud.cli.output import (
     FiniteRange,
     NamedPath,
-    WholeRange,
     console,
     format_option,
     table,
@@ -78,24 +77,16 @@ def reservations(
 @plan.command()
 @click.argument("file", type=NamedPath(path_type=Path, dir_okay=False))
 @click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
-@click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="Other chances.")
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
-@click.option(
-    "--seeds",
-    type=WholeRange(1, 10_000),
-    default=1,
-    show_default=True,
-    help="With so many seeds, from --seed on: means, their limits, and which differences may be chance.",
-)
-@click.option("--processes", type=WholeRange(1, 1024), help="So many seeds at the same time, by default one per CPU.")
+@seeds_options
 @format_option
-def policy(file: Path, since: str, seed: int, out: Path | None, seeds: int, processes: int | None, form: str) -> int:
+def policy(file: Path, since: str, out: Path | None, seeds: Seeds, form: str) -> int:
     """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud; and what
     they really cost and kept.
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.comparing import Wanted, compare, compare_seeds
+    from hcloud.cli.comparing import Wanted, compare
     from hcloud.cli.past import back_s_of, offered_clouds, read_past, recorded_outcome
     from hcloud.cli.simulate import called
     from hcloud.simulator.run import Setting
@@ -106,14 +97,12 @@ def policy(file: Path, since: str, seed: int, out: Path | None, seeds: int, proc
     made = past.workload()
     other = tried if tried.name != in_force.name else called(tried, str(file))
     policies = (called(in_force, "in force"), other)
-    by_seed = {
-        each: [Setting(workload=made, policy=tries, clouds=clouds, seed=each) for tries in policies]
-        for each in range(seed, seed + seeds)
-    }
-    wanted = Wanted(form=form, out=out, recorded=recorded_outcome(client, past))
-    if seeds == 1:
-        return compare(by_seed[seed], wanted)
-    return compare_seeds(by_seed, wanted, processes or os.cpu_count() or 1)
+
+    def replayed(seed: int) -> list[Setting]:
+        """Return what is to be simulated with a seed."""
+        return [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in policies]
+
+    return compare(seeds, replayed, Wanted(form=form, out=out, recorded=recorded_outcome(client, past)))
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

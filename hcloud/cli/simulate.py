@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 
 from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
-from hcloud.cli.comparing import Wanted, compare, compare_seeds
+from hcloud.cli.comparing import Wanted, compare
 from hcloud.cli.config import check_provider_settings
+from hcloud.cli.measuring import Seeds, seeds_options
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
 from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
 from hcloud.cli.textfile import PACKED, text_of
@@ -33,7 +33,7 @@ from hcloud.simulator.compare import PEERS, PREFIX, Peer, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenario_files import read_scenario
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
+from hcloud.simulator.workload import NODE_VCPUS, LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
@@ -47,6 +47,7 @@ REFUSED = {
 """Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
 OFFERED = Path("offers")
 SCENARIO_FILES = (".yaml", ".yml")
+SCENARIO_HOURS, SINCE = 2.0, "7d"
 PAPERS = "hcloud-"
 """Goes before a scenario's name where its machines and its world are meant, too."""
 
@@ -82,7 +83,6 @@ PAPERS = "hcloud-"
     help="plain: every job runs as long as the workload says. interference: neighbours, machine types and strangers "
     "slow it down, and what it needs is learnt by profiling. An experiment of a paper brings its own world.",
 )
-@click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="Other chances, other jobs.")
 @click.option(
     "--share",
     type=FiniteRange(0, 1, min_open=True),
@@ -93,14 +93,10 @@ PAPERS = "hcloud-"
 @click.option(
     "--hours",
     type=FiniteRange(LEAST_HOURS, MOST_HOURS),
-    default=2.0,
-    show_default=True,
-    help="Length of a scenario by name.",
+    help=f"Length of HCloud's scenarios (default {SCENARIO_HOURS:g}).",
 )
-@click.option(
-    "--node-vcpus", type=WholeRange(1, VCPUS_MOST), default=16, show_default=True, help="A job log's widest node."
-)
-@click.option("--since", default="7d", show_default=True, help="How far back, for the workload `history`.")
+@click.option("--node-vcpus", type=WholeRange(1, VCPUS_MOST), help=f"A job log's widest node (default {NODE_VCPUS}).")
+@click.option("--since", help=f"How far back, for the workload `history` (default {SINCE}).")
 @click.option(
     "--cycle",
     "cycle_s",
@@ -110,14 +106,7 @@ PAPERS = "hcloud-"
     help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
 )
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
-@click.option(
-    "--seeds",
-    type=WholeRange(1, 10_000),
-    default=1,
-    show_default=True,
-    help="With so many seeds, from --seed on: means, their limits, and which differences may be chance.",
-)
-@click.option("--processes", type=WholeRange(1, 1024), help="So many seeds at the same time, by default one per CPU.")
+@seeds_options
 @format_option
 def simulate(
     workload: str,
@@ -127,16 +116,11 @@ def simulate(
     reserved: str,
     cloud: Path | None,
     world: str,
-    seed: int,
-    share: float,
-    hours: float,
-    node_vcpus: int,
-    since: str,
     cycle_s: float,
     out: Path | None,
-    seeds: int,
-    processes: int | None,
+    seeds: Seeds,
     form: str,
+    **reading: Any,
 ) -> int:
     """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
 
@@ -155,15 +139,36 @@ def simulate(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
         rivals=tuple(PEERS.values() if peers else rivals),
     )
-    sold, made = _sold(cloud), _loads(workload, share, hours, node_vcpus, since)
-    by_seed = {
-        each: rules.settings(_load(made(each), world), each, cycle_s, sold, reserved)
-        for each in range(seed, seed + seeds)
-    }
-    wanted = Wanted(form=form, out=out, bounds=bool(rules.rivals))
-    if seeds == 1:
-        return compare(by_seed[seed], wanted)
-    return compare_seeds(by_seed, wanted, processes or os.cpu_count() or 1)
+    sold, made = _sold(cloud), _loads(workload, Reading(**reading))
+
+    def settings(seed: int) -> list[Setting]:
+        """Return what is to be simulated with a seed."""
+        return rules.settings(_load(made(seed), world), seed, cycle_s, sold, reserved)
+
+    return compare(seeds, settings, Wanted(form=form, out=out, bounds=bool(rules.rivals)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a workload is read or made: ``share`` of it, and what counts for some kinds only (None: nothing was said)."""
+
+    share: float
+    hours: float | None = None
+    node_vcpus: int | None = None
+    since: str | None = None
+
+    def only(self, *counting: str) -> None:
+        """Raise BadInput where something else than these was said: it would change nothing."""
+        for name, whose in _OF_SOME.items():
+            if name not in counting and getattr(self, name) is not None:
+                raise BadInput(f"--{name.replace('_', '-')} counts only for {whose}; leave it out here")
+
+
+_OF_SOME = {
+    "hours": "HCloud's scenarios by name (static, low-variability, high-variability)",
+    "node_vcpus": "a job log (.swf)",
+    "since": "the workload `history`",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,16 +212,21 @@ class Rules:
         return found
 
 
-def _loads(
-    name: str, share: float, hours: float, node_vcpus: int, since: str
-) -> Callable[[int], Experiment | Workload]:
+def _loads(name: str, reading: Reading) -> Callable[[int], Experiment | Workload]:
     """Return what makes the load with a seed; what a file or the daemon tells is read once for all."""
-    if name in EXPERIMENTS or name.removeprefix(PAPERS) in SCENARIOS:
-        return lambda seed: _experiment(name, seed, share, hours) or make_scenario(name, seed, hours=hours, share=share)
+    if name.removeprefix(PAPERS) in SCENARIOS:
+        reading.only("hours")
+        make = make_scenario if name in SCENARIOS else make_experiment
+        hours = reading.hours or SCENARIO_HOURS
+        return lambda seed: make(name.removeprefix(PAPERS), seed, hours=hours, share=reading.share)
+    if name in EXPERIMENTS:
+        reading.only()
+        return lambda seed: make_experiment(name, seed, share=reading.share)
     if Path(name).suffix.lower() in SCENARIO_FILES:
+        reading.only()
         scenario = read_scenario(Path(name))
-        return lambda seed: scenario.make(seed, share)
-    read = _workload(name, share, node_vcpus, since)
+        return lambda seed: scenario.make(seed, reading.share)
+    read = _workload(name, reading).scaled(reading.share)
     return lambda _: read
 
 
@@ -226,26 +236,20 @@ def _load(made: Experiment | Workload, world: str) -> Load:
     return Load(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
 
 
-def _experiment(name: str, seed: int, share: float, hours: float) -> Experiment | None:
-    """Return the experiment of a paper that has machines of its own, or None: it is another workload."""
-    if name.startswith(PAPERS) and name.removeprefix(PAPERS) in SCENARIOS:
-        return make_experiment(name.removeprefix(PAPERS), seed, hours=hours, share=share)
-    if name not in EXPERIMENTS or name in SCENARIOS:
-        return None
-    return make_experiment(name, seed, hours=hours, share=share)
-
-
-def _workload(source: str, share: float, node_vcpus: int, since: str) -> Workload:
+def _workload(source: str, reading: Reading) -> Workload:
     """Return a workload that was recorded. Raises BadInput where there is none of that name."""
     path = Path(source)
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
     if kind == ".csv":
-        return read_csv(text_of(path), source).scaled(share)
+        reading.only()
+        return read_csv(text_of(path), source)
     if kind == ".swf":
         # Numbers are ASCII; comments name people and places in whatever encoding.
-        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=node_vcpus)).scaled(share)
+        reading.only("node_vcpus")
+        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=reading.node_vcpus or NODE_VCPUS))
     if source == "history":
-        return recorded_workload(Client(), back_s_of(since)).scaled(share)
+        reading.only("since")
+        return recorded_workload(Client(), back_s_of(reading.since or SINCE))
     if path.suffix or path.exists():
         raise BadInput(
             f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "

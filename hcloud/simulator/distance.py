@@ -101,19 +101,28 @@ def peer_notes(names: Sequence[str]) -> Iterator[str]:
         yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
 
 
+def unused_commitment_usd(outcome: Outcome) -> float:
+    """Return what was paid for reserved machines while no job held them."""
+    whole = outcome.committed_vcpu_h
+    return outcome.committed_usd * (1.0 - outcome.committed_held_vcpu_h / whole) if whole else 0.0
+
+
+def times_bound(outcome: Outcome, bound: Bound) -> float | None:
+    """Return how many times the bound was paid; who leaves jobs undone may pay less than it takes to do them all."""
+    return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
+
+
 def _row(each: Outcome, bound: Bound) -> Row:
-    unused = 1.0 - each.committed_held_vcpu_h / each.committed_vcpu_h if each.committed_vcpu_h else 0.0
     return (
         each.name,
         each.cost_usd,
         bound.usd,
-        # Who leaves jobs undone may pay less than it takes to do them all.
-        each.cost_usd / bound.usd if bound.usd and each.succeeded == each.jobs else None,
+        times_bound(each, bound),
         each.target_met_pct,
         each.wait_quantile_s(0.95),
         each.launches,
         share_pct(each.used_once, each.launches),
-        each.committed_usd * unused,
+        unused_commitment_usd(each),
         each.succeeded,
         each.jobs,
     )

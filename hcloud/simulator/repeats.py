@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.distance import peer_notes
+from hcloud.simulator.distance import peer_notes, times_bound, unused_commitment_usd
 from hcloud.simulator.means import Mean, mean_of
 from hcloud.simulator.outcome import NOTES, Outcome, notes_on
 from hcloud.simulator.performance import kept_pct, mean
@@ -36,7 +36,8 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
 
     A number that is not there with every seed (of promises nobody made) is not there at all.
     """
-    asked = [each for each in _MEASURES if not policies[0].bounds or each.name in _BESIDE_BOUNDS]
+    unasked = _ONLY_BESIDE_BOUNDS if not policies[0].bounds else _NAMES - _BESIDE_BOUNDS
+    asked = [each for each in _MEASURES if each.name not in unasked]
     measures = [each for each in asked if any(_values(policy, policies[0], each) for policy in policies)]
     columns = [Column(name="policy")]
     for each in measures:
@@ -86,15 +87,10 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100.0 * part
 
 
-def _times_bound(each: Outcome, bound: Bound | None) -> float | None:
-    """Return how many times the bound was paid; who leaves jobs undone may pay less than it takes to do them all."""
-    return each.cost_usd / bound.usd if bound is not None and bound.usd and each.succeeded == each.jobs else None
-
-
 _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="cost", unit="usd", of=lambda each, _, __: each.cost_usd),
     _Measure(name="cost", unit="%", of=lambda each, first, _: share_pct(each.cost_usd, first.cost_usd)),
-    _Measure(name="times_bound", unit="", of=lambda each, _, bound: _times_bound(each, bound)),
+    _Measure(name="times_bound", unit="", of=lambda each, _, bound: times_bound(each, bound) if bound else None),
     _Measure(name="target_met", unit="%", of=lambda each, _, __: each.target_met_pct),
     _Measure(name="batch_met", unit="%", of=lambda each, _, __: each.batch_met_pct),
     _Measure(name="service_met", unit="%", of=lambda each, _, __: each.service_met_pct),
@@ -103,9 +99,13 @@ _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="wait_p95", unit="s", of=lambda each, _, __: each.wait_quantile_s(0.95)),
     _Measure(name="used", unit="%", of=lambda each, _, __: share_pct(each.held_vcpu_h, each.up_vcpu_h)),
     _Measure(name="launches", unit="", of=lambda each, _, __: float(each.launches)),
+    _Measure(name="used_once", unit="%", of=lambda each, _, __: share_pct(each.used_once, each.launches)),
+    _Measure(name="unused_commitment", unit="usd", of=lambda each, _, __: unused_commitment_usd(each)),
 )
-_BESIDE_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches"}
+_BESIDE_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
 """What is told where several tools' rules are held against the least that could be paid."""
+_ONLY_BESIDE_BOUNDS = {"used_once", "unused_commitment"}
+_NAMES = {each.name for each in _MEASURES}
 
 
 def _values(policy: Repeated, first: Repeated, measure: _Measure) -> list[float]:

@@ -27,6 +27,8 @@ nobody knows."""
 NAME_MOST = 255
 """Characters of a name."""
 COMMAND = ("simulated",)
+NODE_VCPUS = 16
+"""A job of a log that is wider is spread over nodes of that size."""
 LOOK_EVERY_S = 60.0
 """So often a service is asked how it does."""
 DAY_S = 86_400.0
@@ -114,7 +116,7 @@ class LogReading:
     ``slack``: a job is to be done within its run time x (1 + slack) + ``slack_s`` of its submission.
     """
 
-    node_vcpus: int = 16
+    node_vcpus: int = NODE_VCPUS
     slack: float = 1.0
     slack_s: float = 600.0
 

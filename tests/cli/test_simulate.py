@@ -131,6 +131,14 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--share", "7"], "invalid value for '--share': 7.0 is not in the range"),
         (["static", "--share", "nan"], "invalid value for '--share': nan is not a finite number"),
         (["jobs.csv", "--hours", "1e300"], "invalid value for '--hours': 1e+300 is not in the range"),
+        (["jobs.csv", "--hours", "1"], "--hours counts only for HCloud's scenarios by name (static, low-vari"),
+        (["quasar", "--hours", "1"], "--hours counts only for HCloud's scenarios by name"),
+        (["jobs.csv", "--node-vcpus", "8"], "--node-vcpus counts only for a job log (.swf); leave it out here"),
+        (["static", "--since", "1d"], "--since counts only for the workload `history`; leave it out here"),
+        (
+            ["static", "--processes", "2"],
+            "--processes says how many of --seeds are tried at once; add --seeds, or leave",
+        ),
         (["jobs.csv", "--node-vcpus", "9" * 30], "invalid value for '--node-vcpus': "),
         (["jobs.csv", "--reserved", "m.two=99999999999"], "'m.two=99999999999': at most 1000000 machines of a type"),
         (["jobs.csv", "--reserved", "m.two=" + "9" * 5000], "at most 1000000 machines of a type can be reserved"),
@@ -267,7 +275,9 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
         first, second = (alone[seed]["rows"][at] for seed in (3, 4))
         assert row["policy"] == first["policy"] and row["jobs"] == first["jobs"] + second["jobs"]
         assert row["cost_usd"] == pytest.approx((first["cost_usd"] + second["cost_usd"]) / 2)
-        assert ("times_bound" in row) == bool(rivals)
+        assert ("times_bound" in row) == ("unused_commitment_usd" in row) == bool(rivals)
+        for told in ("times_bound", "unused_commitment_usd", "used_once_pct") if rivals else ():
+            assert row[told] == pytest.approx((first[told] + second[told]) / 2)
     assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
     assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
     assert err.count("wrote made/") == 8
