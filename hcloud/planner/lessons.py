@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
 from hcloud.known import Measure
 from hcloud.model import Job, ServiceTarget
 from hcloud.planner.draft import Draft
 from hcloud.planner.plan import Learnt
-from hcloud.planner.pressure import LOSS_AT_TOLERATED
 from hcloud.planner.stragglers import faster_anew, straggles
 from hcloud.planner.watching import Departure, Look, column_of, deviations_of
 
@@ -14,9 +14,9 @@ from hcloud.planner.watching import Departure, Look, column_of, deviations_of
 def lesson_of(draft: Draft, look: Look) -> Learnt | None:
     """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
 
-    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of the
-    resource that hurts most (their pressure against what it is said to tolerate) than believed. One that straggles
-    teaches nothing, unless it is not the only one: else one slow start would be believed of all jobs of its kind.
+    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of a resource
+    than believed, if that can be (:func:`_tolerated`). One that straggles teaches nothing, unless it is not the only
+    one: else one slow start would be believed of all jobs of its kind.
     """
     policy, departure = draft.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
@@ -32,7 +32,7 @@ def lesson_of(draft: Draft, look: Look) -> Learnt | None:
         one = look.would(nodes=1)  # on several machines it does more than the one that is learnt of
         performance = mean * (one.value / departure.would.value) if one is not None else 0.0
         return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
-    tolerated = _tolerated(draft, look, neighbours, 1.0 - mean / departure.would.value)
+    tolerated = _tolerated(draft, look, neighbours, departure.would.value / mean - 1.0) if mean > 0 else {}
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
 
 
@@ -45,18 +45,30 @@ def _less_was_asked(draft: Draft, look: Look, departure: Departure) -> bool:
     return departure.measured.mean < departure.would.value and departure.measured.mean >= (1.0 - margin) * asked
 
 
-def _tolerated(draft: Draft, look: Look, neighbours: list[Job], loss: float) -> dict[str, float]:
+def _tolerated(draft: Draft, look: Look, neighbours: list[Job], longer: float) -> dict[str, float]:
+    """Return what it tolerates of a resource if it is neighbours that make it take ``longer`` (1: twice as long).
+
+    Nothing where they were believed to do so much, and where no estimate leaves so little open. Phases, strangers and
+    slow machines cost a job as much as neighbours do, so what was measured beside a probe stays believed: one slow job
+    would else close machines to all of its application, for good, as who is kept alone never shows what it bears.
+    """
     press, hurts = _pressed(draft, look, neighbours)
-    if not hurts:
+    known = look.known()
+    if known is None or longer <= EXCESS * max(hurts.values(), default=0.0):
         return {}
-    worst = max(sorted(hurts), key=lambda source: hurts[source])
-    return {worst: min(100.0, max(1.0, LOSS_AT_TOLERATED * press[worst] / max(loss, LOSS_AT_TOLERATED)))}
+    doubts = dict[str, tuple[float, float]]()
+    for source in sorted(hurts):
+        told, needed = known.tolerated[source], EXCESS * press[source] / longer
+        if not told.observed and needed >= told.low:
+            doubts[source] = ((told.value - needed) / (told.value - told.low), needed)
+    source = min(doubts, key=lambda each: doubts[each][0], default="")
+    return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}
 
 
 def _kept_beside(draft: Draft, look: Look, neighbours: list[Job]) -> float:
     """Return the part (0..1) of what it does alone that the neighbours are believed to leave it."""
     _, hurts = _pressed(draft, look, neighbours)
-    return 1.0 / (1.0 + LOSS_AT_TOLERATED * max(hurts.values(), default=0.0))
+    return 1.0 / (1.0 + EXCESS * max(hurts.values(), default=0.0))
 
 
 def _pressed(draft: Draft, look: Look, neighbours: list[Job]) -> tuple[dict[str, float], dict[str, float]]:

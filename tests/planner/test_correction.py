@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud.classifier.applications import identify
+from hcloud.classifier.interference import EXCESS
 from hcloud.forecast.watch import Sampled
-from hcloud.known import Application, Classification, Measure
+from hcloud.known import Application, Classification, Estimate, Measure
 from hcloud.model import (
     BestEffortTarget,
     Correction,
@@ -365,23 +366,41 @@ def _lone(job: Job, *others: object, row: dict[str, object] | None = None) -> Sn
     return replace(slow(job, *others), applications={"app": classified(0.0009)}, programs=programs)  # type: ignore[arg-type]
 
 
-def test_beside_neighbours_it_is_the_tolerance_that_was_wrong() -> None:
-    [learnt] = [action.learnt for action in of(decide(_beside_loud(0.00035)), Correct)]
+def guess(value: float, low: float) -> Estimate:
+    """What was concluded from other programs."""
+    return Estimate(value=value, low=low, high=100.0)
+
+
+def test_beside_neighbours_it_is_a_tolerance_nobody_measured_that_was_wrong() -> None:
+    [learnt] = [action.learnt for action in of(decide(_beside_loud(0.00035, guess(50.0, 2.0))), Correct)]
     assert learnt is not None
-    assert dict(learnt.tolerated) == {"llc": pytest.approx(0.05 * 40 / (1 - 20 / 35))}
+    assert dict(learnt.tolerated) == {"llc": pytest.approx(EXCESS * 40 / (35 / 20 - 1))}
+
+
+@pytest.mark.parametrize(
+    ("believed", "tolerated"),
+    [
+        (0.00035, sure(50.0)),  # it was seen to bear that: a phase, a stranger or the machine slows it
+        (0.00035, sure(50.0)._replace(low=1.0)),
+        (0.00035, guess(50.0, 3.0)),  # needs 2.8, less than the estimate leaves open
+        (0.00035, guess(2.5, 1.0)),  # believed to be slowed more than that
+    ],
+)
+def test_beside_neighbours_that_cannot_slow_it_so_much_nothing_is_learnt(believed: float, tolerated: Estimate) -> None:
+    assert not _taught(_beside_loud(believed, tolerated))
 
 
 def test_beside_neighbours_less_than_half_of_what_they_leave_is_a_straggler() -> None:
-    assert not _taught(_beside_loud(0.0009))
-    assert _taught(_beside_loud(0.0009, tolerated=1.5)), "whom that was to slow so much"
+    assert not _taught(_beside_loud(0.0009, guess(50.0, 0.1)))
+    assert _taught(_beside_loud(0.0009, guess(1.5, 0.1))), "whom that was to slow so much"
 
 
-def _beside_loud(believed: float, tolerated: float = 50.0) -> Snapshot:
+def _beside_loud(believed: float, tolerated: Estimate) -> Snapshot:
     """A slow job and a neighbour that causes 40 of what it tolerates so much of."""
     here = busy(1)
     job, beside = replace(late(here), application="app"), replace(neighbour(2, here), application="loud")
     known = {
-        "app": classified(believed, tolerated={"llc": sure(tolerated), "net": sure(90.0)}),
+        "app": classified(believed, tolerated={"llc": tolerated, "net": sure(90.0)}),
         "loud": classified(0.1, caused={"llc": sure(40.0), "net": sure(10.0)}),
     }
     return replace(slow(job, beside, here), applications=known)
