@@ -17,6 +17,7 @@ PATIENCE_S = 90.0
 """Idle machines are kept for 30 s at most in these worlds, and machines may boot for 60."""
 MOST_IN_VAIN = 2
 _SERVING = (InstanceState.READY, InstanceState.DRAINING)
+_OF_UNITS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
 
 
 @dataclass(slots=True)
@@ -67,13 +68,15 @@ class Leaseholds:
     def _renewed(self, events: Sequence[Event], seen: LiveView, wanted: frozenset[str]) -> Iterator[str]:
         """Nothing is renewed again and again that nobody uses."""
         rows = {each.id: each for each in seen.instances}
-        for name in wanted | self._wanted:
+        # A unit may be placed there and refused within one cycle: nobody holds anything at either look.
+        used = wanted | self._wanted | {event.instance_id or "" for event in events if event.kind in _OF_UNITS}
+        for name in used:
             self._in_vain.pop(name, None)
         for event in events:
             row = rows.get(event.instance_id or "")
             if event.kind is not EventKind.INSTANCE_RENEWED or row is None or row.offer.market is Market.RESERVED:
                 continue
-            if row.id not in wanted | self._wanted:
+            if row.id not in used:
                 self._in_vain[row.id] = self._in_vain.get(row.id, 0) + 1
                 if self._in_vain[row.id] >= MOST_IN_VAIN:
                     yield f"in vain: {row.id} is renewed, and nobody has used it since the last time"
