@@ -296,6 +296,23 @@ def unclaim(draft: Draft, group: Group, claimed: Sequence[int]) -> None:
         draft.leave(at, group)
 
 
+def pay_for_claims(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> Reason | None:
+    """Count what ``job``'s user is to hold of live machines on which room was claimed; return which limit forbids it.
+
+    Without that, machines would be bought for its other ranks, and all of them wait for money that is not there.
+    """
+    if not places or not draft.ledger.watches_users:
+        return None
+    draft.ledger, user = draft.ledger.copy(), job.spec.user
+    for at in places:
+        instance, held = draft.fleet.instances[at], draft.granted(group, at)
+        refusal = draft.ledger.placement_refusal(user, instance, held)
+        if refusal is not None:
+            return refusal
+        draft.ledger.book_placement(user, instance, held)
+    return None
+
+
 # -------------------------------------------------------------------------------------------------------------- placing
 def place_now(draft: Draft, job: Job, group: Group) -> bool:
     """Place ``job``, which lets go of what it held; or hold that again."""

@@ -28,6 +28,7 @@ from hcloud.planner.placement import (
     closed,
     has_room_now,
     holding_out,
+    pay_for_claims,
     permitted,
     place_now,
     pledge,
@@ -215,7 +216,9 @@ def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
         else:
             coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
             served = len(running) + len(coming)
-            refusal = _buy(desk, job, group, [*running, *coming])
+            desk.refused = None
+            refusal = pay_for_claims(draft, job, group, [*running, *coming])
+            refusal = refusal or _buy(desk, job, group, [*running, *coming])
             if refusal is None:
                 draft.used.update(running)
                 return None

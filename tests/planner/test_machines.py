@@ -50,6 +50,18 @@ def test_a_gang_beyond_a_limit_is_told_how_much_of_what_is_counted_is_its_own() 
     assert wait.reason.text.endswith("would pass caps.max_vcpus (1)")
 
 
+@pytest.mark.parametrize(("limit_usd", "launches"), [(0.15, 0), (0.19, 1)])
+def test_a_gang_is_bought_a_machine_only_if_its_user_can_pay_for_those_that_serve_the_rest_of_it(
+    limit_usd: float, launches: int
+) -> None:
+    gang, there = job(1, asks=spec(resources=need(2), nodes=Nodes(count=2))), machine(1)
+    # The one that is there costs 0.083 USD until it expires, another one 0.1 USD.
+    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    plan = decide(scene(gang, there, offer(), spend=DAY), policy)
+    assert len(of(plan, Launch)) == launches
+    assert launches or told(plan, "job-1") == "budget_user_per_day"
+
+
 def test_nothing_is_bought_twice_for_the_same_need() -> None:
     coming = machine(1, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
     awaiting = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-1",))
