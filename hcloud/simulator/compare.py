@@ -128,9 +128,13 @@ def _serve(peer: Peer, draft: Draft) -> None:
             draft.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
         elif id(group) in stuck:
             _tell(draft, job, stuck[id(group)])
-        elif not (_start(peer, draft, job, group) or _claim(peer, draft, job, group)):
+        elif (peer.blocks and shop.left) or not _has_room(peer, draft, job, group):
             shop.left.append((job, group))
     _buy(peer, shop, stuck)
+
+
+def _has_room(peer: Peer, draft: Draft, job: Job, group: Group) -> bool:
+    return _start(peer, draft, job, group) or _claim(peer, draft, job, group)
 
 
 def _start(peer: Peer, draft: Draft, job: Job, group: Group) -> bool:
@@ -202,7 +206,10 @@ def _buy(peer: Peer, shop: Shop, stuck: dict[int, Reason]) -> None:
     blocked: Reason | None = None
     while shop.left:
         job, group = shop.left[0]
-        refusal = blocked or stuck.get(id(group)) or _bought(peer, shop, job, group)
+        refusal = blocked or stuck.get(id(group))
+        # Who stands behind somebody else has not been asked yet whether there is room.
+        if refusal is None and not (peer.blocks and _has_room(peer, shop.draft, job, group)):
+            refusal = _bought(peer, shop, job, group)
         shop.left.pop(0)
         if refusal is None:
             continue
@@ -424,22 +431,33 @@ def _cheapest(shop: Shop, group: Group, choices: list[int]) -> int:
     return min(choices, key=lambda at: (shop.market(at) is not Market.RESERVED, choices.index(at)))
 
 
-def _alike(shop: Shop, group: Group) -> list[Group]:
-    """Return the groups of who is still to be served, as far as they may share machines with ``group``."""
-    return [each for _, each in shop.left if each.spot_ok == group.spot_ok and not each.exclusive]
+def _behind(shop: Shop, group: Group) -> list[Group]:
+    """Return the groups of who is served after the first of ``shop.left`` (of ``group``), as far as they may share
+    machines with it and find no room on those that are launched already: these would be bought for twice."""
+    if group.exclusive:
+        return []
+    at = np.array([machine.at for machine in shop.machines], dtype=np.intp)
+    room, found = np.array([machine.room for machine in shop.machines]).reshape(-1, 3), list[Group]()
+    for _, each in shop.left[1:]:
+        taken = shop.counter.taken(each)[at]
+        roomy = np.logical_and.reduce(room + SLACK >= taken, axis=1) & shop.counter.serving(each)[at]
+        if roomy.any():
+            room[roomy.argmax()] -= taken[roomy.argmax()]
+        elif each.spot_ok == group.spot_ok and not each.exclusive:
+            found.append(each)
+    return found
 
 
 def _for_the_batch(shop: Shop, group: Group, choices: list[int]) -> int:
-    """Add up who waits while some type holds all of them; then the best market's cheapest type that holds them."""
+    """Add up who waits, as far as some type holds all of them; then the best market's cheapest type that does."""
     markets = {shop.market(at) for at in choices}
     tier = Market.RESERVED if Market.RESERVED in markets else Market.SPOT if Market.SPOT in markets else None
     own = [at for at in choices if tier is None or shop.market(at) is tier]
     sizes, total = shop.counter.capacity, shop.counter.taken(group)[own[0]]
-    for each in _alike(shop, group)[1:]:
+    for each in _behind(shop, group):
         more = total + each.demand
-        if not any(bool((sizes[at] + SLACK >= more).all()) for at in own):
-            break
-        total = more
+        if any(bool((sizes[at] + SLACK >= more).all()) for at in own):
+            total = more
     return next(at for at in own if bool((sizes[at] + SLACK >= total).all()))
 
 
@@ -449,11 +467,12 @@ def _best_used(shop: Shop, group: Group, choices: list[int]) -> int:
     Reserved machines come first: who pays for them in any case writes them down as the least number of workers.
     """
     choices = [at for at in choices if shop.market(at) is Market.RESERVED] or choices
+    waiting = [group, *_behind(shop, group)]
 
     def score(at: int) -> tuple[float, float, int]:
         """Fill one machine with who waits; return the used share (0..1) of the scarcer, their mean, and rank."""
         left = shop.counter.capacity[at].copy()
-        for each in _alike(shop, group):
+        for each in waiting:
             if bool((left + SLACK >= each.demand).all()):
                 left -= each.demand
         used = 1 - left[:2] / shop.counter.capacity[at][:2]

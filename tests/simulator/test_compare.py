@@ -74,6 +74,26 @@ def test_a_batch_of_pods_gets_one_machine_that_holds_them_all(tmp_path: Path) ->
     assert bought("karpenter-like", FOUR, tmp_path) == {("large", "on_demand"): 1}
 
 
+SIZES = {str(vcpus): {"vcpus": vcpus, "memory_mib": 2048 * vcpus, "usd_per_h": 1.0 * vcpus} for vcpus in (2, 4, 8, 16)}
+
+
+@pytest.mark.parametrize("vcpus", [(6, 6, 6, 2, 2), (10, 8, 4), (9, 8, 4, 3)])
+def test_pods_that_fit_on_a_machine_that_is_launched_anyway_are_bought_for_once(
+    vcpus: Sequence[int], tmp_path: Path
+) -> None:
+    # The small ones fill up the first machine, so the second is for a single pod.
+    jobs = [job(0, 60, float(each)) for each in vcpus]
+    launched = bought("karpenter-like", jobs, tmp_path, types=SIZES)
+    assert launched == {("16", "on_demand"): 1, ("8", "on_demand"): 1}
+
+
+def test_who_fits_on_a_machine_that_is_launched_anyway_does_not_count_where_the_next_is_chosen(tmp_path: Path) -> None:
+    types = {"three": {"vcpus": 3, "memory_mib": 8192, "usd_per_h": 3.0}, "four": {**SIZES["4"], "memory_mib": 8192}}
+    # The last goes beside the first; a second machine of four would be used for three only.
+    jobs = [job(0, 60, 3.0), job(0, 60, 3.0), job(0, 60, 1.0)]
+    assert bought("ray-like", jobs, tmp_path, types=types) == {("four", "on_demand"): 1, ("three", "on_demand"): 1}
+
+
 def test_the_best_used_type_is_bought_at_any_price(tmp_path: Path) -> None:
     # Two CPUs in a medium one are used wholly, as in two small ones; one of a large would be used by a quarter.
     assert bought("ray-like", [job(0, 60, 2.0)], tmp_path) == {("medium", "on_demand"): 1}
@@ -82,12 +102,15 @@ def test_the_best_used_type_is_bought_at_any_price(tmp_path: Path) -> None:
 def test_nodes_of_the_least_weight_and_nobody_passes(tmp_path: Path) -> None:
     assert bought("slurm-like", [job(0, 60)], tmp_path) == {("small", "on_demand"): 1}
     assert bought("slurm-like", [job(0, 60, spot=True)], tmp_path) == {("small", "spot"): 1}
-    jobs = [job(0, 60, 6.0), job(1, 60, 6.0, priority=1), job(2, 60, 1.0)]
-    made = events(setting("slurm-like", jobs, caps={"max_instances": 1}), tmp_path)
+    jobs, one = [job(0, 300, 6.0), job(20, 60, 6.0), job(40, 60, 1.0)], {"max_instances": 1}
     # The third would fit beside the first; it waits behind the second, for which there is no node.
-    assert starts(made).index("job-3") > starts(made).index("job-2")
-    passing = events(setting("on-demand-only", jobs, caps={"max_instances": 1}), tmp_path)
-    assert starts(passing).index("job-3") < starts(passing).index("job-1")
+    assert starts(events(setting("slurm-like", jobs, caps=one), tmp_path)) == ["job-1", "job-2", "job-3"]
+    assert starts(events(setting("on-demand-only", jobs, caps=one), tmp_path)) == ["job-1", "job-3", "job-2"]
+
+
+def test_who_is_behind_somebody_for_whom_a_node_comes_starts_where_there_is_room(tmp_path: Path) -> None:
+    jobs = [job(0, 300, 6.0), job(20, 60, 6.0), job(20, 60, 1.0)]
+    assert bought("slurm-like", jobs, tmp_path) == {("large", "on_demand"): 2}
 
 
 def test_reserved_machines_come_first_and_alone_where_there_is_nothing_else(tmp_path: Path) -> None:
