@@ -146,7 +146,7 @@ class Controller:
         self.last_seen = _NOTHING_SEEN
         self.last_snapshot = Snapshot(now=clock.now())
         self.last_spend = Spend()
-        self.started_at = clock.now()
+        self._silent_since: dict[str, float] = {}
         self._engine_reachable_since: float | None = None
         self._book: SpendBook | None = None
         self._recent = RecentBook()
@@ -335,14 +335,15 @@ class Controller:
                 txn.emit(EventKind.PREDICTION, **_surprise_fields(each))
 
     def _with_seen(self, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
-        """Add when a worker last answered, which matters only of those that are silent and are to stay; silence is
-        counted from this daemon's start at the earliest."""
-        reachable, seen_at = self.last_seen.reachable, self.observer.seen_at
+        """Add since when a worker is silent, which matters only of those that are to stay: since this daemon first
+        looked in vain. Before that nobody looked: the host may have slept, or its clock was set."""
+        reachable, seen_at, now = self.last_seen.reachable, self.observer.seen_at, self.clock.now()
         silent = [each for each in instances if each.id not in reachable and each.state is not _ENDING]
-        since = {each.id: at for each in silent if (at := seen_at.get(each.id, each.seen_at)) is not None}
-        if not since:
+        known = [each.id for each in silent if each.seen_at is not None or each.id in seen_at]
+        self._silent_since = {name: self._silent_since.get(name, now) for name in known}
+        if not known:
             return instances
-        since = {name: max(at, self.started_at) for name, at in since.items()}
+        since = self._silent_since
         return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
 
     def _renew_leases(self) -> None:

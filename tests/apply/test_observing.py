@@ -289,3 +289,15 @@ def test_engine_back_after_a_long_absence_gives_its_workers_time_to_answer(make:
     site.scene.engine.unsilence(machine)
     site.until(lambda: site.state() is JobState.SUCCEEDED, cycles=400)
     assert site.starts("job-1") == ["job-1.1.0"]
+
+
+def test_whose_host_slept_gives_workers_time_to_answer_before_they_are_taken_for_silent(make: MakeDeployment) -> None:
+    site = make(policy=PATIENT)
+    _running(site, "sleep", "400")
+    machine = site.job().attempt.allocations[0].instance_id  # type: ignore[union-attr]
+    site.scene.clock.advance(100)
+    site.scene.engine.silence(machine)
+    site.cycle(20)
+    assert site.scene.store.instance(machine).state is InstanceState.READY
+    site.cycle(20)
+    assert site.scene.store.instance(machine).state is not InstanceState.READY
