@@ -6,15 +6,16 @@
       - {name: etl, weight: 3, vcpus: 2, run_s: 600, within_s: 3600}
       - {name: web, vcpus: 4, run_s: 7200, run_spread: 0, requests_per_s: 100, latency_ms: 20, interruptible: false}
 
-Jobs arrive as fast as the load needs (Little's law), each kind as often as its ``weight`` says; those that fill the
-load at the beginning are under way. The same seed, the same jobs.
+A job arrives whenever those before it leave room for it under the load, each kind as often as its ``weight`` says;
+those that fill the load at the beginning are under way. The same seed, the same jobs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,10 @@ class FileScenario:
     def make(self, seed: int, share: float) -> Workload:
         """Return the jobs of ``share`` (0..1] of the load. Raises BadInput where there would be none."""
         rng = np.random.default_rng([seed, sum(map(ord, self.name))])
-        running = self._under_way(rng, share)
-        arrivals = [*running, *self._coming(rng, share, len(running))]
-        return workload_of(self.name if share == 1 else f"{self.name} x {share:g}", arrivals)
+        use = _Use()
+        arrivals = [*self._under_way(rng, share, use), *self._coming(rng, share, use)]
+        named = [_numbered(each, number) for number, each in enumerate(arrivals)]
+        return workload_of(self.name if share == 1 else f"{self.name} x {share:g}", named)
 
     def expected_jobs(self) -> float:
         """Return how many jobs the whole load is made of, those under way at the beginning among them."""
@@ -83,30 +85,73 @@ class FileScenario:
     def _mean_vcpu_s(self) -> float:
         return float(np.dot(self._odds, [each.vcpu_s for each in self.kinds]))
 
-    def _under_way(self, rng: np.random.Generator, share: float) -> list[Arrival]:
-        """Return the jobs that run at the beginning, which long ones are likelier to, each with a part of its time."""
+    def _under_way(self, rng: np.random.Generator, share: float, use: _Use) -> Iterator[Arrival]:
+        """Yield the jobs that run at the beginning, which long ones are likelier to, each with a part of its time."""
         running = self._odds * [each.like.run_s for each in self.kinds]
-        made, held, wanted = list[Arrival](), 0.0, self.vcpus[0] * share
         while True:
             kind = self.kinds[rng.choice(len(self.kinds), p=running / running.sum())]
-            if held + kind.vcpus / 2 > wanted:
-                return made
-            left_s = max(0.001, _run_s(kind, rng) * rng.random())
-            made.append(_job(kind, len(made), 0.0, left_s))
-            held += kind.vcpus
+            if not use.has_room(kind, self.vcpus[0] * share):
+                return
+            yield use.begin(kind, 0.0, max(0.001, _run_s(kind, rng) * rng.random()))
 
-    def _coming(self, rng: np.random.Generator, share: float, before: int) -> list[Arrival]:
-        """Return the jobs that arrive; ``before``: how many there were, as they are numbered."""
-        made, due, odds, mean_vcpu_s = list[Arrival](), 0.0, self._odds, self._mean_vcpu_s
-        seconds = np.arange(int(self.at_h[-1] * HOUR_S))
-        rates = np.interp(seconds / HOUR_S, self.at_h, self.vcpus) * share / mean_vcpu_s
-        for second, rate in zip(seconds.tolist(), rates.tolist(), strict=True):
-            due += rate
-            while due >= 1:
-                due -= 1
-                kind = self.kinds[rng.choice(len(self.kinds), p=odds)]
-                made.append(_job(kind, before + len(made), second + rng.random(), _run_s(kind, rng)))
-        return made
+    def _coming(self, rng: np.random.Generator, share: float, use: _Use) -> Iterator[Arrival]:
+        """Yield the jobs that arrive.
+
+        Their rate cannot follow from the load alone: a peak would be filled only a whole run later.
+        """
+        odds, seconds = self._odds, range(int(self.at_h[-1] * HOUR_S))
+        load = np.interp(np.array(seconds) / HOUR_S, self.at_h, self.vcpus) * share
+        kind = self.kinds[rng.choice(len(self.kinds), p=odds)]
+        use.saved_vcpu_s = kind.vcpu_s * rng.random()
+        for second, vcpus in zip(seconds, load.tolist(), strict=True):
+            at_s: float | None = second + rng.random()
+            use.save(kind, vcpus)
+            while at_s is not None:
+                while use.has_room(kind, vcpus):
+                    yield use.begin(kind, at_s, _run_s(kind, rng))
+                    kind = self.kinds[rng.choice(len(self.kinds), p=odds)]
+                at_s = use.next_end_before(second + 1.0)
+
+
+@dataclass(slots=True)
+class _Use:
+    """What jobs hold where none of them waits: ``held`` vCPUs, of which so many are let go of at their ``ends`` (s).
+
+    ``saved_vcpu_s``: what the load has left unused of late, as it is too small for the job that comes next.
+    """
+
+    held: float = 0.0
+    ends: list[tuple[float, float]] = field(default_factory=list)
+    saved_vcpu_s: float = 0.0
+
+    def has_room(self, kind: Kind, load_vcpus: float) -> bool:
+        """Whether a job brings what is held nearer to the load; one that never would comes as often as it should."""
+        if _too_large(kind, load_vcpus):
+            return self.saved_vcpu_s >= kind.vcpu_s
+        return self.held + kind.vcpus / 2 <= load_vcpus
+
+    def save(self, kind: Kind, load_vcpus: float) -> None:
+        """Save up the load of a second where the next job is too large for it."""
+        self.saved_vcpu_s += load_vcpus if _too_large(kind, load_vcpus) else 0.0
+
+    def begin(self, kind: Kind, at_s: float, run_s: float) -> Arrival:
+        """Return a job of a kind that holds what it needs from now on."""
+        self.held += kind.vcpus
+        self.saved_vcpu_s = max(0.0, self.saved_vcpu_s - kind.vcpu_s)
+        heappush(self.ends, (at_s + run_s, kind.vcpus))
+        return replace(kind.like, at_s=at_s, run_s=run_s)
+
+    def next_end_before(self, until_s: float) -> float | None:
+        """Have the next job end, and return when; None where that is not before ``until_s``."""
+        if not self.ends or self.ends[0][0] >= until_s:
+            return None
+        ends_s, vcpus = heappop(self.ends)
+        self.held -= vcpus
+        return ends_s
+
+
+def _too_large(kind: Kind, load_vcpus: float) -> bool:
+    return kind.vcpus / 2 > load_vcpus
 
 
 def _run_s(kind: Kind, rng: np.random.Generator) -> float:
@@ -114,11 +159,8 @@ def _run_s(kind: Kind, rng: np.random.Generator) -> float:
     return max(0.001, kind.like.run_s * math.exp(rng.normal(0.0, kind.spread) - kind.spread**2 / 2))
 
 
-def _job(kind: Kind, number: int, at_s: float, run_s: float) -> Arrival:
-    spec = kind.like.spec
-    # Each kind is a program of its own, for whoever learns what programs need.
-    named = replace(spec, name=f"{spec.name}-{number}", command=(*COMMAND, spec.name))
-    return Arrival(at_s=at_s, run_s=run_s, spec=named)
+def _numbered(job: Arrival, number: int) -> Arrival:
+    return replace(job, spec=replace(job.spec, name=f"{job.spec.name}-{number}"))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -130,7 +172,7 @@ def read_scenario(path: Path) -> FileScenario:
     jobs = _items(document, top, "jobs", 1, "kinds of jobs")
     points = [_point(document, each, ("load", at)) for at, each in enumerate(load)]
     _check_course(document, points)
-    kinds = tuple(_kind(document, each, ("jobs", at)) for at, each in enumerate(jobs))
+    kinds = _programs([_kind(document, each, ("jobs", at)) for at, each in enumerate(jobs)])
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
         raise ConfigError("must be a name of 1 to 100 printable characters", where=document.where(("name",)))
@@ -192,6 +234,17 @@ def _kind(document: Document, value: object, path: KeyPath) -> Kind:
     return Kind(like=like, weight=weight, spread=spread)
 
 
+def _programs(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Return the kinds with a program each, for whoever learns what programs need, though several have one name."""
+    names = [each.like.spec.name for each in kinds]
+    programs = [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, 1)]
+    commands = [(*COMMAND, program) for program in programs]
+    return tuple(
+        replace(each, like=replace(each.like, spec=replace(each.like.spec, command=command)))
+        for each, command in zip(kinds, commands, strict=True)
+    )
+
+
 def _text(document: Document, value: object, path: KeyPath) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -202,7 +255,7 @@ def _text(document: Document, value: object, path: KeyPath) -> str:
 
 def _number(document: Document, value: object, path: KeyPath, what: str, least: float, most: float) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= float(value) <= most:  # type: ignore[arg-type]
+    if not number or not least <= value <= most:  # type: ignore[operator]
         text = f"{what} must be a number from {least:g} to {most:g}, not {shown(str(value))}"
         raise ConfigError(text, where=document.where(path))
     return float(value)  # type: ignore[arg-type]

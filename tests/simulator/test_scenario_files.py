@@ -34,6 +34,27 @@ def test_load_is_what_was_described_from_its_beginning_to_its_end(tmp_path: Path
         assert used[minute - 1 : minute + 5].mean() == pytest.approx(wanted, rel=0.2), minute
 
 
+@pytest.mark.parametrize("spread", [0, 0.5, 1.5])
+def test_load_rises_to_its_peaks_and_falls_again_though_jobs_run_for_long(tmp_path: Path, spread: float) -> None:
+    jobs = f"\njobs: [{{vcpus: 2, run_s: 7200, run_spread: {spread}}}]\n"
+    used = np.array(scenario(tmp_path, "load: [[0, 40], [2, 400], [6, 40]]" + jobs).make(0, 1.0).cores())
+    for minute, wanted in ((1, 43), (30, 130), (60, 220), (119, 397), (180, 310), (240, 220)):
+        assert used[minute] == pytest.approx(wanted, abs=6), minute
+
+
+def test_jobs_larger_than_a_small_part_of_the_load_come_now_and_then(tmp_path: Path) -> None:
+    made = scenario(tmp_path, "load: [[0, 1], [20, 1]]\njobs: [{vcpus: 8, run_s: 900, run_spread: 0}]\n")
+    counts = [len(made.make(seed, 1.0).arrivals) for seed in range(5)]
+    assert np.mean(counts) == pytest.approx(made.expected_jobs(), rel=0.15)
+
+
+def test_kinds_of_one_name_are_programs_of_their_own(tmp_path: Path) -> None:
+    jobs = "\njobs: [{vcpus: 1, run_s: 60}, {vcpus: 2, run_s: 60}, {name: web, vcpus: 4, run_s: 60}]\n"
+    made = scenario(tmp_path, "load: [[0, 50], [0.2, 50]]" + jobs).make(0, 1.0)
+    programs = {each.spec.resources.vcpus: each.spec.command for each in made.arrivals}
+    assert len(set(programs.values())) == 3 and programs[4] == ("simulated", "web")
+
+
 def test_kinds_come_as_often_as_their_weights_say_and_run_as_long_as_told(tmp_path: Path) -> None:
     made = scenario(tmp_path, "load: [[0, 0], [0.01, 600], [3, 600]]" + JOBS).make(1, 1.0)
     kinds = Counter(each.spec.name.partition("-")[0] for each in made.arrivals)
@@ -80,6 +101,10 @@ def test_a_load_too_small_for_any_job_is_told(tmp_path: Path) -> None:
         ("load: [[0, 1]]" + JOBS, "load: load of a scenario must be a list of 2 to"),
         ("load: [[0, 1], [1]]" + JOBS, "load[1]: must be two numbers"),
         ("load: [[0, 1], [1, many]]" + JOBS, "load[1]: vCPUs in use must be a number from 0 to 1e+06, not 'many'"),
+        (
+            f"load: [[0, 1{'0' * 400}], [1, 1]]" + JOBS,
+            "load[0]: vCPUs in use must be a number from 0 to 1e+06, not '1000",
+        ),
         ("load: [[1, 1], [2, 1]]" + JOBS, "load[0]: begins at hour 1; it must begin at 0"),
         ("load: [[0, 1], [2, 1], [2, 3]]" + JOBS, "load[2]: hour 2 does not come after 2"),
         ("load: [[0, 0], [2, 0]]" + JOBS, "load: is 0 all the time"),
