@@ -83,7 +83,15 @@ def console(*, stderr: bool = False) -> Console:
     piped = not stream.isatty()
     file = cast(IO[str], _Unpadded(stream)) if piped else stream
     width = WIDE if piped else None
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+class _Console(Console):
+    """A console that leaves it to the command's end what becomes of output that nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError; Rich would end the program with 1, as if it had failed."""
+        raise BrokenPipeError
 
 
 class _Unpadded:

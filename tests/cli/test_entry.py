@@ -194,6 +194,13 @@ def test_text_that_could_steer_a_terminal_is_shown_not_sent(shell: Shell) -> Non
     assert "\\x1b[31mred" in shell.run("status", "1")[0]
 
 
+def test_a_table_that_nobody_reads_to_its_end_is_no_failure(lonely: Shell) -> None:
+    process = lonely.start("catalog", "show")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(60) == 0, process.stderr.read()
+
+
 def test_version_is_the_packages(lonely: Shell) -> None:
     from hcloud import __version__
 
