@@ -249,7 +249,7 @@ def _workload(source: str, reading: Reading) -> Workload:
         return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=reading.node_vcpus or NODE_VCPUS))
     if source == "history":
         reading.only("since")
-        return recorded_workload(Client(), back_s_of(reading.since or SINCE))
+        return recorded_workload(Client(), back_s_of(SINCE if reading.since is None else reading.since))
     if path.suffix or path.exists():
         raise BadInput(
             f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "
@@ -281,7 +281,10 @@ def _policy(named: Path) -> Policy:
         raise BadInput(
             f"--policy {named}: there is no such file and no such shipped policy; {nearest(str(named), shipped)}"
         )
-    return load_policy(named if named.exists() else shipped.get(str(named), named))
+    found = load_policy(named if named.exists() else shipped.get(str(named), named))
+    if found.name.startswith(PREFIX):
+        raise BadInput(f"{named}: name: {shown(found.name)} would be another tool's rules here; give it another name")
+    return found
 
 
 def _sold(file: Path | None) -> Sold:

@@ -127,7 +127,8 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
     Raises BadInput, naming the line, for one that is no line of such a log.
     """
     arrivals, never_ran = [], 0
-    for number, line in enumerate(text.splitlines(), 1):
+    # Comments may hold form feeds and the like, at which str.splitlines would end a line.
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
@@ -191,11 +192,14 @@ YES, NO = ("true", "yes", "1"), ("false", "no", "0")
 
 def read_csv(text: str, name: str) -> Workload:
     """Read arrivals: a header, then a line per job. ``within_s`` makes it a batch job with a deadline,
-    ``requests_per_s`` and ``latency_ms`` a service; neither: best effort. Lines that begin with ``#`` are comments.
+    ``requests_per_s`` and ``latency_ms`` a service; neither: best effort. Lines that begin with ``#`` are comments,
+    empty ones are passed over.
 
     Raises BadInput, naming line and column.
     """
-    lines = [(at, line) for at, line in enumerate(io.StringIO(text, newline=""), 1) if not line.startswith("#")]
+    whole = enumerate(io.StringIO(text, newline=""), 1)
+    # Spreadsheets write an empty row as commas.
+    lines = [(at, line) for at, line in whole if line.strip(", \t\r\n") and not line.startswith("#")]
     rows = csv.DictReader((line for _, line in lines), skipinitialspace=True, strict=True)
     try:
         columns = [each.strip() for each in rows.fieldnames or []]

@@ -23,6 +23,7 @@ POLICY = "name: mine\nprofiling: {enabled: false}\ncaps: {max_instances: 3}\n"
 WRONG_FILES = {
     "nothing.yaml": "types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n",
     "red.yaml": 'name: "\\e[31mred"\n',
+    "peer.yaml": "name: peer:mine\n",
     "worded.yaml": 'types: {m.one: {vcpus: "2", memory_mib: 10, usd_per_h: 1}}\n',
     "true.yaml": "reserved: {m.large: true}\n",
     "bell.yaml": 'types: {"m\\a": {vcpus: 2, memory_mib: 10, usd_per_h: 1}}\n',
@@ -166,6 +167,8 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--policy", ""], "is empty; name a path"),
         (["jobs.csv", "--cloud", ""], "is empty; name a path"),
         (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
+        (["history", "--since", ""], "--since '': write a duration such as 7d"),
+        (["jobs.csv", "--peers", "--policy", "peer.yaml"], "peer.yaml: name: 'peer:mine' would be another tool's"),
         (["jobs.csv", "--policy", "red.yaml"], "red.yaml:1: name: must be of printable characters, not"),
         (["jobs.csv", "--cloud", "worded.yaml"], "types.m.one.vcpus: must be a number, not '2'"),
         (["jobs.csv", "--cloud", "true.yaml"], "reserved.m.large: must be a number, not True"),

@@ -33,6 +33,14 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_job_log_has_lines_as_editors_count_them_whatever_its_comments_hold(end: str) -> None:
+    comments = "; a page\x0c ends, 1 2\x85 3\u2028 4" + end + end
+    assert len(read_swf(comments + LOG.replace("\n", end), "log.swf", LogReading()).arrivals) == 2
+    with pytest.raises(BadInput, match=r"log\.swf:4: a line of a job log"):
+        read_swf(f"{comments}; more{end}1 2{end}", "log.swf", LogReading())
+
+
 def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
     (job,) = read_swf("1 0 5 60 4 -1 -1 4 600 -1 1 -1 1 1 1 -1 -1 -1\n", "log.swf", LogReading()).arrivals
     assert job.spec.user == "unknown"
@@ -149,6 +157,13 @@ def test_comments_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
     text = "# from the cluster\nat_s,run_s,vcpus\n# the first day\n0,10,1\n"
     assert len(read_csv(text + "#\n5,10,1\n", "jobs.csv").arrivals) == 2
     with pytest.raises(BadInput, match=r"jobs.csv:5: run_s is 'long'"):
+        read_csv(text + "0,long,1\n", "jobs.csv")
+
+
+def test_empty_lines_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+    text = "\n\r\nat_s,run_s,vcpus\n  \n0,10,1\n,,\r\n"
+    assert len(read_csv(text + "5,10,1\n\n", "jobs.csv").arrivals) == 2
+    with pytest.raises(BadInput, match=r"jobs.csv:7: run_s is 'long'"):
         read_csv(text + "0,long,1\n", "jobs.csv")
 
 
