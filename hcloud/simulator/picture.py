@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
+from hcloud.pricing import HOUR_S
 from hcloud.simulator.fullness import COLUMNS
 from hcloud.simulator.means import Mean
 from hcloud.simulator.outcome import Outcome
@@ -19,6 +20,8 @@ BAR_LEFT, BAR, BAR_ROW = 260, 430, 22
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
 DASHES = ("", "6 3", "2 2")
 """What tells lines of one colour apart."""
+CHARACTER = 6.5
+"""How wide a character is, on average."""
 FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
 """From empty to full, a tenth each."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
@@ -42,7 +45,7 @@ def cost_svg(outcomes: Sequence[Outcome]) -> str:
     parts = [f'<text x="8" y="18">cost in USD: {kinds}; targets met</text>']
     for number, each in enumerate(outcomes):
         top, x = 34 + number * 30, 220.0
-        parts.append(f'<text x="8" y="{top + 15}">{escape(each.name)}</text>')
+        parts.append(f'<text x="8" y="{top + 15}">{_fitting(each.name, x - 16)}</text>')
         for usd, colour in ((each.committed_usd, COLOURS["reserved"]), (each.metered_usd, COLOURS["on_demand"])):
             width = 400 * usd / most
             parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
@@ -64,7 +67,7 @@ def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
 
 def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
     width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
-    yield f'<text x="8" y="{top + 13}">{escape(label)}</text>'
+    yield f'<text x="8" y="{top + 13}">{_fitting(label, BAR_LEFT - 8)}</text>'
     yield f'<rect x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_ROW - 6}" fill="#4878a8"/>'
     middle = top + (BAR_ROW - 6) / 2
     yield (
@@ -125,13 +128,13 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
         parts.append(_line(points, colour, dashes))
         x, y = PLOT_LEFT + PLOT_WIDTH + 12, top + 16 + 18 * number
         parts.append(_line([(x, y - 4), (x + 20, y - 4)], colour, dashes))
-        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{escape(each.name)}</text>')
+        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{_fitting(each.name, WIDTH - x - 34)}</text>')
     return _document(parts, max(bottom + 30, top + 30 + 18 * len(outcomes)))
 
 
 def _fullness(outcome: Outcome, top: int) -> Iterator[str]:
     full = outcome.fullness
-    name, high = escape(outcome.name), PLOT_HEIGHT / max(1, len(full.shares))
+    name, high = _fitting(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
     machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
     yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, as they came up</text>'
     for row, (market, shares) in enumerate(zip(full.markets, full.shares, strict=True)):
@@ -147,7 +150,7 @@ def _fullness(outcome: Outcome, top: int) -> Iterator[str]:
         yield f'<text x="{x}" y="{y}" fill="{COLOURS[market]}">{market.replace("_", "-")}</text>'
     bottom = top + PLOT_HEIGHT
     yield f'<line x1="{PLOT_LEFT}" y1="{bottom}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{bottom}" stroke="black"/>'
-    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{outcome.span_s / 3600:.1f} h</text>'
+    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(outcome.span_s)}</text>'
 
 
 def _stretches(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
@@ -169,7 +172,7 @@ def _box(outcome: Outcome, kind: str, top: int, most: float) -> Iterator[str]:
         _part_x(part or 0.0, most)
         for part in (*(quantile(found, share, kind) for share in (0.05, 0.25, 0.5, 0.75, 0.95)), mean(found, kind))
     )
-    yield f'<text x="8" y="{y + 4}">{escape(outcome.name)}, {kind}</text>'
+    yield f'<text x="8" y="{y + 4}">{_fitting(outcome.name, BOX_LEFT - 70)}, {kind}</text>'
     yield f'<line x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}" stroke="{colour}"/>'
     box = f'x="{first:.1f}" y="{top}" width="{third - first:.1f}" height="20"'
     yield f'<rect {box} fill="{colour}" fill-opacity="0.4" stroke="{colour}"/>'
@@ -192,7 +195,8 @@ def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Itera
         """Return x and y in the picture's units; y grows downwards."""
         return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
 
-    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{escape(outcome.name)}: vCPUs up (areas) and held by jobs (line)</text>'
+    name = _fitting(outcome.name, PLOT_WIDTH - 60)
+    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: vCPUs up (areas) and held by jobs (line)</text>'
     below = [0.0] * len(series.at_s)
     for number, market in enumerate(name for name in COLOURS if name in series.up_vcpus):
         above = [base + more for base, more in zip(below, series.up_vcpus[market], strict=True)]
@@ -206,7 +210,19 @@ def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Itera
     yield _line([place(at, v) for at, v in zip(series.at_s, series.held_vcpus, strict=True)], "black")
     yield f'<line x1="{PLOT_LEFT}" y1="{bottom}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{bottom}" stroke="black"/>'
     yield f'<text x="8" y="{top + 10}">{most:.0f}</text><text x="8" y="{bottom}">0</text>'
-    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{span_s / 3600:.1f} h</text>'
+    yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(span_s)}</text>'
+
+
+def _fitting(name: str, width: float) -> str:
+    """Return a name that takes at most so much room, as XML: of a long one both ends, as files are told by theirs."""
+    most = int(width / CHARACTER)
+    end = most // 2
+    return escape(name if len(name) <= most else f"{name[: most - end - 1]}\u2026{name[-end:]}")
+
+
+def _span(seconds: float) -> str:
+    """Return how long a picture's time is: hours, or seconds where these would be none."""
+    return f"{seconds / HOUR_S:.1f} h" if seconds >= 0.1 * HOUR_S else f"{seconds:.0f} s"
 
 
 def _line(points: Sequence[tuple[float, float]], colour: str, dashes: str = "") -> str:

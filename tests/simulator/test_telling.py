@@ -1,12 +1,14 @@
 """What is told of simulations, in a table and in pictures, from outcomes whose every number is another one."""
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from hcloud.simulator.fullness import COLUMNS, ROWS, Hold, Life, fullness_of
+from hcloud.simulator.means import Mean
 from hcloud.simulator.outcome import FailedBy, Outcome, Series, WaitedFor, comparison
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.picture import (
@@ -19,6 +21,7 @@ from hcloud.simulator.picture import (
     allocation_svg,
     cost_svg,
     fullness_svg,
+    limits_svg,
     performance_svg,
     waits_svg,
 )  # fmt: skip
@@ -192,3 +195,23 @@ def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:
     assert (left, width) == (at(0.65), f"{wide * 0.3 / most:.1f}")
     assert f'<line x1="{at(0.8)}" y1="40"' in drawn
     assert f'<circle cx="{at(0.8)}"' in drawn
+
+
+@pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
+def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(draw: Callable[[Sequence[Outcome]], str]) -> None:
+    names = [f"{'<long> ' * 20}(nightly/{end}.yaml)" for end in ("one", "two")]
+    told = [text for text in texts(draw([replace(SEEN, name=name) for name in names])) if "<long>" in text]
+    assert len(told) == 2 and all(each.startswith("<long> ") for each in told)
+    assert "one.yaml)" in told[0] and "two.yaml)" in told[1]
+    assert max(len(each) for each in told) < 135 and (draw in (allocation_svg, fullness_svg) or len(told[0]) < 40)
+
+
+def test_bars_of_long_names_begin_behind_them() -> None:
+    (label,) = (text for text in texts(limits_svg("cost", {"n" * 200: Mean(value=1.0, half_width=0.1)})) if "n" in text)
+    assert len(label) == 38
+
+
+def test_what_takes_a_minute_is_drawn_in_seconds() -> None:
+    short = replace(SEEN, span_s=85.0)
+    for draw in (allocation_svg, fullness_svg):
+        assert "85 s" in texts(draw([short])) and "2.0 h" in texts(draw([SEEN]))
