@@ -159,7 +159,14 @@ def _reserved(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, int]
         used = [o for o in taken if o.market is Market.RESERVED and (o.region, o.pool) == (region, pool)]
         place, count = _as_one_type(own, sum(offer.price_usd_per_h for offer in used))
         counts[place] += count
-    return {place: count for place, count in sorted(counts.items()) if count}
+    sold = _sold_reserved(offers)
+    return {place: count for place, count in sorted(counts.items()) if count and place in sold}
+
+
+def _sold_reserved(offers: Sequence[Offer]) -> set[str]:
+    """Return where which types can be reserved on the made cloud; what is up of a commitment that is over, cannot."""
+    names = {offer.instance_type.name for offer in offers if offer.market is Market.RESERVED}
+    return {_place(offer) for offer in offers if offer.instance_type.name in names}
 
 
 def _place(offer: Offer) -> str:
@@ -193,13 +200,14 @@ def cloud_of_catalogue(known: Catalogue, cloud: str, region: str) -> dict[str, o
             f"--cloud {cloud}/{region}: no ordinary machine has a price on demand there; name another region"
         )
     zone = f"{region}-a" if cloud == "gce" else f"{region}a"
+    sold = {market for made in types.values() for market in _names(made["markets"])}
     return {
         **MEASURED,
         "types": types,
         "zones": [zone],
         "regions": {zone: region},
         "region_price_factors": {},
-        "markets": [market.value for market in PLANS],
+        "markets": [market.value for market in PLANS if market.value in sold],
         "boot": BOOT,
         "billing_minimum_s": CLOUD_MINIMUM_S,
         "reserved_default": 0,
@@ -227,24 +235,33 @@ def _listed(known: Catalogue, place: tuple[str, str, str], size: Size) -> dict[s
 def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> Mapping[str, int]:
     """Return the reserved machines by type that a strategy buys knowing this very load (HCloud §8.4): of full servers
     (16 vCPUs, or the largest smaller ones; of several the cheapest), for the peak and 15 % (sr), for the steady part
-    (hf, hm), or none. Types without a size are passed over: the provider refuses them.
+    (hf, hm), or none; none, too, where no type can be reserved. Types without a size are passed over: the provider
+    refuses them.
     """
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
     wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
-    name, vcpus = _full_server(cloud.get("types"))
+    server = _full_server(cloud.get("types"))
+    if server is None:
+        return {}
+    name, vcpus = server
     count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
     return {name: count} if count else {}
 
 
-def _full_server(types: object) -> tuple[str, float]:
-    """Return the name and vCPUs of what is reserved of these types (as in settings, not checked yet)."""
+def _full_server(types: object) -> tuple[str, float] | None:
+    """Return the name and vCPUs of what is reserved of these types (as in settings, not checked yet; not a mapping: the
+    mock provider's own). None where none of them can be reserved."""
+    if not isinstance(types, Mapping):
+        return FULL_SERVER, FULL_SERVER_VCPUS
     sizes = {
         str(name): (float(size["vcpus"]), _number(size.get("usd_per_h")))
-        for name, size in (types.items() if isinstance(types, Mapping) else ())
+        for name, size in types.items()
         if isinstance(size, Mapping) and _number(size.get("vcpus")) > 0 and _reservable(size)
-    } or {FULL_SERVER: (FULL_SERVER_VCPUS, 0.0)}
+    }
+    if not sizes:
+        return None
     usual = {name: size for name, size in sizes.items() if size[0] <= FULL_SERVER_VCPUS} or sizes
     name, (vcpus, _) = max(usual.items(), key=lambda each: (each[1][0], -each[1][1]))
     return name, vcpus

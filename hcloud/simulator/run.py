@@ -309,15 +309,21 @@ def simulated(setting: Setting, folder: Path) -> Iterator[Simulation]:
 
 
 def _check_reserved(wanted: object, offers: Sequence[Offer]) -> None:
-    """Raise BadInput where what is reserved (by type, or ``ZONE/TYPE``) is not among what a cloud offers."""
+    """Raise BadInput where what is reserved (by type, or ``ZONE/TYPE``) is not among what a cloud offers, or none of it
+    can be reserved there: it would be passed over in silence."""
     if not isinstance(wanted, Mapping):
         return
     types = {offer.instance_type.name for offer in offers}
-    for name in (str(each).rpartition("/")[2] for each in wanted):
-        if name not in types:
+    reserved = [offer for offer in offers if offer.market is Market.RESERVED]
+    places = {o.instance_type.name for o in reserved} | {f"{o.zone}/{o.instance_type.name}" for o in reserved}
+    for place in (str(name) for name, count in wanted.items() if count):
+        if (name := place.rpartition("/")[2]) not in types:
             raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
-    if any(wanted.values()) and Market.RESERVED not in {offer.market for offer in offers}:
-        raise BadInput("nothing can be reserved on this cloud; add `reserved` to its `markets`, or reserve none")
+        if not reserved:
+            raise BadInput("nothing can be reserved on this cloud; add `reserved` to its `markets`, or reserve none")
+        if place not in places:
+            alike = [each for each in places if ("/" in each) == ("/" in place)]
+            raise BadInput(f"{place} cannot be reserved on this cloud; {nearest(place, alike)}")
 
 
 def _config(folder: Path, setting: Setting) -> Config:

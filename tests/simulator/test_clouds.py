@@ -143,3 +143,17 @@ def test_strategies_reserve_full_servers_and_of_these_the_cheapest() -> None:
     work = make_scenario("static", share=0.1, hours=0.1)
     ((name, count),) = reserved_for(policy, work, {"types": types}).items()
     assert name == "full" and count * 16 >= 1.15 * max(work.cores()) > (count - 1) * 16
+
+
+def test_strategies_reserve_nothing_where_no_commitment_has_a_price() -> None:
+    policy = parse_policy({"name": "all", "provisioning": {"strategy": "sr"}})
+    types = {"only": {"vcpus": 16, "memory_mib": 1, "usd_per_h": 1, "markets": ["on_demand", "spot"]}}
+    work = make_scenario("static", share=0.1, hours=0.1)
+    assert reserved_for(policy, work, {"types": types}) == {}
+    assert reserved_for(policy, work, cloud_of_catalogue(shipped_catalogue(), "ec2", "us-east-1")) == {}
+
+
+def test_what_is_up_of_a_commitment_that_is_over_is_no_longer_reserved() -> None:
+    taken = [offer("m.one", Market.RESERVED, 0.2), offer("m.two", Market.RESERVED, 0.3)]
+    offers = [offer("m.one", Market.ON_DEMAND, 0.4), offer("m.two", Market.RESERVED, 0.3, available=0)]
+    assert clouds_of_offers(offers, taken)["cloud"]["reserved"] == {"north-1-a/m.two": 1}

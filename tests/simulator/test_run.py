@@ -183,6 +183,19 @@ def test_reserving_on_a_cloud_without_reserved_machines_is_refused(tmp_path: Pat
             it.commitments()
 
 
+@pytest.mark.parametrize("place", ["m.rented", "east-1a/m.rented"])
+def test_reserving_a_type_that_cannot_be_reserved_is_refused_while_others_can(tmp_path: Path, place: str) -> None:
+    sizes = {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 1}
+    cloud = {"types": {"m.one": sizes, "m.rented": {**sizes, "markets": ["on_demand"]}}, "zones": ["east-1a"]}
+    alike = Setting(workload=workload_of("one", [arrival(0, 10)]), policy=policy())
+    with simulated(replace(alike, cloud={**cloud, "reserved": {place: 1}}), tmp_path / "a") as it:
+        with pytest.raises(BadInput, match=f"^{place} cannot be reserved on this cloud; did you mean"):
+            it.commitments()
+    none = {**cloud, "reserved": {place: 0, "m.one": 2}, "reserved_default": 0}
+    with simulated(replace(alike, cloud=none), tmp_path / "b") as it:
+        assert [each.count for each in it.commitments()] == [2]
+
+
 def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) -> None:
     work = workload_of("one", [arrival(0, 10)])
     sold_out = {**CLOUD, "stockouts": {"rate": 1.0}}
