@@ -101,14 +101,14 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     _tell_notes(settings[0].workload)
     with ending_in_order(), quick_folder() as folder:
         made = _tried(settings, wanted.bounds, folder, _progress)
-    stuck = {each.name: each.why for each in made.ran if isinstance(each, Stuck)}
+    stuck = {place: each.why for place, each in enumerate(made.ran) if isinstance(each, Stuck)}
     table = _with_stuck(made.table, [each.name for each in made.ran], stuck)
     whole = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
     series = {"series": [_series(each) for each in made.outcomes]}
     _show(whole, whole, series, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, whole, series, _pictures(made.outcomes))
-    return EXIT_STUCK if stuck else 0
+    return _ended(whole, stuck, wanted.form)
 
 
 def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, processes: int) -> int:
@@ -118,7 +118,7 @@ def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, proce
     trials = _all_tried(by_seed, wanted.bounds, processes)
     names = [each.name for each in next(iter(trials.values())).ran]
     stuck = _stuck_with(trials)
-    ended = [_repeated(name, trials) for name in names if name not in stuck]
+    ended = [_repeated(place, trials) for place in range(len(names)) if place not in stuck]
     if not ended:
         raise Standstill("no policy came to an end with every seed: " + "; ".join(stuck.values()))
     table = _with_stuck(repeated_table(ended, list(by_seed)), names, stuck)
@@ -128,7 +128,7 @@ def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, proce
     _show(paired(table, _rounded), table, more, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
-    return EXIT_STUCK if stuck else 0
+    return _ended(table, stuck, wanted.form)
 
 
 # ---------------------------------------------------------------------------------------------------------- simulating
@@ -220,25 +220,24 @@ def _progress(setting: Setting) -> Iterator[Watch]:
 
 
 # -------------------------------------------------------------------------------------------------------- several seeds
-def _stuck_with(trials: Mapping[int, Trial]) -> dict[str, str]:
-    """Return by policy why it came to no end, with the first seed with which it did not."""
-    found: dict[str, str] = {}
+def _stuck_with(trials: Mapping[int, Trial]) -> dict[int, str]:
+    """Return by a policy's place why it came to no end, with the first seed with which it did not."""
+    found: dict[int, str] = {}
     for seed, trial in trials.items():
-        for each in trial.ran:
+        for place, each in enumerate(trial.ran):
             if isinstance(each, Stuck):
-                found.setdefault(each.name, f"with seed {seed}: {each.why}")
+                found.setdefault(place, f"with seed {seed}: {each.why}")
     return found
 
 
-def _repeated(name: str, trials: Mapping[int, Trial]) -> Repeated:
-    """Return what came of a policy that came to an end with every seed."""
+def _repeated(place: int, trials: Mapping[int, Trial]) -> Repeated:
+    """Return what came of the policy in a place, which came to an end with every seed; two may have one name."""
     outcomes, bounds = [], []
     for trial in trials.values():
-        ended = [each for each in trial.ran if isinstance(each, Ran)]
-        at = [each.name for each in ended].index(name)
-        outcomes.append(ended[at].outcome)
+        at = sum(isinstance(each, Ran) for each in trial.ran[:place])
+        outcomes.append(trial.outcomes[at])
         bounds += [trial.bounds[at]] if trial.bounds else []
-    return Repeated(name=name, outcomes=tuple(outcomes), bounds=tuple(bounds))
+    return Repeated(name=outcomes[0].name, outcomes=tuple(outcomes), bounds=tuple(bounds))
 
 
 def _rows_by_seed(trials: Mapping[int, Trial]) -> list[dict[str, Any]]:
@@ -258,12 +257,19 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> d
 
 
 # ------------------------------------------------------------------------------------------------------------- telling
-def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[str, str]) -> ReportTable:
-    """Return the table with a row for each of ``names``: a policy that came to no end is one without numbers, and a
-    note."""
+def _ended(table: ReportTable, stuck: Mapping[int, str], form: str) -> int:
+    """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it."""
+    for place, why in stuck.items() if form == "csv" else ():
+        click.echo(f"hcloud: {table.rows[place][0]}: given up: {why}", err=True)
+    return EXIT_STUCK if stuck else 0
+
+
+def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[int, str]) -> ReportTable:
+    """Return the table with a row for each of ``names``: a policy in whose place is said why it came to no end is one
+    without numbers, and a note."""
     rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
-    told: tuple[Row, ...] = tuple((name, *empty) if name in stuck else next(rows) for name in names)
-    notes = (*table.notes, *(f"{name}: given up: {why}" for name, why in stuck.items()))
+    told: tuple[Row, ...] = tuple((n, *empty) if place in stuck else next(rows) for place, n in enumerate(names))
+    notes = (*table.notes, *(f"{names[place]}: given up: {why}" for place, why in stuck.items()))
     return replace(table, rows=told, notes=notes)
 
 
@@ -311,7 +317,7 @@ def _rounded(value: Value, limit: Value, unit: str) -> str:
     if not isinstance(value, float) or not isinstance(limit, float):
         return ""
     if unit == "usd":
-        return f"{cell(value, unit)} ±{limit:.{2 if abs(value) >= 1 else 4}f}"
+        return f"{cell(value, unit)} ±{limit:.{2 if abs(value) >= 1 or value == limit == 0 else 4}f}"
     if unit:
         return f"{cell(value, unit)} ±{cell(limit, unit)}"
     digits = 2 if abs(value) < 10 else 0

@@ -28,7 +28,13 @@ class Seeds:
 
 
 _SEED = (
-    click.option("--seed", type=WholeRange(min=0), default=0, show_default=True, help="Other chances, other jobs."),
+    click.option(
+        "--seed",
+        type=WholeRange(min=0),
+        default=0,
+        show_default=True,
+        help="Other chances; where jobs are made, other jobs, too.",
+    ),
     click.option(
         "--seeds",
         "count",

@@ -248,9 +248,30 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
         assert any(note.startswith("one: given up: 1 jobs have not ended") for note in document["notes"])
         assert len(document["series"]) == len(others)
         assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
+    _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
+    assert err.startswith("hcloud: one: given up: 1 jobs have not ended") and err.count("\n") == 1
     for alone in (["one.yaml"], ["one.yaml", "one.yaml"]):
         _, err = desk.run(*words, "--compare", *alone, exit_code=2)
         assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
+
+
+def test_policies_that_cannot_be_told_apart_by_their_names_keep_their_own_numbers(desk: Shell) -> None:
+    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+    alike = []
+    for folder, most in (("a", 9), ("b", 2), ("c", 1)):
+        far = desk.directory / folder / ("d" * 120)
+        far.mkdir(parents=True)
+        caps = f"{{max_instances: {most}, max_instances_per_type: {{m.two: 0}}}}"
+        (far / "copy.yaml").write_text(f"name: copy\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+        alike.append(str(far / "copy.yaml"))
+    words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", *alike, "-o", "json")
+    alone = [json.loads(desk.run(*words, "--seed", str(seed), exit_code=1)[0])["rows"] for seed in (0, 1)]
+    means = json.loads(desk.run(*words, "--seeds", "2", exit_code=1)[0])["rows"]
+    assert len({row["policy"] for row in means}) == 1
+    assert alone[0][0]["wait_p95_s"] < alone[0][1]["wait_p95_s"] and alone[0][2]["wait_p95_s"] is None
+    for place, row in enumerate(means[:2]):
+        assert row["cost_usd"] == pytest.approx(sum(rows[place]["cost_usd"] for rows in alone) / 2)
+    assert means[2]["cost_usd"] is None
 
 
 @pytest.mark.parametrize("rivals", [[], ["peer:on-demand-only"]])
@@ -286,6 +307,7 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
     assert err.count("wrote made/") == 8
     shown, _ = desk.run(*words[:-2], "--seeds", "2")
     assert "±" in shown and "limit" not in shown.splitlines()[1]
+    assert ("$0.00 ±0.00 " in shown) == bool(rivals) and "$0.00 ±0.0000" not in shown  # what nobody committed to
 
 
 def test_a_policy_that_stands_still_with_any_seed_has_no_means(desk: Shell) -> None:
