@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
-from hcloud.simulator.pool import open_pool
+from hcloud.simulator.pool import in_order, open_pool
 from hcloud.simulator.repeats import Repeated, mean_costs, mean_targets, paired, repeated_table
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.workload import Workload
@@ -90,15 +90,16 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wan
 
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
     """
-    by_seed = {each: settings_with(each) for each in seeds.every}
-    if len(by_seed) == 1:
-        return _compare_once(by_seed[seeds.every[0]], wanted)
-    return _compare_all(by_seed, wanted, seeds.processes)
+    first = settings_with(seeds.every[0])
+    _prepare(wanted.out)
+    _tell_notes(first[0].workload)
+    if len(seeds.every) == 1:
+        return _compare_once(first, wanted)
+    # Made when their turn comes: the jobs of a hundred seeds would take a gigabyte, and minutes before the first runs.
+    return _compare_all(seeds, chain([first], map(settings_with, seeds.every[1:])), wanted)
 
 
 def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
-    _prepare(wanted.out)
-    _tell_notes(settings[0].workload)
     with ending_in_order(), quick_folder() as folder:
         made = _tried(settings, wanted.bounds, folder, _progress)
     stuck = {place: each.why for place, each in enumerate(made.ran) if isinstance(each, Stuck)}
@@ -111,20 +112,18 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     return _ended(whole, stuck, wanted.form)
 
 
-def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, processes: int) -> int:
-    """Tell means over the seeds, so many of which are tried at the same time, limits, and what may be chance."""
-    _prepare(wanted.out)
-    _tell_notes(next(iter(by_seed.values()))[0].workload)
-    trials = _all_tried(by_seed, wanted.bounds, processes)
+def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wanted) -> int:
+    """Tell means over the seeds, limits, and what may be chance."""
+    trials = _all_tried(seeds, by_seed, wanted.bounds)
     names = [each.name for each in next(iter(trials.values())).ran]
     stuck = _stuck_with(trials)
     ended = [_repeated(place, trials) for place in range(len(names)) if place not in stuck]
     if not ended:
         raise Standstill("no policy came to an end with every seed: " + "; ".join(stuck.values()))
-    table = _with_stuck(repeated_table(ended, list(by_seed)), names, stuck)
+    table = _with_stuck(repeated_table(ended, seeds.every), names, stuck)
     table = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
     first = next(iter(trials.values())).outcomes
-    more = {"seeds": list(by_seed), "by_seed": _rows_by_seed(trials), "series": [_series(each) for each in first]}
+    more = {"seeds": list(seeds.every), "by_seed": _rows_by_seed(trials), "series": [_series(each) for each in first]}
     _show(paired(table, _rounded), table, more, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
@@ -132,19 +131,23 @@ def _compare_all(by_seed: Mapping[int, Sequence[Setting]], wanted: Wanted, proce
 
 
 # ---------------------------------------------------------------------------------------------------------- simulating
-def _all_tried(by_seed: Mapping[int, Sequence[Setting]], bounds: bool, processes: int) -> dict[int, Trial]:
+def _all_tried(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], bounds: bool) -> dict[int, Trial]:
     """Return what came of all policies with each seed. Raises Standstill where all stand still with one of them."""
     found: dict[int, Trial] = {}
+    processes = min(seeds.processes, len(seeds.every))
     with ExitStack() as within:
         within.enter_context(ending_in_order())
         folder = within.enter_context(quick_folder())
-        advance = within.enter_context(steps(len(by_seed)))
-        several = min(processes, len(by_seed)) > 1
-        spread = within.enter_context(open_pool(min(processes, len(by_seed)))).map if several else map
-        made = spread(_tried, by_seed.values(), repeat(bounds), repeat(folder))
-        advance(f"{len(by_seed)} seeds")
-        for seed, trial in zip(by_seed, made, strict=True):
-            found[seed] = trial
+        advance = within.enter_context(steps(len(seeds.every)))
+        tried = partial(_tried, bounds=bounds, folder=folder)
+        pool = within.enter_context(open_pool(processes)) if processes > 1 else None
+        made = map(tried, by_seed) if pool is None else in_order(pool, tried, by_seed, 2 * processes)
+        advance(f"{len(seeds.every)} seeds")
+        for seed in seeds.every:
+            try:
+                found[seed] = next(made)
+            except Standstill as why:
+                raise Standstill(f"with seed {seed}: {why}") from why
             advance(f"seed {seed}")
     return found
 

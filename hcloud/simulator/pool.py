@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from hcloud.engine.launch import die_with_parent
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -20,6 +25,20 @@ def open_pool(processes: int) -> Iterator[Executor]:
         yield pool
         early.pop_all()
         pool.shutdown()
+
+
+def in_order(pool: Executor, function: Callable[[A], R], arguments: Iterable[A], ahead: int) -> Iterator[R]:
+    """Yield what a pool makes of each argument, in their order, of which only ``ahead`` are taken before their turn.
+
+    Raises what ``function`` raises.
+    """
+    asked = deque[Future[R]]()
+    for each in arguments:
+        asked.append(pool.submit(function, each))
+        if len(asked) >= ahead:
+            yield asked.popleft().result()
+    while asked:
+        yield asked.popleft().result()
 
 
 def _end_now(pool: Executor) -> None:
