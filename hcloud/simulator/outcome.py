@@ -143,6 +143,8 @@ class _Reader:
     failed: dict[str, list[str]] = field(default_factory=dict)
     """By the code of the reason why they failed: what each job was told."""
     last_at: float = START_AT
+    worked_until_at: float = START_AT
+    """When a job came or ended last; afterwards at most rented machines stand idle for as long as they are kept."""
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in every event; then count, up to the last of them, what is still up and held: reserved ones stay."""
@@ -173,6 +175,7 @@ class _Reader:
             told_at=event.at,
             latency_ms=float(latency) if isinstance(latency, (int, float)) else None,
         )
+        self.worked_until_at = max(self.worked_until_at, event.at)
         self.change(event.at, "waiting", 1)
 
     def told(self, event: Event) -> None:
@@ -286,6 +289,7 @@ class _Reader:
         job = self.jobs.get(event.job_id or "")
         if job is None:
             return
+        self.worked_until_at = max(self.worked_until_at, event.at)
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
@@ -330,14 +334,16 @@ def outcome_of(
 ) -> Outcome:
     """Read a finished simulation's log, several times.
 
-    Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the last thing that happened.
-    ``ideals`` (``Simulation.ideals()``) says what
-    each job would do at its best; without, no performance is told.
+    Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the end: of what is rented to
+    that of the last machine, of commitments to that of the last job, however long idle machines are kept after it.
+    ``ideals`` (``Simulation.ideals()``) says what each job would do at its best; without, no
+    performance is told.
     """
     reader = _Reader()
     reader.follow(events())
     span_s = reader.last_at - START_AT
-    paid_h = (span_s if paid_s is None else min(span_s, paid_s)) / HOUR_S
+    worked_s = reader.worked_until_at - START_AT
+    paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     return Outcome(
         name=name,

@@ -146,6 +146,23 @@ def test_reserved_machines_are_paid_for_used_or_not(tmp_path: Path) -> None:
     assert 0 < outcome.committed_held_vcpu_h < outcome.committed_vcpu_h
 
 
+def test_commitments_cost_no_more_where_idle_rented_machines_are_kept_after_the_last_job(tmp_path: Path) -> None:
+    cloud = {**CLOUD, "markets": ["reserved", "on_demand"], "reserved": {"m.one": 1}}
+    jobs = workload_of("three", [arrival(0, 100) for _ in range(3)])
+    found = []
+    for minimum_s in (0, 900):
+        kept = policy(retention={"minimum_s": minimum_s, "maximum_s": 900})
+        (tmp_path / str(minimum_s)).mkdir()
+        with simulated(Setting(workload=jobs, policy=kept, cloud=cloud), tmp_path / str(minimum_s)) as simulation:
+            commitments = simulation.commitments()
+            simulation.run()
+            found.append(outcome_of("tried", simulation.events, commitments))
+    short, long = found
+    assert long.metered_usd > short.metered_usd > 0
+    assert long.span_s > short.span_s + 800
+    assert long.committed_usd == pytest.approx(short.committed_usd)
+
+
 def test_machines_that_stay_and_units_that_still_run_count_up_to_the_end(tmp_path: Path) -> None:
     cloud = {**CLOUD, "markets": ["reserved"], "reserved": {"m.one": 1}, "reserved_price_factor": 0.5}
     work = workload_of("three", [arrival(at_s, 100, vcpus=1) for at_s in (0, 300, 350)])
