@@ -43,6 +43,28 @@ class _Job:
     looks: int = 0
     kept: int = 0
     latency_ms: float | None = None
+    units: int = 0
+    down_since: float | None = None
+    down_s: float = 0.0
+
+    def unit_started(self, at: float) -> None:
+        """Count a unit that runs; the time nobody was there to serve ends."""
+        self.units += 1
+        if self.down_since is not None:
+            self.down_s += at - self.down_since
+            self.down_since = None
+
+    def unit_ended(self, at: float) -> None:
+        """Count a unit that ended; without another one a service is down."""
+        self.units -= 1
+        if not self.units:
+            self.down_since = at
+
+    def served(self, until: float) -> float:
+        """Return the part (0..1) of its looks that kept the promise; while it was down nothing did."""
+        served_s = until - (until if self.started_at is None else self.started_at)
+        up = max(0.0, 1.0 - self.down_s / served_s) if served_s > 0 else 1.0
+        return up * self.kept / self.looks if self.looks else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +104,8 @@ class Outcome:
     the most frequent first. ``used_once``: machines launched for a single job; ``misbehaved``: let go since they
     delivered too little.
 
-    ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples; None without targets.
+    ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples and how much of the time
+    since their first start they ran, as in the performance report; None without targets.
     """
 
     name: str
@@ -241,6 +264,8 @@ class _Reader:
             job.started_at = event.at
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
+        if job is not None:
+            job.unit_started(event.at)
         vcpus = _number(event, "vcpus")
         self.held_since[_unit(event)] = (event.at, vcpus, event.instance_id or "")
         self.change(event.at, "held", vcpus)
@@ -251,6 +276,8 @@ class _Reader:
             since, vcpus, name = self.held_since.pop(_unit(event))
             self._held(name, vcpus, since, event.at)
             self.change(event.at, "held", -vcpus)
+            if (job := self.jobs.get(event.job_id or "")) is not None:
+                job.unit_ended(event.at)
 
     def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
         until_s = max(since, until_at) - START_AT
@@ -284,8 +311,8 @@ class _Reader:
             job.kept += looks * (measured[0] <= job.latency_ms)
 
     def finished(self, event: Event) -> None:
-        """Note how a job ended and whether it kept its promise: a service by its share of looks (0..1), if it was ever
-        looked at or failed."""
+        """Note how a job ended and whether it kept its promise: a service by its share (0..1), if it was ever looked at
+        or failed."""
         job = self.jobs.get(event.job_id or "")
         if job is None:
             return
@@ -294,7 +321,7 @@ class _Reader:
         met = event.fields.get("target_met")
         if job.kind == "service":
             if job.looks or event.fields.get("state") != "succeeded":
-                self.met["service"].append(job.kept / job.looks if job.looks else 0.0)
+                self.met["service"].append(job.served(event.at))
         elif isinstance(met, bool):
             self.met["batch"].append(float(met))
         if job.started_at is None:

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from hcloud.errors import BadInput
 from hcloud.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
 from hcloud.policy import Policy, parse_policy
+from hcloud.report import build_report
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
@@ -211,6 +213,18 @@ def test_reserving_a_type_that_cannot_be_reserved_is_refused_while_others_can(tm
     none = {**cloud, "reserved": {place: 0, "m.one": 2}, "reserved_default": 0}
     with simulated(replace(alike, cloud=none), tmp_path / "b") as it:
         assert [each.count for each in it.commitments()] == [2]
+
+
+def test_service_that_is_taken_down_keeps_its_promise_no_more_often_than_the_report_says(tmp_path: Path) -> None:
+    text = "at_s,run_s,vcpus,requests_per_s,latency_ms\n" + "0,7200,2,100,20\n" * 3
+    spot = {**CLOUD, "markets": ["spot"], "spot": {"preemptions_per_h": 0.5}, "boot": {"p50_s": 300, "p95_s": 300}}
+    risked = policy(spot={"for_targets": ["service"]})
+    setting = Setting(workload=read_csv(text, "web.csv"), policy=risked, cloud=spot, seed=1)
+    made = events(setting, tmp_path / "a")
+    table = build_report("performance", made, made[-1].at + 1.0, by="job").to_json()
+    told = [row["target_met_pct"] for row in table["rows"]]
+    assert min(told) < 98.0 and max(row["attempts"] for row in table["rows"]) > 1
+    assert outcome_of("tried", lambda: made).service_met_pct == pytest.approx(fmean(told))
 
 
 def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) -> None:
