@@ -328,7 +328,8 @@ class RunnerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartResult:
-    """Outcome of a start: ``started`` (now or before), ``refused`` (certainly not: ``detail``), ``unknown``."""
+    """Outcome of a start: ``started`` (now or before), ``refused`` (certainly not, and never under this id, whoever
+    asks later: ``detail``), ``unknown``."""
 
     outcome: Literal["started", "refused", "unknown"]
     detail: str = ""

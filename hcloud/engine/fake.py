@@ -134,7 +134,7 @@ class FakeRunner:
             fresh: dict[UnitId, FakeUnit] = {}
             results = {unit.id: self._started(unit, fresh) for unit in units}
             self._put(*fresh.values(), starts=True)
-            for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values()):
+            for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values() if unit.spec is not None):
                 self._pace(instance_id, self._now)
             return results
 
@@ -252,7 +252,8 @@ class FakeRunner:
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
         fault = self._faults.pop(0) if self._faults else None
         if refusal or fault is StartFault.REFUSE:
-            return StartResult(outcome="refused", detail=refusal or "refused")
+            fresh[spec.id] = refused = _refused(spec, refusal or "refused", self._now)
+            return _found(refused, spec)
         if fault is not StartFault.LOSE_REQUEST:
             fresh[spec.id] = FakeUnit(
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
@@ -342,7 +343,8 @@ class FakeRunner:
     def _put(self, *units: FakeUnit, starts: bool = False) -> None:
         """Write new or changed units down, with their starts, then know them."""
         changed = [unit for unit in units if unit is not self._units.get(unit.id)]
-        begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in changed if starts]
+        run = [unit for unit in changed if starts and unit.spec is not None]
+        begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in run]
         if self._journal is not None and changed:
             rows: dict[str, object] = {UNIT + unit.id: unit.to_json() for unit in changed}
             for number, start in enumerate(begun, len(self._starts) + 1):
@@ -448,10 +450,19 @@ def _looks_new(machine: Machine, before: Machine | None) -> bool:
     return before is None or before.preempt_at != machine.preempt_at
 
 
+def _refused(spec: UnitSpec, why: str, at: float) -> FakeUnit:
+    """The fence of a unit that is refused: a call that comes late finds it, though the reason be gone by then."""
+    cause = FailureCause.START_REFUSED
+    return FakeUnit(
+        id=spec.id, instance_id=spec.instance_id, spec=None, started_at=None, stop_at=at, stop_cause=cause, refusal=why
+    )
+
+
 def _found(known: FakeUnit, spec: UnitSpec) -> StartResult:
     """The answer to a start of a unit that has a fence."""
     if known.instance_id != spec.instance_id:
         return StartResult(outcome="refused", detail=f"{spec.id} belongs to {known.instance_id}")
     if known.started_at is None:
-        return StartResult(outcome="refused", detail=f"{spec.id} was stopped before it was started")
+        detail = known.refusal or f"{spec.id} was stopped before it was started"
+        return StartResult(outcome="refused", detail=detail)
     return StartResult(outcome="started", detail="before")

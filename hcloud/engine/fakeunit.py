@@ -25,9 +25,10 @@ SATURATED = 100.0
 class FakeUnit:
     """A unit's fence and story.
 
-    ``started_at`` None: it was fenced by a stop before its start and can never run. It works at ``speed`` since
-    ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``: its directory is gone, its
-    fence is not. ``bounded_at``: when its bounds were last changed, having used ``cpu_before_s`` by then.
+    ``started_at`` None: it was fenced by a stop before its start, or refused (``refusal`` says why), and can never run.
+    It works at ``speed`` since ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``:
+    its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having used
+    ``cpu_before_s`` by then.
     """
 
     id: UnitId
@@ -42,6 +43,7 @@ class FakeUnit:
     forgotten: bool = False
     bounded_at: float | None = None
     cpu_before_s: float = 0.0
+    refusal: str = ""
 
     def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
         """Return it as it goes on from a time on, having done so much."""
@@ -62,6 +64,7 @@ class FakeUnit:
             "forgotten": self.forgotten,
             "bounded_at": self.bounded_at,
             "cpu_before_s": self.cpu_before_s,
+            "refusal": self.refusal,
         }
 
     @classmethod
@@ -202,7 +205,7 @@ def _end_of(unit: FakeUnit, work: Work) -> _End:
     """The first of all that could end the unit."""
     spec, started_at = unit.spec, unit.started_at
     if started_at is None or spec is None:
-        return unit.stop_at, None, unit.stop_cause, "stopped before it was started"
+        return unit.stop_at, None, unit.stop_cause, unit.refusal or "stopped before it was started"
     first = _own_end(unit, started_at, work)
     if work.memory_mib > spec.resources.memory_mib:
         at = started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)

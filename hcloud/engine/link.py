@@ -92,7 +92,7 @@ class Host:
                     return self._logs(request)
                 case "put":
                     return self._put(request)
-                case "forget" | "start" | "stop" | "renew" | "resize":
+                case "forget" | "start" | "refuse" | "stop" | "renew" | "resize":
                     return await self._supervise(request)
         except (OSError, ValueError) as error:
             return {"unknown": f"{request['op']}: {error}"}

@@ -112,13 +112,7 @@ class DaskRunner:
         results: dict[UnitId, StartResult] = {}
         calls: dict[InstanceId, list[Answer]] = {}
         for unit in units:
-            try:
-                name = _archive_name(unit.workdir) if unit.workdir is not None else None
-            except OSError as error:
-                detail = f"the uploaded work directory {unit.workdir} cannot be read: {error.strerror}"
-                results[unit.id] = StartResult(outcome="refused", detail=detail)
-                continue
-            calls.setdefault(unit.instance_id, []).append({"op": "start", "spec": unit_to_wire(unit), "archive": name})
+            calls.setdefault(unit.instance_id, []).append(_start_request(unit))
         answers = self._call(calls)
         self._upload_and_repeat(calls, answers, {unit.id: unit for unit in units})
         for instance_id, requests in calls.items():
@@ -139,7 +133,11 @@ class DaskRunner:
                     continue
                 path = units[request["spec"]["id"]].workdir
                 sent = self._upload(instance_id, str(path), request["archive"])
-                answers[instance_id][index] = self._answer_one(instance_id, request) if "taken" in sent else sent
+                if "taken" in sent:
+                    sent = self._answer_one(instance_id, request)
+                elif "refused" in sent:
+                    sent = self._answer_one(instance_id, _refuse_request(request["spec"], sent["refused"]))
+                answers[instance_id][index] = sent
 
     def _upload(self, instance_id: InstanceId, path: str, name: str) -> Answer:
         upload, offset = next(self._uploads), 0
@@ -154,7 +152,7 @@ class DaskRunner:
                         return answer
                     content, offset = following, offset + len(content)
         except OSError as error:
-            return {"refused": f"the uploaded work directory {path} cannot be read: {error.strerror}"}
+            return {"refused": _unreadable(path, error)}
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
         """Ask units to end."""
@@ -217,6 +215,24 @@ class DaskRunner:
             self._last_error = str(away)
             return {name: [{"unknown": str(away)} for _ in requests] for name, requests in calls.items()}
         return {name: list(answers) for name, answers in answer.items()}
+
+
+def _start_request(unit: UnitSpec) -> Answer:
+    """What the worker is asked: to start the unit, or never to, where what it needs cannot be sent."""
+    plain = unit_to_wire(unit)
+    try:
+        name = _archive_name(unit.workdir) if unit.workdir is not None else None
+    except OSError as error:
+        return _refuse_request(plain, _unreadable(str(unit.workdir), error))
+    return {"op": "start", "spec": plain, "archive": name}
+
+
+def _refuse_request(spec: Answer, why: str) -> Answer:
+    return {"op": "refuse", "spec": spec, "why": why}
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"the uploaded work directory {path} cannot be read: {error.strerror}"
 
 
 def _start_result(answer: Answer) -> StartResult:

@@ -105,6 +105,13 @@ class Unit:
         return (self.path / EXIT).exists()
 
     @property
+    def refusal(self) -> str | None:
+        """Why it was refused, if it never ran for that and never will; None otherwise."""
+        exit_record = self.read(EXIT) if (self.read("spec.json") or {}).get("fenced") else None
+        refused = exit_record is not None and exit_record["cause"] == FailureCause.START_REFUSED
+        return str(exit_record["detail"]) if exit_record is not None and refused else None
+
+    @property
     def kept(self) -> bool:
         """Whether its keeper lives."""
         try:
@@ -217,11 +224,11 @@ class Units:
         """Make the fences taken so far durable."""
         sync_directory(self.path)
 
-    def fence(self, unit_id: str, cause: FailureCause | None, at: float) -> Unit | None:
+    def fence(
+        self, unit_id: str, cause: FailureCause | None, at: float, detail: str = "stopped before its start arrived"
+    ) -> Unit | None:
         """Make a unit that never ran and never will; None when there is a directory of that id already."""
-        record = ExitRecord(
-            exit_code=None, cause=cause, started_at=at, ended_at=at, detail="stopped before its start arrived"
-        )
+        record = ExitRecord(exit_code=None, cause=cause, started_at=at, ended_at=at, detail=detail)
         created = self.create(unit_id, {"fenced": True})
         if created is None:
             return None

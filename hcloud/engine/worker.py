@@ -32,6 +32,7 @@ from hcloud.engine.unit import Unit, Units, boot_id, read_json, write_json
 from hcloud.engine.wire import unit_from_wire
 from hcloud.errors import UnitRefused
 from hcloud.model import FailureCause
+from hcloud.provider import UnitSpec
 
 TICK_S = 0.5
 LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
@@ -112,6 +113,7 @@ class Supervisor:
         self._boot_id = boot_id()
         self._operations: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "start": self._start,
+            "refuse": self._start,
             "stop": self._stop,
             "renew": self._renew,
             "resize": self._resize,
@@ -237,10 +239,24 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------------------------ operations
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
-        plain = request["spec"]
-        spec = unit_from_wire(plain)
-        if self._units.get(spec.id) is not None:
+        spec = unit_from_wire(request["spec"])
+        known = self._units.get(spec.id)
+        if known is not None and (refusal := known.refusal) is not None:
+            raise UnitRefused(refusal)
+        if known is not None:
             return {"started": "before"}
+        try:
+            return self._begin(spec, request)
+        except UnitRefused as refused:
+            # Final for the unit: another daemon's call may come late, when the job is over and the reason gone.
+            self._units.fence(spec.id, FailureCause.START_REFUSED, self._clock.now(), str(refused))
+            raise
+
+    def _begin(self, spec: UnitSpec, request: dict[str, Any]) -> dict[str, Any]:
+        """Take a new unit's fence, and start it behind that. Raises UnitRefused, also where the daemon asks for that:
+        it cannot send what the unit needs."""
+        if (why := request.get("why")) is not None:
+            raise UnitRefused(why)
         refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
         if spec.profile is not None and self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
@@ -251,7 +267,7 @@ class Supervisor:
                 return {"need": name}
         uid = self._free_uid()
         self._trim_archives()
-        created = self._units.create(spec.id, {"unit": plain, "uid": uid, "boot_id": self._boot_id}, archive)
+        created = self._units.create(spec.id, {"unit": request["spec"], "uid": uid, "boot_id": self._boot_id}, archive)
         if created is None:
             return {"started": "before"}
         unit, lock = created

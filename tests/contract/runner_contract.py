@@ -5,6 +5,8 @@ small shell does not understand by itself. Durations are short because real engi
 """
 
 import abc
+import tarfile
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -328,6 +330,18 @@ class RunnerContract(ContractSuite):
         assert bench.runner.start([unit])[unit.id].outcome != "unknown"
         record = bench.until_ended(unit)
         assert record.cause is FailureCause.EVICTED
+        bench.let_pass(0.3)
+        assert "never" not in _output_if_any(bench, unit)
+
+    def test_refused_unit_never_starts_though_the_reason_is_gone(self, bench: RunnerBench) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/upload.tar.gz"
+            unit = bench.unit("echo never", workdir=path)
+            first = bench.runner.start([unit])[unit.id]
+            tarfile.open(path, "w:gz").close()  # the daemon that stood still asks, when the other has heard the refusal
+            assert bench.runner.start([unit])[unit.id] == first
+        record = bench.until_ended(unit)
+        assert (first.outcome, record.cause, record.detail) == ("refused", FailureCause.START_REFUSED, first.detail)
         bench.let_pass(0.3)
         assert "never" not in _output_if_any(bench, unit)
 

@@ -60,6 +60,7 @@ def test_provider_contract_catches(tmp_path: Path, kind: type[MockProvider], tes
         (broken.ForgetsFences, "test_start_repeated_after_the_end_starts_once"),
         (broken.ForgetsFencesOfForgotten, "test_forgotten_unit_never_starts_again"),
         (broken.FencesNothing, "test_stop_before_start_fences_the_unit"),
+        (broken.ForgetsRefusals, "test_refused_unit_never_starts_though_the_reason_is_gone"),
         (broken.ResizesInVain, "test_resized_unit_uses_as_much_as_it_may_from_then_on"),
         (broken.RewritesExits, "test_stop_after_the_end_changes_nothing"),
         (broken.RefusesWrongly, "test_lost_reply_to_start_is_unknown_and_repeating_starts_once"),

@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hcloud.clock import SystemClock
-from hcloud.engine.bootstrap import POWERED_OFF_EXIT
+from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.runner import DaskRunner, EngineAway
+from hcloud.engine.sandbox import Isolation
 from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
+from hcloud.engine.wire import unit_to_wire
+from hcloud.engine.worker import Supervisor
 from hcloud.model import FailureCause, Resources
 from hcloud.provider import UnitSpec, UnitState
 from tests.engine.conftest import NAME
@@ -223,6 +227,24 @@ def test_unit_ids_that_are_no_names_are_refused(watch: Watch) -> None:
     bad = unit("true", id="../../evil")
     result = watch.runner.start([bad])[bad.id]
     assert result.outcome == "refused" and "cannot be a unit id" in result.detail
+
+
+def test_unit_that_a_worker_refused_never_starts_there(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAME, "tls://127.0.0.1:1", tmp_path, isolation="best_effort")
+    bootstrap = load_bootstrap(machine.bootstrap_file)
+    bare = Isolation(root=False, bwrap=None, firewall=False, cgroup=None, podman=None, pinned=False)
+    bad = unit_to_wire(unit("true", image="debian:12"))
+    refused = _as_told(bootstrap, machine, bare, bad)
+    assert "image 'debian:12' cannot be run here" in refused["refused"]
+    assert _as_told(bootstrap, machine, bare, {**bad, "image": None}) == refused
+    exit_record = machine.unit(bad["id"]).report()["exit"]
+    assert (exit_record["cause"], exit_record["detail"]) == (FailureCause.START_REFUSED, refused["refused"])
+
+
+def _as_told(bootstrap: Bootstrap, machine: Machine, isolation: Isolation, spec: dict[str, Any]) -> dict[str, Any]:
+    """What a supervisor that is only now started answers to a start."""
+    supervisor = Supervisor(bootstrap, machine.bootstrap_file, isolation, SystemClock())
+    return supervisor._answer({"op": "start", "spec": spec, "archive": None})
 
 
 def test_image_that_cannot_be_had_is_said_in_one_sentence(watch: Watch) -> None:

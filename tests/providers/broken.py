@@ -128,6 +128,13 @@ class ForgetsFencesOfForgotten(ForgetsFences):
         return known.forgotten
 
 
+class ForgetsRefusals(ForgetsFences):
+    """Starts what it has refused, once the reason is gone."""
+
+    def _forgets(self, known: FakeUnit) -> bool:
+        return bool(known.refusal)
+
+
 class FencesNothing(FakeRunner):
     """A stop before the start is dropped."""
 
