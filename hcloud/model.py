@@ -116,6 +116,11 @@ class Nodes:
     minimum: int = 1
     gang: bool = True
 
+    @property
+    def needed(self) -> int:
+        """How many ranks must start together."""
+        return self.count if self.gang else min(self.minimum, self.count)
+
 
 class FailureCause(StrEnum):
     """Why an attempt did not succeed; the key of the retry table."""

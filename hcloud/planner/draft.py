@@ -405,7 +405,7 @@ class Draft:
             place=len(self.groups),
             resources=spec.resources,
             demand=demand,
-            needed=nodes.count if nodes.gang else min(nodes.minimum, nodes.count),
+            needed=nodes.needed,
             wanted=nodes.count,
             spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
             promise=spec.target.kind != "best_effort",

@@ -10,9 +10,10 @@ from hcloud.planner.consolidation import consolidate
 from hcloud.planner.correction import correct
 from hcloud.planner.draft import Draft, open_draft
 from hcloud.planner.enlarging import enlarge
+from hcloud.planner.growing import grow
 from hcloud.planner.lateness import find_late
 from hcloud.planner.leases import tend_machines
-from hcloud.planner.placement import grow, hold_what_comes, place
+from hcloud.planner.placement import hold_what_comes, place
 from hcloud.planner.plan import Plan
 from hcloud.planner.provisioning import expand, launch, open_desk, provision
 from hcloud.planner.retention import let_misbehaving_go, release_idle

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from hcloud.model import Job, JobState, Number, Reason
-from hcloud.planner.admission import queue_key
 from hcloud.planner.candidates import candidates_of
 from hcloud.planner.draft import Draft, Group
 from hcloud.planner.fleet import Amounts, Mask
@@ -23,7 +22,6 @@ from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import let_idle_go
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.reasoning import why_placed
-from hcloud.planner.roster import missing_ranks
 from hcloud.planner.suitability import Suitability
 from hcloud.planner.wording import seconds
 
@@ -38,6 +36,7 @@ def place(draft: Draft, promise: bool) -> None:
         draft.unplaced = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
         draft.diverting = True
     left = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
+    left = _without_unpaid(draft, left)
     draft.tried.clear()
     draft.unplaced = [pair for pair in left if not _awaits_a_type(draft, *pair)]
 
@@ -65,6 +64,39 @@ def _placed_now(draft: Draft, job: Job, group: Group) -> bool:
     placed = hopeful and draft.user_cap(job) is None and place_now(draft, job, group)
     group.pending -= placed
     return placed
+
+
+def _without_unpaid(draft: Draft, left: list[tuple[Job, Group]]) -> list[tuple[Job, Group]]:
+    """Queue again, the last first, who awaits machines that are all there and whose user cannot pay for them any more
+    (prices rose, or others took the money): those before it may be able to pay then. Returns who is still not placed.
+
+    They would stand idle, and be held from others, until they are not renewed any more.
+    """
+    while True:
+        # Of those who ask for the same, the first whose user cannot pay spoke for all; each awaits machines of its own.
+        left = [pair for pair in left if _unpaid(draft, *pair) is None or not _placed_anew(draft, *pair)]
+        unpaid = [(at, reason) for at, pair in enumerate(left) if (reason := _unpaid(draft, *pair)) is not None]
+        if not unpaid:
+            return left
+        last, reason = unpaid[-1]
+        job, group = left[last]
+        left[last] = (queue_again(draft, job, reason), group)
+        for _, each in left:
+            each.stuck = None
+        left = [pair for pair in left if not _placed_now(draft, *pair)]
+
+
+def _unpaid(draft: Draft, job: Job, group: Group) -> Reason | None:
+    """Return why the user of ``job`` cannot pay for the machines that it awaits, if all of them are there."""
+    if job.state is not JobState.AWAITING_INSTANCE or any(draft.fleet.coming[at] for at in awaited_places(draft, job)):
+        return None
+    return group.stuck
+
+
+def _placed_anew(draft: Draft, job: Job, group: Group) -> bool:
+    """Return whether ``job`` is placed, whatever became of others of its group."""
+    group.stuck = None
+    return _placed_now(draft, job, group)
 
 
 def _may_fit(draft: Draft, job: Job, group: Group) -> bool:
@@ -323,9 +355,9 @@ def place_now(draft: Draft, job: Job, group: Group) -> bool:
     unclaim(draft, group, held)
     awaited = draft.ledger.forget_awaited(job)
     wanted = draft.suit.ranks_wanted(job, group.needed, group.wanted) if draft.suit is not None else group.wanted
-    places = _find_places(draft, job, group, group.needed, wanted, held)
+    places = find_places(draft, job, group, group.needed, wanted, held)
     if places:
-        _add_place(draft, job, group, range(len(places)), places)
+        add_place(draft, job, group, range(len(places)), places)
         if job.state is not JobState.AWAITING_INSTANCE:
             draft.count_active(job)
         return True
@@ -353,7 +385,7 @@ def _note_in_vain(draft: Draft, job: Job, group: Group) -> None:
         group.fits_well = False
 
 
-def _find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int, held: Sequence[int] = ()) -> list[int]:
+def find_places(draft: Draft, job: Job, group: Group, needed: int, wanted: int, held: Sequence[int] = ()) -> list[int]:
     """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
     while True:
         if draft.suit is not None:
@@ -541,7 +573,8 @@ def _pay(draft: Draft, job: Job, group: Group, places: list[int]) -> bool:
     return True
 
 
-def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], places: Sequence[int]) -> None:
+def add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], places: Sequence[int]) -> None:
+    """Decide that ``ranks`` of ``job`` run on the machines ``places``, and say why there."""
     instances = draft.fleet.instances
     placements = tuple(
         RankPlacement(rank=rank, instance_id=instances[at].id, resources=draft.granted(group, at))
@@ -551,23 +584,3 @@ def _add_place(draft: Draft, job: Job, group: Group, ranks: Sequence[int], place
     candidates = candidates_of(draft, job, group, places[0])
     reason = why_placed(draft, job, group, places)
     draft.add(Place(job_id=job.id, ranks=placements, reason=reason, candidates=candidates))
-
-
-# -------------------------------------------------------------------------------------------------------------- growing
-def grow(draft: Draft, *, behind: bool = False) -> None:
-    """Add missing ranks of running incremental jobs where room is left; ``behind``: of those only that miss their
-    target, and keep for them what starts."""
-    incomplete = draft.snapshot.memo.roster.incomplete
-    growing = [job for job in draft.running if job.id in incomplete] if incomplete else []
-    growing = [job for job in growing if job.id not in draft.stopping and (not behind or job.id in draft.behind)]
-    for job in sorted(growing, key=queue_key):
-        group = draft.group_of(job)
-        missing = missing_ranks(job)
-        if draft.suit is not None and job.id not in draft.behind:
-            present = job.spec.nodes.count - len(missing)
-            missing = missing[: draft.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
-        places = _find_places(draft, job, group, 1, len(missing)) if group.stuck is None else []
-        if places:
-            _add_place(draft, job, group, missing[: len(places)], places)
-        if behind:
-            draft.used.update(claim(draft, group, draft.fleet.coming, len(missing) - len(places)))

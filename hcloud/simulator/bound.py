@@ -210,8 +210,7 @@ def _crowds(jobs: Sequence[Arrival], edges: np.ndarray, keep_deadlines: bool, fa
 
 def _size(job: Arrival) -> tuple[float, float, float]:
     """Return vCPUs and GiB (numbers near 1 are solved best) of all ranks that must run, and vCPUs of one."""
-    need, nodes, vcpus = job.spec.resources, job.spec.nodes, _least_vcpus(job)
-    ranks = nodes.count if nodes.gang else nodes.minimum
+    need, ranks, vcpus = job.spec.resources, job.spec.nodes.needed, _least_vcpus(job)
     return ranks * vcpus, ranks * need.memory_mib / 1024, vcpus
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.model import Event, EventKind, Instance, InstanceState, Market
+from hcloud.model import Event, EventKind, Instance, InstanceState, JobState, Market
 from hcloud.simulator.truths import ENDED_ITSELF, MachineTruth, Moment
 from hcloud.store import LiveView
 
@@ -31,6 +31,8 @@ class Leaseholds:
     """Machines that served at the last look, and whether units ran there that nobody had asked to end."""
     _wanted: frozenset[str] = frozenset()
     """Machines that somebody held or awaited at the last look."""
+    _spoken_for: int = 0
+    """How many idle machines gangs that awaited others had a use for at the last look."""
     _in_vain: dict[str, int] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
 
@@ -42,8 +44,10 @@ class Leaseholds:
         yield from self._let_die(machines)
         yield from self._renewed(events, seen, wanted)
         self._listen(moment)
-        yield from self._too_long(seen, moment, wanted)
-        self._in_use, self._wanted = _in_use(seen), wanted
+        # Who went back into the queue in this cycle had a use for them until then.
+        idle, spoken_for = list(self._too_long(seen, moment, wanted)), _spoken_for(seen)
+        yield from idle[max(spoken_for, self._spoken_for) :]
+        self._in_use, self._wanted, self._spoken_for = _in_use(seen), wanted, spoken_for
 
     def _listen(self, moment: Moment) -> None:
         if not moment.undisturbed or moment.now > self._looked_at + LONGEST_GAP_S:
@@ -114,6 +118,12 @@ def _wanted(seen: LiveView) -> frozenset[str]:
     awaited = [name for job in seen.jobs for name in job.awaiting]
     coming = [each.id for each in seen.instances if each.for_running]
     return frozenset([*held, *awaited, *coming])
+
+
+def _spoken_for(seen: LiveView) -> int:
+    """Return how many nodes jobs that await machines will put on others that are there already: no row says which."""
+    awaiting = [job for job in seen.jobs if job.state is JobState.AWAITING_INSTANCE]
+    return sum(max(0, job.spec.nodes.needed - len(job.awaiting)) for job in awaiting)
 
 
 def _in_use(seen: LiveView) -> Mapping[str, bool]:

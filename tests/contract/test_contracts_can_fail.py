@@ -10,6 +10,7 @@ from providers.mock import MockProvider
 from tests.contract import test_provider_mock as mock_suites
 from tests.contract import test_runner_fake as fake_suites
 from tests.contract.benches import ContractSuite
+from tests.contract.fencing_contract import FencingContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.provider_contract import ProviderContract
 from tests.contract.resize_contract import ResizeContract
@@ -19,7 +20,7 @@ from tests.contract.test_runner_fake import FakeBench
 from tests.providers import broken
 
 
-class WholeContract(RunnerContract, ProfilingContract, ResizeContract):
+class WholeContract(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
     """All that a Runner must do."""
 
 

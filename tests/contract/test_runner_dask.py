@@ -14,6 +14,7 @@ from hcloud.engine.runner import DaskRunner, EngineAway
 from hcloud.model import InstanceId
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
+from tests.contract.fencing_contract import FencingContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import RunnerAbility, RunnerBench, RunnerContract
@@ -138,7 +139,7 @@ def numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-class TestDaskRunner(RunnerContract, ProfilingContract, ResizeContract):
+class TestDaskRunner(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
     """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
 
     abilities = frozenset(RunnerAbility)

@@ -12,6 +12,7 @@ from hcloud.model import InstanceId
 from hcloud.provider import LaunchRequest, Runner
 from providers.mock import MockProvider
 from tests.contract.benches import VirtualTime
+from tests.contract.fencing_contract import FencingContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import SCRIPTS, RunnerAbility, RunnerBench, RunnerContract
@@ -74,7 +75,7 @@ class FakeBench(VirtualTime, RunnerBench):
         return self.cloud.launch(request).provider_id
 
 
-class TestFakeRunnerInMemory(RunnerContract, ProfilingContract, ResizeContract):
+class TestFakeRunnerInMemory(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
     elsewhere: ClassVar = frozenset({RunnerAbility.RESTART})
     abilities: ClassVar = frozenset(RunnerAbility) - elsewhere
 
@@ -83,7 +84,7 @@ class TestFakeRunnerInMemory(RunnerContract, ProfilingContract, ResizeContract):
         return FakeBench(tmp_path, {})
 
 
-class TestFakeRunnerWrittenDown(RunnerContract, ProfilingContract, ResizeContract):
+class TestFakeRunnerWrittenDown(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
     abilities: ClassVar = frozenset(RunnerAbility)
 
     @pytest.fixture

@@ -329,3 +329,25 @@ def test_what_a_unit_may_hold_until_its_grace_is_over_is_not_spent_by_others_of_
     policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
     placed = of(decide(scene(ending, job(2), one, two, spend=DAY), policy), Place)
     assert [action.job_id for action in placed] == (["job-2"] if fits else [])
+
+
+@pytest.mark.parametrize(("limit_usd", "placed", "queued"), [(0.15, 2, 0), (0.09, 2, 1), (0.05, 1, 1), (0.03, 0, 2)])
+def test_who_cannot_pay_for_the_machine_that_was_awaited_lets_go_of_it_the_last_first(
+    limit_usd: float, placed: int, queued: int
+) -> None:
+    # Half of either costs 0.0417 USD until it expires, all of what is awaited counts until somebody is there.
+    there = [machine(1), machine(2)]
+    waiting = [job(number, JobState.AWAITING_INSTANCE, awaiting=(each.id,)) for number, each in enumerate(there, 1)]
+    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    plan = decide(scene(*waiting, *there, offer(), spend=DAY), policy)
+    assert [action.job_id for action in of(plan, Place)] == ["job-1", "job-2"][:placed]
+    told_so = [(action.job_id, action.reason.code) for action in of(plan, Enqueue)]
+    assert sorted(told_so) == [(f"job-{number}", "budget_user_per_day") for number in (1, 2)][2 - queued :]
+
+
+def test_a_gang_that_cannot_pay_for_what_it_awaited_waits_on_while_some_of_it_is_coming() -> None:
+    here, comes = machine(1), machine(2, state=InstanceState.BOOTING, idle_since=None, ready_at=None)
+    gang = spec(resources=need(2), nodes=Nodes(count=2))
+    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
+    waiting = job(1, JobState.AWAITING_INSTANCE, asks=gang, awaiting=(here.id, comes.id))
+    assert not of(decide(scene(waiting, here, comes, offer(), spend=DAY), policy), Enqueue)

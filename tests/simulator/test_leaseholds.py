@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from hcloud.model import Event, EventKind
+from hcloud.model import Event, EventKind, JobState, Nodes
 from hcloud.simulator.leaseholds import Leaseholds
 from hcloud.simulator.truths import Moment
 from hcloud.store.live import LiveView
-from tests.planner.scenes import machine
+from tests.planner.scenes import NOW, job, machine, spec
 
 IDLE = LiveView(instances=(machine(1),))
 """A machine that nobody holds or awaits."""
 NAME = IDLE.instances[0].id
+NAMES = frozenset({NAME})
 RENEWED = EventKind.INSTANCE_RENEWED
 
 
@@ -37,3 +39,24 @@ def test_a_machine_that_is_renewed_again_and_again_while_nobody_uses_it_is_told(
 def test_a_unit_that_began_or_was_refused_between_two_looks_has_used_its_machine(kind: EventKind) -> None:
     assert told([[RENEWED], [kind], [RENEWED]]) == []
     assert told([[RENEWED], [kind, RENEWED], [RENEWED]]) == []
+
+
+@pytest.mark.parametrize(("awaited", "told"), [(("inst-9",), False), (("inst-9", "inst-8"), True)])
+def test_an_idle_machine_that_a_gang_has_a_use_for_once_the_others_have_come_is_not_kept_in_vain(
+    awaited: tuple[str, ...], told: bool
+) -> None:
+    gang = job(1, JobState.AWAITING_INSTANCE, asks=spec(nodes=Nodes(count=2)), awaiting=awaited)
+    queued = replace(gang, state=JobState.QUEUED, awaiting=())
+    idle = replace(IDLE.instances[0], idle_since=NOW)
+    leaseholds, found = Leaseholds(), list[str]()
+    for at in range(0, 120, 10):
+        seen = LiveView(instances=(idle,), jobs=(gang if at < 110 else queued,))
+        found += leaseholds.look(seen, Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES), (), ())
+    assert bool(found) is told
+
+
+def test_an_idle_machine_that_nobody_has_a_use_for_is_told() -> None:
+    seen, leaseholds = LiveView(instances=(replace(IDLE.instances[0], idle_since=NOW),)), Leaseholds()
+    looks = [Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES) for at in range(0, 110, 10)]
+    *before, (last,) = [list(leaseholds.look(seen, moment, (), ())) for moment in looks]
+    assert before == [[]] * 10 and last == f"kept: {NAME} has been idle for 100 s"
