@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hcloud.cli.output import (
     FiniteRange,
     WholeRange,
     format_option,
+    json_text,
     printable,
     span,
     stop_when_unread,
@@ -240,7 +240,7 @@ def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: 
     client.patience_s = PATIENCE_S
     while True:
         for each in found:
-            text = json.dumps(each, ensure_ascii=False) if form == "json" else "  ".join(map(str, _event_row(each)))
+            text = json_text(each) if form == "json" else "  ".join(map(str, _event_row(each)))
             click.echo(text if form == "json" else printable(text))
             after_seq = each["seq"]
         stop_when_unread()

@@ -5,9 +5,11 @@ A command's module is imported when the command is used, so that ``hcloud --help
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -138,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    _write_plainly()
     debug = os.environ.get("HCLOUD_DEBUG") == "1"
     try:
         result = cli.main(
@@ -164,6 +167,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         click.echo(f"hcloud: {what}", err=True)
         return EXIT_BAD_INPUT
+
+
+_PLAIN = {"±": "+-"}
+
+
+def _write_plainly() -> None:
+    """Let a terminal or file whose encoding lacks a letter get plain ones for it (``?`` where there are none)."""
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("hcloud.plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="hcloud.plain")
 
 
 _NUMBERS = {

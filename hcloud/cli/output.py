@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -111,7 +112,13 @@ class _Unpadded:
 
 def write_json(value: Any) -> None:
     """Write one JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value, indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, with letters escaped where standard output does not take all of them."""
+    whole = codecs.lookup(sys.stdout.encoding).name.startswith("utf")
+    return json.dumps(value, indent=indent, ensure_ascii=not whole)
 
 
 def write_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -1,6 +1,7 @@
 """How the program starts, fails and ends."""
 
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -206,3 +207,14 @@ def test_version_is_the_packages(lonely: Shell) -> None:
 
     assert lonely.run("version")[0] == f"hcloud {__version__}\n"
     assert stat.S_ISDIR(lonely.directory.stat().st_mode)
+
+
+def test_letters_that_the_terminal_lacks_are_written_in_plain_ones(tmp_path: Path) -> None:
+    (tmp_path / "größe.yaml").write_text("name: größe\n")
+    (tmp_path / "one.csv").write_text("at_s,run_s,vcpus\n0,60,1\n")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "hcloud.cli.main", "simulate", "one.csv", "größe.yaml", "--seeds", "2"]
+    for more, shown in ((), "+-0.0"), (("-o", "json"), r'"gr\u00f6\u00dfe"'):
+        done = subprocess.run([*command, *more], capture_output=True, cwd=tmp_path, env=ascii_only)
+        assert (done.returncode, done.stdout.isascii(), done.stderr) == (0, True, b""), done.stderr.decode()
+        assert shown in done.stdout.decode()
