@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -33,6 +33,8 @@ from hcloud.simulator.workload import Workload
 
 EXIT_STUCK = 1
 """One of several policies could not be simulated to its end; the others were."""
+TARGETS = "targets.svg"
+"""The one picture that not every run draws."""
 Watch = Callable[[Progress], object]
 
 
@@ -91,12 +93,12 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wan
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
     """
     first = settings_with(seeds.every[0])
-    _prepare(wanted.out)
-    _tell_notes(first[0].workload)
-    if len(seeds.every) == 1:
-        return _compare_once(first, wanted)
-    # Made when their turn comes: the jobs of a hundred seeds would take a gigabyte, and minutes before the first runs.
-    return _compare_all(seeds, chain([first], map(settings_with, seeds.every[1:])), wanted)
+    with _folder(wanted.out):
+        _tell_notes(first[0].workload)
+        if len(seeds.every) == 1:
+            return _compare_once(first, wanted)
+        # Made when their turn comes: the jobs of a hundred seeds would take a gigabyte, and minutes before one runs.
+        return _compare_all(seeds, chain([first], map(settings_with, seeds.every[1:])), wanted)
 
 
 def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
@@ -255,7 +257,7 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> d
         "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(ended)),
     }
     if met:
-        drawn["targets.svg"] = partial(limits_svg, "targets met in %, mean of all seeds", met)
+        drawn[TARGETS] = partial(limits_svg, "targets met in %, mean of all seeds", met)
     return {**_pictures(first), **drawn}
 
 
@@ -284,10 +286,23 @@ def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
     return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
 
 
-def _prepare(folder: Path | None) -> None:
-    """Make the folder for results now: whoever cannot write there should not learn it after a long run."""
-    if folder is None:
-        return
+@contextmanager
+def _folder(folder: Path | None) -> Iterator[None]:
+    """Make the folder for results now: whoever cannot write there should not learn it after a long run. Where nothing
+    came of that, the folders that were made for it go again."""
+    made = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        if folder is not None:
+            _make(folder)
+        yield
+    except BaseException:
+        with suppress(OSError):  # somebody put something there meanwhile
+            for each in made:
+                each.rmdir()
+        raise
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -359,6 +374,8 @@ def _write_files(
         "outcome.csv": table.to_csv(),
         **{name: draw() for name, draw in pictures.items()},
     }
+    if TARGETS not in contents:  # an earlier run's would be taken for this one's
+        (folder / TARGETS).unlink(missing_ok=True)
     for name, text in contents.items():
         (folder / name).write_text(text)
         click.echo(f"wrote {folder / name}", err=True)

@@ -176,6 +176,7 @@ def _write_plainly() -> None:
     """Let a terminal or file whose encoding lacks a letter get plain ones for it (``?`` where there are none)."""
 
     def plain(error: UnicodeError) -> tuple[str, int]:
+        """Return what to write instead of the letters that are lacking, and where to go on."""
         assert isinstance(error, UnicodeEncodeError)
         return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 

@@ -251,8 +251,9 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
     _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
     assert err.startswith("hcloud: one: given up: 1 jobs have not ended") and err.count("\n") == 1
     for alone in (["one.yaml"], ["one.yaml", "one.yaml"]):
-        _, err = desk.run(*words, "--compare", *alone, exit_code=2)
+        _, err = desk.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
         assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
+        assert not (desk.directory / "new").exists()
 
 
 def test_policies_that_cannot_be_told_apart_by_their_names_keep_their_own_numbers(desk: Shell) -> None:
@@ -305,6 +306,8 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
     assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
     assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
     assert err.count("wrote made/") == 8
+    desk.run(*words, "--seed", "3", "--out", "made")
+    assert not (desk.directory / "made" / "targets.svg").exists()  # it showed more than this run tells
     shown, _ = desk.run(*words[:-2], "--seeds", "2")
     assert "±" in shown and "limit" not in shown.splitlines()[1]
     assert ("$0.00 ±0.00 " in shown) == bool(rivals) and "$0.00 ±0.0000" not in shown  # what nobody committed to
