@@ -110,6 +110,7 @@ class FakeRunner:
         self._starts: list[Start] = []
         self._faults: list[StartFault] = []
         self._silent: set[InstanceId] = set()
+        self._rigid: set[InstanceId] = set()
         self._away = False
 
     # -------------------------------------------------------------------------------------------------- the Runner port
@@ -208,6 +209,10 @@ class FakeRunner:
         """Let a worker answer again."""
         self._silent.discard(instance_id)
 
+    def stiffen(self, instance_id: InstanceId) -> None:
+        """Let a machine refuse to bound units anew, as one without control groups does."""
+        self._rigid.add(instance_id)
+
     def disconnect(self) -> None:
         """Let the whole engine be away; workers and units go on."""
         self._away = True
@@ -226,6 +231,11 @@ class FakeRunner:
         with self._hold():
             lives = (life for here in self._on.values() for life in here.values())
             return tuple(sorted(e.unit.id for e in lives if e.unit.started_at is not None and not e.ended(self._now)))
+
+    def bounds(self) -> Mapping[UnitId, Resources]:
+        """Return what each of the units that :meth:`running` tells may use now."""
+        running = self.running()
+        return {unit_id: spec.resources for unit_id in running if (spec := self._units[unit_id].spec) is not None}
 
     def next_event_at(self) -> float | None:
         """Return when the next unit ends by itself, or None."""
@@ -268,6 +278,8 @@ class FakeRunner:
         life = self._on[instance_id].get(unit_id)
         if life is None or life.unit.spec is None or life.ended(self._now):
             return None, ResizeResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
+        if instance_id in self._rigid:
+            return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot bound units anew")
         spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
         bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s)
         return bounded, ResizeResult(outcome="resized")

@@ -10,7 +10,7 @@ from hcloud.errors import StoreBusy
 
 Port = TypeVar("Port")
 PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
-RUNNER_CALLS = ("observe", "start", "stop", "renew", "logs", "forget")
+RUNNER_CALLS = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
 
 
 EFFECTS = tuple(

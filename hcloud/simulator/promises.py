@@ -113,6 +113,7 @@ class Witness:
         rows = self.store.instances(live_only=False, limit=10_000)
         found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
+        found += self._bounds(seen)
         found += self.purses.look(seen, moment, events)
         found += self.leaseholds.look(seen, moment, events, self.purses.ours(moment.now))
         found += self.leaseholds.booting(seen, moment)
@@ -297,6 +298,16 @@ class Witness:
             other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more
             if other != unit:
                 yield f"runs twice: {other} and {unit}"
+
+    def _bounds(self, seen: LiveView) -> Iterator[str]:
+        """Each unit may use what its row says it holds, but while its worker is still to be told."""
+        bounds, open_ones = self.runner.bounds(), {intent.token for intent in seen.intents}
+        for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
+            for held in [each for each in attempt.allocations if not each.released]:
+                unit = attempt.unit_id(held.rank)
+                may = bounds.get(unit, held.resources)
+                if may != held.resources and f"resize:{unit}" not in open_ones:
+                    yield f"bounds: {unit} holds {held.resources}, but may use {may}"
 
 
 def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:

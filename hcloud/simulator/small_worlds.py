@@ -26,8 +26,9 @@ TROUBLED_S = 240.0
 """For so long the clouds make trouble, and the world does."""
 DAY_STARTS_AT = (1_900_022_400.0, 1_901_232_000.0)
 """Midnights: an ordinary one, and the first of a month (2030-04-01)."""
-ON_TERM, DESERVES = "ON_TERM", "deserves"
-"""Of a soak job: an environment variable that says what TERM does to it, a tag that says how it must end."""
+ON_TERM, THIRST, DESERVES = "ON_TERM", "THIRST", "deserves"
+"""Of a soak job: environment variables that say what TERM does to it, and with how many vCPUs it is as quick as it is
+to be (a service; more than it asks for); a tag that says how it must end."""
 PATIENT = Retries(limits={cause.value: 1000 for cause in FailureCause}, backoff_s=1.0, backoff_cap_s=10.0)
 STRATEGIES = ("best_value", "best_value", "odf", "odm", "hf", "hm")
 ORDERS = ("least_loaded", "first_fit", "random", "paragon", "quasar")
@@ -69,6 +70,8 @@ class Dangers:
     """Nothing happens until about midnight."""
     deserted: bool
     """All daemons are away after the trouble, for longer than any machine may live."""
+    stiff: float = 0.0
+    """A machine begins to refuse to bound units anew, for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def draw_world(seed: int) -> World:
     clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
     many = 1 if dangers.policy == 0 else 4
     limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
-    return World(
+    world = World(
         seed=seed,
         starts_at=_start(rng),
         clouds=clouds,
@@ -100,6 +103,35 @@ def draw_world(seed: int) -> World:
         jobs=tuple(_job_more(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
         dangers=dangers,
     )
+    thirst = np.random.default_rng([seed, 82])
+    return _thirsty(thirst, world) if thirst.random() < 0.3 else world
+
+
+def _thirsty(rng: np.random.Generator, world: World) -> World:
+    """Return the world with services that need more than they ask for, and policies that soon see and resize them."""
+
+    def thirsty(job: Coming) -> Coming:
+        """Make it such a service, if it deserves to succeed, or leave it as it is."""
+        asked, runs_s, spec = float(rng.choice([0.5, 0.8])), float(rng.integers(40, 200)), job.spec
+        env = {**spec.env, THIRST: f"{asked * rng.uniform(1.1, 1.8):.3f}"}
+        if rng.random() < 0.3 or spec.tags[DESERVES] != "succeeded" or spec.exclusive:
+            return job
+        changes: dict[str, Any] = {
+            "command": ("/bin/sh", "-c", f"sleep {runs_s:g}; exit 0"),
+            "resources": replace(spec.resources, vcpus=asked),
+            "nodes": Nodes(count=2, minimum=2) if rng.random() < 0.4 else spec.nodes,
+            "target": ServiceTarget(requests_per_s=10.0, latency_ms=50.0),
+            "metrics": MetricsHook(probe=("true",), every_s=5.0),
+        }
+        return replace(job, spec=replace(spec, env=env, **changes))
+
+    def watchful(policy: Policy) -> Policy:
+        """Let it conclude from few readings, and soon."""
+        return replace(policy, correction=replace(policy.correction, settle_s=5.0, readings=3))
+
+    dangers = replace(world.dangers, stiff=float(rng.choice([0.0, 0.03])))
+    policies, jobs = tuple(map(watchful, world.policies)), tuple(map(thirsty, world.jobs))
+    return replace(world, policies=policies, jobs=jobs, dangers=dangers)
 
 
 def _start(rng: np.random.Generator) -> float:

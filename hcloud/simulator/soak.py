@@ -33,7 +33,7 @@ from hcloud.simulator.leaseholds import left_alone
 from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
 from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
 from hcloud.simulator.promises import Witness
-from hcloud.simulator.small_worlds import ON_TERM, TROUBLED_S, Coming, World, draw_world
+from hcloud.simulator.small_worlds import ON_TERM, THIRST, TROUBLED_S, Coming, World, draw_world
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
 from hcloud.spend import DAY_S
 from hcloud.store import Store, Submission
@@ -385,6 +385,8 @@ class Soak:
         for worker in workers:
             if self._happens(0.05):
                 self.runner.unsilence(worker)
+        if workers and dangers.stiff and self._happens(dangers.stiff):
+            self.runner.stiffen(workers[int(self._rng.integers(len(workers)))])
         if self._happens(dangers.start):
             self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
 
@@ -546,8 +548,11 @@ def _booked(daemon: Controller) -> Booked:
 
 
 def _work(unit: UnitSpec) -> Work:
-    """Return what a unit's little script does, and what TERM does to it."""
+    """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
     work = read_work(unit)
+    if THIRST in unit.env:
+        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
+        work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
     return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work
 
 

@@ -24,7 +24,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
-from hcloud.provider import CloudInstance, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
 from hcloud.store import Lease, Submission, Transaction
 from providers.mock.provider import MockProvider
 from tests.assembled import observes_as
@@ -375,6 +375,22 @@ def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         return honest.start(units)
 
     daemon.applier.units.runner = _with(honest, start=start)
+
+
+def resizes_in_vain(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def resize(units: Mapping[str, Any]) -> Mapping[str, ResizeResult]:
+        return {unit: ResizeResult(outcome="resized") for unit in units}
+
+    daemon.applier.units.runner = _with(daemon.applier.units.runner, resize=resize)
+
+
+def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    def back(txn: Any, job: Any, *_: object) -> None:
+        ranks = hcloud.apply.units._resizing(job)
+        smaller = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in ranks]
+        hcloud.apply.units._put_ranks(txn, job, smaller)
+
+    patch.setattr(hcloud.apply.units, "_all_back", back)
 
 
 def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:

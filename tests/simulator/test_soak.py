@@ -97,14 +97,14 @@ def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> Verdict:
 
 BUGS: dict[str, tuple[Bug, int]] = {
     "rows": (bugs.places_too_much, 1),
-    "cache": (bugs.sees_the_past, 4),
+    "cache": (bugs.sees_the_past, 15),
     "intent": (bugs.ends_machines_without_intent, 1),
     "unexplained": (bugs.explains_nothing, 2),
     "story": (bugs.queues_without_a_word, 1),
     "leader": (bugs.leads_for_ever, 1),
     "bug": (bugs.fails_in_the_cycle, 1),
     "cancelled": (bugs.forgets_cancellations, 0),
-    "paused": (bugs.is_deaf_to_operators, 1),
+    "paused": (bugs.is_deaf_to_operators, 19),
     "policy": (bugs.buys_anything, 32),
     "overspent": (bugs.spends_anything, 17),
     "lost": (bugs.drops_a_job, 1),
@@ -131,6 +131,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "kept": (bugs.lets_idle_machines_be, 2),
     "outlives": (bugs.pays_far_ahead, 128),
     "ordered": (bugs.minds_no_orders, 20),
+    "bounds": (bugs.resizes_in_vain, 0),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
@@ -159,6 +160,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("ordered: .* was bought, though its type is drained", bugs.buys_types_that_are_drained, 17),
     ("not ours: .* was renewed", bugs.engine_that_tells_all_of_a_name, 0),
     ("lost: .* nothing is written of it", bugs.writes_nothing_of_new_jobs, 1),
+    ("bounds", bugs.leaves_others_large_where_one_refused, 471),
 ]
 
 
