@@ -231,6 +231,21 @@ def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_ti
     assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # nobody's money is limited
 
 
+@pytest.mark.parametrize(("limit_usd", "renewed"), [(0.06, False), (0.1, True)])
+def test_who_is_ending_could_pay_for_all_machines_they_hold_should_nobody_end_them(
+    limit_usd: float, renewed: bool
+) -> None:
+    # Half of the one costs 0.05 USD until it were renewed to, half of the other 0.0417 until it expires.
+    near, other = machine(1, expires_at=NOW + 800, idle_since=None), machine(2, idle_since=None)
+    limits = {"ann": UserBudget(per_day_usd=limit_usd), "bob": UserBudget(per_day_usd=9.0)}
+    ending = running(1, near, other, asks=spec(stop_grace_s=30.0, nodes=Nodes(count=2)))
+    assert ending.attempt is not None
+    ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - 5))
+    staying = running(2, near, asks=spec(user="bob"))
+    plan = decide(scene(ending, staying, near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    assert bool(of(plan, Renew)) is renewed
+
+
 def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
     near = machine(1, expires_at=NOW + 800, idle_since=NOW - 5000)
     assert [type(a) for a in decide(scene(near)).actions] == [Terminate]
