@@ -36,7 +36,7 @@ def place(draft: Draft, promise: bool) -> None:
         draft.unplaced = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
         draft.diverting = True
     left = [pair for pair in draft.unplaced if not _placed_now(draft, *pair)]
-    left = _without_unpaid(draft, left)
+    left = _without_unpaid(draft, left) if draft.awaiting else left
     draft.tried.clear()
     draft.unplaced = [pair for pair in left if not _awaits_a_type(draft, *pair)]
 
