@@ -375,10 +375,13 @@ class Runner(Protocol):
         """
         ...
 
-    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+    def resize(
+        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+    ) -> Mapping[UnitId, ResizeResult]:
         """Bound running units by other vCPUs and memory from now on; repeating it is harmless. One result per unit.
 
-        Refused where the machine cannot bound units, and for units that are not there or have ended.
+        Refused where the machine cannot bound units, for units that are not there or have ended, and where one who led
+        in a later ``epoch`` has bounded the unit: the call of a daemon that stood still may come late.
         """
         ...
 

@@ -221,7 +221,7 @@ class UnitActions:
             held = _resized(self.store.job(intent.subject), intent)
             if held is not None:
                 wanted[intent.token.removeprefix("resize:")] = (held.instance_id, held.resources)
-        results = self.runner.resize(wanted) if wanted else {}
+        results = self.runner.resize(wanted, epoch=lease.epoch if lease is not None else 0) if wanted else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
             told = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
             # Refusals last: who has taken new bounds by then is told to go back.

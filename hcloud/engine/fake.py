@@ -146,10 +146,12 @@ class FakeRunner:
             self._put(*(self._stopped(each, units[each], cause) for each in asked))
             return frozenset(asked)
 
-    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+    def resize(
+        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+    ) -> Mapping[UnitId, ResizeResult]:
         """Bound running units anew; their work goes on, at the pace their surroundings give them now."""
         with self._hold():
-            results = {each: self._bounded(each, *wanted) for each, wanted in units.items()}
+            results = {each: self._bounded(each, *wanted, epoch) for each, wanted in units.items()}
             bounded = [unit for unit, _ in results.values() if unit is not None]
             self._put(*bounded)
             for instance_id in dict.fromkeys(unit.instance_id for unit in bounded):
@@ -271,7 +273,7 @@ class FakeRunner:
         return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
 
     def _bounded(
-        self, unit_id: UnitId, instance_id: InstanceId, resources: Resources
+        self, unit_id: UnitId, instance_id: InstanceId, resources: Resources, epoch: int
     ) -> tuple[FakeUnit | None, ResizeResult]:
         if not self._answers(instance_id):
             return None, ResizeResult(outcome="unknown", detail=f"the worker on {instance_id} does not answer")
@@ -280,8 +282,10 @@ class FakeRunner:
             return None, ResizeResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
         if instance_id in self._rigid:
             return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot bound units anew")
+        if epoch < life.unit.bounded_in:
+            return None, ResizeResult(outcome="refused", detail=f"{unit_id} was bounded since by who leads now")
         spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
-        bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s)
+        bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
         return bounded, ResizeResult(outcome="resized")
 
     def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None) -> FakeUnit:

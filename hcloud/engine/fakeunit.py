@@ -28,7 +28,7 @@ class FakeUnit:
     ``started_at`` None: it was fenced by a stop before its start, or refused (``refusal`` says why), and can never run.
     It works at ``speed`` since ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``:
     its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having used
-    ``cpu_before_s`` by then.
+    ``cpu_before_s`` by then, by who led in the epoch ``bounded_in``.
     """
 
     id: UnitId
@@ -44,6 +44,7 @@ class FakeUnit:
     bounded_at: float | None = None
     cpu_before_s: float = 0.0
     refusal: str = ""
+    bounded_in: int = 0
 
     def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
         """Return it as it goes on from a time on, having done so much."""
@@ -65,6 +66,7 @@ class FakeUnit:
             "bounded_at": self.bounded_at,
             "cpu_before_s": self.cpu_before_s,
             "refusal": self.refusal,
+            "bounded_in": self.bounded_in,
         }
 
     @classmethod

@@ -168,12 +168,14 @@ class DaskRunner:
             if "asked" in answer
         )
 
-    def resize(self, units: Mapping[UnitId, tuple[InstanceId, Resources]]) -> Mapping[UnitId, ResizeResult]:
+    def resize(
+        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+    ) -> Mapping[UnitId, ResizeResult]:
         """Bound running units anew."""
         calls: dict[InstanceId, list[Answer]] = {}
         for unit, (instance_id, wanted) in units.items():
-            request = {"op": "resize", "unit": unit, "vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib}
-            calls.setdefault(instance_id, []).append(request)
+            bounds = {"vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib, "epoch": epoch}
+            calls.setdefault(instance_id, []).append({"op": "resize", "unit": unit, **bounds})
         answers = self._call(calls)
         return {
             request["unit"]: _resize_result(answer)

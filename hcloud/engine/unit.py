@@ -10,6 +10,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
     findings.json  what the measurement of a unit that is profiled has found so far
     sample.json    the last sample
     stop.json      why the unit is to end; the first one counts
+    bounds.json    in which epoch the daemon led that bounded it last, if any did since its start
     exit.json      how it ended: written once, durably
     log/           output in segments (``output``)
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
@@ -34,12 +35,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from hcloud.engine.wire import exit_to_wire
+from hcloud.errors import UnitRefused
 from hcloud.known import Findings
 from hcloud.model import FailureCause
 from hcloud.provider import ExitRecord
 
 LOCK = "keeper.lock"
-EXIT = "exit.json"
+EXIT, BOUNDS = "exit.json", "bounds.json"
 STOP_SIGNAL = signal.SIGUSR1
 
 
@@ -136,6 +138,13 @@ class Unit:
         if self.read("stop.json") is None:
             self.write("stop.json", {"cause": cause.value if cause else None, "at": at}, durable=True)
         self.signal_keeper(STOP_SIGNAL)
+
+    def take_bounds_of(self, epoch: int) -> None:
+        """Note in which epoch the daemon led that bounds it now; raises UnitRefused where a later one has already."""
+        last = int((self.read(BOUNDS) or {}).get("epoch", epoch))
+        if epoch < last:
+            raise UnitRefused(f"{self.id} was bounded since by who leads now (epoch {last}, not {epoch})")
+        self.write(BOUNDS, {"epoch": epoch})
 
     def signal_keeper(self, number: int) -> bool:
         """Send a signal to its keeper if that lives, and to nobody else; return whether it was sent."""

@@ -319,6 +319,7 @@ class Supervisor:
             raise UnitRefused(f"{self._bootstrap.instance_id} has no control groups, so bounds hold from the start on")
         if unit.read("started.json") is None:
             return {"unknown": f"{unit.id} is only being prepared"}  # its keeper would set the bounds of its start
+        unit.take_bounds_of(int(request.get("epoch", 0)))
         group.rebound(vcpus=float(request["vcpus"]), memory_mib=int(request["memory_mib"]))
         return {"resized": True}
 

@@ -290,10 +290,10 @@ def test_all_ranks_go_back_where_one_worker_refuses_also_after_a_restart(make: M
     engine.silence(first)
     bounded = type(engine)._bounded
 
-    def refuses(self: object, unit: str, instance_id: str, wanted: Resources) -> object:
+    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, epoch: int) -> object:
         if instance_id == second and wanted.vcpus > 1.2:
             return None, ResizeResult(outcome="refused", detail="no control groups")
-        return bounded(engine, unit, instance_id, wanted)
+        return bounded(engine, unit, instance_id, wanted, epoch)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(engine), "_bounded", refuses)

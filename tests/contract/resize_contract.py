@@ -29,6 +29,14 @@ class ResizeContract(ContractSuite):
 
         assert bench.until(faster, bench.patience_s)
 
+    @needs(RunnerAbility.RESIZE)
+    def test_resize_by_who_led_before_comes_too_late(self, bench: RunnerBench) -> None:
+        unit = bench.started("sleep 300")
+        bench.until_running(unit)
+        wanted = {unit.id: (unit.instance_id, bench.unit_resources)}
+        outcomes = [bench.runner.resize(wanted, epoch=epoch)[unit.id].outcome for epoch in (4, 5, 5, 4, 6)]
+        assert outcomes == ["resized", "resized", "resized", "refused", "resized"]
+
     def test_resize_of_what_does_not_run_is_refused(self, bench: RunnerBench) -> None:
         unit = bench.started("exit 0")
         bench.until_ended(unit)

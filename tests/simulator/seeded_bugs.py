@@ -378,7 +378,7 @@ def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def resizes_in_vain(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    def resize(units: Mapping[str, Any]) -> Mapping[str, ResizeResult]:
+    def resize(units: Mapping[str, Any], **_: object) -> Mapping[str, ResizeResult]:
         return {unit: ResizeResult(outcome="resized") for unit in units}
 
     daemon.applier.units.runner = _with(daemon.applier.units.runner, resize=resize)
