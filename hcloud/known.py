@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from math import ceil
-from typing import Generic, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
@@ -130,7 +130,7 @@ class Classification:
     nearest: tuple[Neighbour, ...] = ()
     measure: Measure | None = None
     notes: tuple[str, ...] = ()
-    _answers: dict[object, object] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _answers: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def answer(self, question: object, work_out: Callable[[], T]) -> T:
         """Return what follows from this record alone, worked out once. Answers are shared: nobody may change them."""
@@ -139,7 +139,8 @@ class Classification:
             if len(self._answers) > _KEPT_ANSWERS:
                 self._answers.clear()
             found = self._answers[question] = work_out()
-        return cast(T, found)
+        answer: T = found
+        return answer
 
 
 # --------------------------------------------------------------------------------------------------------- applications

@@ -164,7 +164,8 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
     Nobody else may have been measured at 0.3 and 0.6 vCPUs; at 0.5 many were, and tell how such jobs go on from there.
     """
     amounts = {float(column.split()[0]): value for column, value in observed.items() if column.endswith(" vCPU")}
-    known, found = sorted(amounts), dict[str, float]()
+    found: dict[str, float] = {}
+    known = sorted(amounts)
     for less, more in pairwise(known):
         for column in columns if more <= NEAR_APART * less else ():
             vcpus = float(column.split()[0]) if column.endswith(" vCPU") else 0.0

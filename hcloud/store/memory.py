@@ -554,7 +554,7 @@ _PLAIN = frozenset({float, int, bool, type(None)})
 
 def _read_back(fields: dict[str, object]) -> dict[str, object]:
     """Return what is read of an event's fields from a database: most of them are as they were."""
-    lists = dict[str, object]()
+    lists: dict[str, object] = {}
     for name, each in fields.items():
         if type(each) in _PLAIN or (type(each) is str and each.isascii()):
             continue
