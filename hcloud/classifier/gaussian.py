@@ -191,7 +191,7 @@ class GaussianFoldIn:
         patterns = _patterns(values)
         for _ in range(self.sweeps_max):
             expected, weights, within = self._expect(values, patterns, mean, covariance, free_bias=free_bias)
-            shift = (weights[:, None] * expected).sum(0) / weights.sum()
+            shift = np.add.reduce(weights[:, None] * expected, axis=0) / np.add.reduce(weights)
             around = expected - shift
             new = centring @ (((around * weights[:, None]).T @ around + within) / count) @ centring
             new = (new + new.T) / 2 + 1e-9 * np.eye(columns)
@@ -206,8 +206,8 @@ class GaussianFoldIn:
     ) -> tuple[Matrix, Matrix, Matrix]:
         """Return expected deviations (rows x columns), row weights (rows), and the summed conditional covariance."""
         expected, weights = np.zeros_like(values), np.ones(len(values))
-        within, residuals = np.zeros_like(covariance), values - mean
-        ridge = covariance + NOISE[Scale.RATIO] ** 2 / 4 * np.eye(len(covariance))
+        within, residuals, ridge = np.zeros(covariance.shape), values - mean, covariance.copy()
+        ridge.flat[:: len(covariance) + 1] += NOISE[Scale.RATIO] ** 2 / 4
         given = {cells: each for alike in patterns.alike for cells, each in alike.given(ridge, covariance, free_bias)}
         for cells, (members, at) in patterns.members.items():
             precision, pull, left = given[cells]
@@ -215,7 +215,7 @@ class GaussianFoldIn:
             expected[members] = residual @ pull.T
             within += left
             if self.tail is not None:
-                surprise = ((residual @ precision) * residual).sum(1)
+                surprise = np.add.reduce((residual @ precision) * residual, axis=1)
                 weights[members] = (self.tail + (len(cells) - free_bias)) / (self.tail + surprise)
         return expected, weights, within
 
@@ -268,8 +268,8 @@ class _Alike(NamedTuple):
         of all its rows together; worked out for all patterns at one stroke."""
         precision = np.linalg.inv(ridge[self.cells[:, :, None], self.cells[:, None, :]])
         if free_bias:
-            ones = precision.sum(2)
-            precision = precision - ones[:, :, None] * ones[:, None, :] / ones.sum(1)[:, None, None]
+            ones = np.add.reduce(precision, axis=2)
+            precision = precision - ones[:, :, None] * ones[:, None, :] / np.add.reduce(ones, axis=1)[:, None, None]
         rows = covariance[self.cells]
         pull = np.matmul(covariance.T[self.cells].transpose(0, 2, 1), precision)
         left = self.counts[:, None, None] * (covariance - np.matmul(pull, rows))
