@@ -11,8 +11,9 @@ step and nodes at hand is as sure as the measurement.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -85,11 +86,16 @@ def expected(
 def _expected_alone(
     known: Classification, type_column: str, vcpus: float, asked_vcpus: float, nodes: int
 ) -> Performance | None:
-    mean, deviation = on_type(known, type_column)
-    by_step, doubt, by_nodes, more_doubt = factor(known, vcpus, asked_vcpus, nodes)
+    return _joined(on_type(known, type_column), factor(known, vcpus, asked_vcpus, nodes))
+
+
+def _joined(alone: tuple[float, float], more: tuple[float, float, float, float]) -> Performance | None:
+    """Return what :func:`on_type` and :func:`factor` come to; None: nothing is known of one of them."""
+    (mean, deviation), (by_step, doubt, by_nodes, more_doubt) = alone, more
     mean = mean + by_step + by_nodes
-    deviation = math.sqrt(deviation**2 + doubt**2 + more_doubt**2)
-    return None if math.isnan(mean) else Performance(mean=mean, deviation=deviation)
+    if math.isnan(mean):
+        return None
+    return Performance(mean=mean, deviation=math.sqrt(deviation**2 + doubt**2 + more_doubt**2))
 
 
 def on_type(known: Classification, column: str) -> tuple[float, float]:
@@ -118,21 +124,56 @@ def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) 
         if nodes > 1:
             if nodes not in known.by_nodes or 1 not in known.by_nodes:
                 return (math.nan, 0.0, math.nan, 0.0)
-            more = _ratio({float(n): each for n, each in known.by_nodes.items()}, float(nodes), 1.0)
+            more = _ratio(_Curve({float(n): each for n, each in known.by_nodes.items()}), float(nodes), 1.0)
         return (step.mean, step.deviation, more.mean, more.deviation)
 
     return known.answer(("factor", vcpus, asked_vcpus, nodes), logarithms)
 
 
-def _steps(known: Classification) -> Mapping[float, Estimate]:
+@dataclass(slots=True, eq=False)
+class _Curve:
+    """Answers by amount, and what was read off between them so far (``told``)."""
+
+    answers: Mapping[float, Estimate]
+    amounts: list[float] = field(init=False)
+    told: dict[float, Performance] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the amounts in order."""
+        self.amounts = sorted(self.answers)
+
+    def at(self, amount: float) -> Performance:
+        """Return the performance with so much, interpolated between known amounts: below the least it shrinks in
+        proportion, above the most it does not grow."""
+        found = self.told.get(amount)
+        if found is None:
+            found = self.told[amount] = self._at(amount)
+        return found
+
+    def _at(self, amount: float) -> Performance:
+        amounts, above = self.amounts, bisect_left(self.amounts, amount)
+        if above == len(amounts):
+            return _logarithm(self.answers[amounts[-1]])
+        second = _logarithm(self.answers[amounts[above]])
+        if amounts[above] == amount:
+            return second
+        if above == 0:
+            return Performance(mean=second.mean + math.log(amount / amounts[0]), deviation=second.deviation)
+        first = _logarithm(self.answers[amounts[above - 1]])
+        part = math.log(amount / amounts[above - 1]) / math.log(amounts[above] / amounts[above - 1])
+        mean = first.mean + part * (second.mean - first.mean)
+        return Performance(mean=mean, deviation=max(first.deviation, second.deviation))
+
+
+def _steps(known: Classification) -> _Curve:
     """Return scale-up answers by their vCPUs; columns are written ``<vcpus> vCPU``."""
 
-    def by_vcpus() -> dict[float, Estimate]:
+    def by_vcpus() -> _Curve:
         """Return the steps by their number, concave where at least two of them were measured."""
         named = known.by_step.items()
         answers = {float(column.split()[0]): each for column, each in named if column.endswith(" vCPU")}
         measured = sorted(vcpus for vcpus, each in answers.items() if each.observed)
-        return _concave(answers, measured) if len(measured) > 1 else answers
+        return _Curve(_concave(answers, measured) if len(measured) > 1 else answers)
 
     return known.answer("steps", by_vcpus)
 
@@ -140,56 +181,42 @@ def _steps(known: Classification) -> Mapping[float, Estimate]:
 def _concave(answers: Mapping[float, Estimate], measured: Sequence[float]) -> dict[float, Estimate]:
     """Return answers in which no vCPU helps more than the ones before it (Amdahl's law, or the last thread): what was
     ``measured`` at two amounts and more limits what is inferred of the others."""
-    found = {}
-    for vcpus, each in answers.items():
-        low, high = _between(answers, measured, vcpus)
+    found = dict(answers)
+    for vcpus in [vcpus for vcpus, each in answers.items() if not each.observed]:
+        each, (low, high) = answers[vcpus], _between(answers, measured, vcpus)
         value = min(max(each.value, low), high)
         by = value / each.value if each.value > 0 else 1.0
-        found[vcpus] = each if each.observed else each._replace(value=value, low=each.low * by, high=each.high * by)
+        found[vcpus] = each._replace(value=value, low=each.low * by, high=each.high * by)
     return found
 
 
 def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus: float) -> tuple[float, float]:
-    """Return the least and the most that a concave curve through what was measured can do with so many vCPUs."""
-    below, above = [v for v in measured if v <= vcpus], [v for v in measured if v >= vcpus]
-    if not below:
-        return answers[above[0]].value * vcpus / above[0], answers[above[0]].value
-    if above:
-        first, second = answers[below[-1]].value, answers[above[0]].value
-        part = (vcpus - below[-1]) / max(above[0] - below[-1], _DUST)
-        return first + part * (second - first), max(first, second)
-    first, last = answers[below[-2]].value, answers[below[-1]].value
+    """Return the least and the most that a concave curve through what was ``measured`` (ascending; not at ``vcpus``)
+    can do with so many vCPUs."""
+    above = bisect_right(measured, vcpus)
+    if above == 0:
+        return answers[measured[0]].value * vcpus / measured[0], answers[measured[0]].value
+    below, least = measured[above - 1], answers[measured[above - 1]].value
+    if above < len(measured):
+        second = answers[measured[above]].value
+        part = (vcpus - below) / max(measured[above] - below, _DUST)
+        return least + part * (second - least), max(least, second)
+    first = answers[measured[above - 2]].value
     # What is within the noise is no growth: carried on, a little of it becomes much.
-    slope = (last - first) / (below[-1] - below[-2]) if last > (1.0 + ALIKE) * first else 0.0
-    return last, last + slope * (vcpus - below[-1])
+    slope = (least - first) / (below - measured[above - 2]) if least > (1.0 + ALIKE) * first else 0.0
+    return least, least + slope * (vcpus - below)
 
 
-def _ratio(answers: Mapping[float, Estimate], to: float, base: float) -> Performance:
+def _ratio(curve: _Curve, to: float, base: float) -> Performance:
     """Return the factor from ``base`` to ``to``, on the logarithmic axis.
 
-    Between known amounts it is interpolated; below the least it shrinks in proportion, above the most it does not grow.
     Nothing known: more does not help, less costs in proportion.
     """
-    if not answers:
+    if not curve.amounts:
         return Performance(mean=min(0.0, math.log(to / base)), deviation=0.0)
-    there, here = _along(answers, to), _along(answers, base)
+    there, here = curve.at(to), curve.at(base)
     deviation = max(there.deviation, here.deviation) if there != here else 0.0
     return Performance(mean=there.mean - here.mean, deviation=deviation)
-
-
-def _along(answers: Mapping[float, Estimate], amount: float) -> Performance:
-    amounts = sorted(answers)
-    below = [each for each in amounts if each <= amount]
-    above = [each for each in amounts if each >= amount]
-    if not below:
-        least = _logarithm(answers[amounts[0]])
-        return Performance(mean=least.mean + math.log(amount / amounts[0]), deviation=least.deviation)
-    if not above or below[-1] == above[0]:
-        return _logarithm(answers[below[-1]])
-    first, second = _logarithm(answers[below[-1]]), _logarithm(answers[above[0]])
-    part = math.log(amount / below[-1]) / math.log(above[0] / below[-1])
-    mean = first.mean + part * (second.mean - first.mean)
-    return Performance(mean=mean, deviation=max(first.deviation, second.deviation))
 
 
 def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
@@ -321,10 +348,12 @@ def _by_price(
     known: Classification, platforms: Sequence[Platform], aim: Aim
 ) -> tuple[list[str], list[Performance], Floats, Floats]:
     """Return the platform and the performance of all sizes, the least resources first; also as arrays."""
+    steps = [(vcpus, factor(known, vcpus, aim.asked_vcpus, aim.nodes)) for vcpus in aim.steps(known)]
     found = []
     for platform in [each for each in platforms if aim.nodes <= each.machines]:
-        for vcpus in [step for step in aim.steps(known) if step <= platform.vcpus]:
-            would = expected(known, platform.column, vcpus=vcpus, asked_vcpus=aim.asked_vcpus, nodes=aim.nodes)
+        alone = on_type(known, platform.column)
+        for vcpus, more in [step for step in steps if step[0] <= platform.vcpus]:
+            would = _joined(alone, more)
             if would is not None:
                 usd_per_h = platform.price_usd_per_h * vcpus / platform.vcpus * aim.nodes
                 found.append(((round(usd_per_h, 9), aim.nodes, vcpus, platform.column), would))
@@ -352,7 +381,7 @@ class Aim(NamedTuple):
 
     def steps(self, known: Classification) -> list[float]:
         """Return the vCPUs to choose from: the ends, what is asked for, and what is known between; least first."""
-        inside = [vcpus for vcpus in _steps(known) if self.low < vcpus < self.high]
+        inside = [vcpus for vcpus in _steps(known).amounts if self.low < vcpus < self.high]
         return sorted({self.low, self.high, self.asked_vcpus, *inside})
 
 
