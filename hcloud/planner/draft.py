@@ -94,9 +94,7 @@ class Group:
     def here(self) -> Amounts | None:
         """What a rank gets on each machine (shape ``(3, N)``) where its size is the planner's choice."""
         if self.sized is None and self.portions is not None:
-            vcpus = self.portions.vcpus()
-            self.sized = np.repeat(vector(self.resources)[:, None], len(vcpus), axis=1)
-            self.sized[0] = vcpus
+            self.sized = self._with(self.portions.vcpus())
         return self.sized
 
     @property
@@ -120,7 +118,7 @@ class Group:
             return self.demand
         if self.sized is not None:
             return self.sized[:, at]
-        asks = vector(self.resources)
+        asks = self.demand.copy()
         asks[0] = self.portions.vcpus_at(at)
         return asks
 
@@ -136,10 +134,14 @@ class Group:
         if self.exclusive:
             return capacity.take(places, axis=1)
         if self.unsized and self.portions is not None:
-            taken = np.repeat(vector(self.resources)[:, None], places.size, axis=1)
-            taken[0] = self.portions.vcpus_on(places)
-            return taken
+            return self._with(self.portions.vcpus_on(places))
         return self.demand[:, None] if self.here is None else self.here.take(places, axis=1)
+
+    def _with(self, vcpus: Amounts) -> Amounts:
+        """Return what a rank asks for with so many ``vcpus``, shape ``(n,)``, in place of the least it may get."""
+        taken = np.empty((3, vcpus.size))
+        taken[0], taken[1:] = vcpus, self.demand[1:, None]
+        return taken
 
 
 MOVED, RELAUNCHED = "move", "relaunch"
@@ -213,9 +215,10 @@ class Draft:
 
     def plan(self) -> Plan:
         """Return what was decided."""
-        backoffs = [*(job.not_before_at for job in self.jobs), *(each.until_at for each in self.snapshot.backoffs)]
-        due_at = min((at for at in backoffs if at > self.now), default=inf)
-        return Plan(at=self.now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
+        now, backoffs = self.now, [each.until_at for each in self.snapshot.backoffs]
+        backoffs += [at for job in self.jobs if (at := job.not_before_at) > now]
+        due_at = min([at for at in backoffs if at > now], default=inf)
+        return Plan(at=now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:

@@ -161,6 +161,7 @@ class Fleet:
     ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
     ``of_type``: by such a place which machines are of that type, shape ``(types, N)``;
     ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind; ``price_usd_per_h``: of each machine.
+    ``uses``: how often ``free`` has changed.
     """
 
     def __init__(self, instances: Sequence[Instance], memo: Memo) -> None:
@@ -184,6 +185,7 @@ class Fleet:
         self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
         # Equally loaded: a reserved machine first, its price is paid anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
+        self.uses = 0
         self._of_types: dict[tuple[str, ...], Mask] = {}
         self.type_columns, self.type_at, self.of_type = lasting.type_columns, lasting.type_at, lasting.of_type
         self.sizes, self.kinds, self.price_usd_per_h = lasting.sizes, lasting.kinds, lasting.price_usd_per_h
@@ -259,12 +261,14 @@ class Fleet:
 
     def use(self, at: int, demand: Amounts) -> None:
         """Count a unit as placed on machine ``at``."""
+        self.uses += 1
         self.free[:, at] -= demand
         self.room[:, at] -= demand
         self.load[at] += demand[0] / max(self.capacity[0, at], SLACK)
 
     def unuse(self, at: int, demand: Amounts) -> None:
         """Take :meth:`use` back."""
+        self.uses += 1
         self.free[:, at] += demand
         self.room[:, at] += demand
         self.load[at] -= demand[0] / max(self.capacity[0, at], SLACK)

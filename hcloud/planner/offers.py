@@ -95,7 +95,8 @@ class Counter:
         """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
         known = self.sized.get(group.place)
         if known is None:
-            known = self.sized[group.place] = np.repeat(group.demand[None, :], len(self.offers), axis=0)
+            known = self.sized[group.place] = np.empty((len(self.offers), 3))
+            known[:] = group.demand
             if group.aim is not None and self.suit is not None:
                 known[:, 0] = self.suit.granted_alone(group.application, group.aim, self.kinds)
         return known
@@ -120,19 +121,19 @@ class Counter:
 
     def obtainable(self, group: Group) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
-        had = self._had(group)
+        had = self.had(group)
         cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
         return cheapest
 
-    def _had(self, group: Group) -> Places:
+    def had(self, group: Group) -> Places:
         """Return :meth:`obtainable` in the order of the offers."""
         if self.stocked is None:
             stocked = [self.backoffs[at] is None and self.in_stock(at) for at in range(len(self.offers))]
             self.stocked = np.array(stocked, dtype=np.bool_)
         had = self.stocked
-        if had.any():
+        if np.count_nonzero(had):
             had = had & self.fitting(group)
-        if self.hybrid is not None and had.any():
+        if self.hybrid is not None and np.count_nonzero(had):
             had = had & self.rentable(group)
         return had.nonzero()[0]
 
@@ -170,7 +171,7 @@ class Counter:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            prices = self.price_usd_per_h[self._had(group)]
+            prices = self.price_usd_per_h[self.had(group)]
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
@@ -179,10 +180,11 @@ class Counter:
         short of its target the least, or are likely to meet it; 0 where there is none."""
         known = self.alone.get(group.place)
         if known is None:
-            had = self._had(group)
-            short = np.maximum(self.shortfalls(group)[had], 1)
-            prices = self.price_usd_per_h[had][short <= short.min()] if had.size else self.price_usd_per_h[had]
-            known = self.alone[group.place] = float(prices.min()) if prices.size else 0.0
+            had = self.had(group)
+            if had.size > 1:
+                short = np.maximum(self.shortfalls(group)[had], 1)
+                had = had[short <= np.minimum.reduce(short)]
+            known = self.alone[group.place] = float(np.minimum.reduce(self.price_usd_per_h[had])) if had.size else 0.0
         return known
 
 

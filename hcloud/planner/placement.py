@@ -532,9 +532,9 @@ def closed(draft: Draft, group: Group, among: Mask) -> Mask:
     rented ones that stand half empty or are too small for its target (:mod:`hcloud.planner.thrift`)."""
     hybrid = draft.strategy.hybrid
     if group.lifted or (hybrid is None and draft.open_of is None):
-        return np.zeros_like(among)
+        return np.zeros(len(among), dtype=np.bool_)
     full = hybrid.closed(group.leaning, group.resources) if hybrid is not None else None
-    shut = among & full if full is not None else np.zeros_like(among)
+    shut = among & full if full is not None else np.zeros(len(among), dtype=np.bool_)
     if draft.open_of is not None:
         asked = (among if full is None else among & ~full).nonzero()[0]
         left = draft.open_of(group, asked)

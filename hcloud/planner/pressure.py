@@ -266,7 +266,7 @@ class Pressure:
         """Return :meth:`suits` for the machines of ``among`` only: where they are few, only they are looked at."""
         if who.name in self.views or np.count_nonzero(among) > len(among) // 2:
             return among & self.suits(who)
-        places, found = among.nonzero()[0], np.zeros_like(among)
+        places, found = among.nonzero()[0], np.zeros(len(among), dtype=np.bool_)
         suited = np.logical_and.reduce(self.state.take(places, axis=1) >= who.bounds[:, None], axis=0)
         found[places[suited]] = True
         return found

@@ -35,11 +35,14 @@ class QuietRoom:
             return None
         here: Mask = self.is_paid[places]
         asked = places[here]
+        if not asked.size or self.wanted_vcpus <= 0.0:
+            return None
         taken = group.taken_on(fleet.capacity, asked)[0]
         loud = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
-        if not loud.any() or self.wanted_vcpus <= 0.0:
+        if not np.count_nonzero(loud):
             return None
-        free_vcpus = float(np.minimum(fleet.free[0, self.paid], fleet.room[0, self.paid]).clip(min=0.0).sum())
+        free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
+        free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
         here[here] = loud & (free_vcpus - taken < self.wanted_vcpus - SLACK)
         return here
 

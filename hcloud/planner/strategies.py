@@ -173,6 +173,7 @@ class Hybrid:
     _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
     _offered: _Offered | None = None
     _paid_at: tuple[Places, Amounts] | None = None
+    _utilised: tuple[int, float] = (-1, 1.0)
     _waits_s: dict[float, float | None] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
@@ -226,11 +227,14 @@ class Hybrid:
         """Return the part (0..1) of the reserved vCPUs that units hold; 1 where nothing is reserved."""
         if self.paid_vcpus <= 0:
             return 1.0
-        if self._paid_at is None:
-            places = self.reserved.nonzero()[0]
-            self._paid_at = places, self.fleet.capacity[0].take(places)
-        places, vcpus = self._paid_at
-        return float(np.add.reduce(vcpus - self.fleet.free[0].take(places))) / self.paid_vcpus
+        if self._utilised[0] != self.fleet.uses:
+            if self._paid_at is None:
+                places = self.reserved.nonzero()[0]
+                self._paid_at = places, self.fleet.capacity[0].take(places)
+            places, vcpus = self._paid_at
+            used_vcpus = float(np.add.reduce(vcpus - self.fleet.free[0].take(places)))
+            self._utilised = self.fleet.uses, used_vcpus / self.paid_vcpus
+        return self._utilised[1]
 
     def closed(self, leaning: Leaning, size: Resources) -> Mask | None:
         """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now; None:

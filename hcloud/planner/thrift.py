@@ -58,7 +58,7 @@ class Thrift:
         if group.aim is None or suit is None:
             return None
         small: Mask = ~suit.enough(group.application, group.aim)[places]
-        if small.any() and (counter.shortfalls(group)[counter.obtainable(group)] > 1).all():
+        if np.count_nonzero(small) and (counter.shortfalls(group)[counter.had(group)] > 1).all():
             small[:] = False
         return small
 
@@ -70,11 +70,11 @@ class Thrift:
             shut = dearly[places] if shut is None else shut | dearly[places]
         if shut is None:
             return None
-        suit, asked = self.draft.suit, shut.nonzero()[0].tolist()
+        suit, asked = self.draft.suit, places[shut].tolist()
         lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
         if lasts_s is not None:
-            for at in asked:  # open again where others are expected to be longer than a member of the group
-                shut[at] = self._needed_s(int(places[at])) < lasts_s
+            # Open again where others are expected to be longer than a member of the group.
+            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
         return shut
 
     def _half_empty(self, group: Group, places: Places) -> Mask | None:
@@ -84,22 +84,26 @@ class Thrift:
         below, fleet = self.draft.policy.retention.drain_below, self.draft.fleet
         if below <= 0.0 or group.moved or not self.some_rented:
             return None
-        cheapest = self.counter.alone_usd_per_h(group)
-        dear = self._dear(cheapest) if cheapest > 0.0 else None
-        if dear is None or not (dear := dear[places]).any():
+        capacity = fleet.capacity[:2].take(places, axis=1)
+        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
+        # Prices and sizes are asked for only where something stands half empty without them.
+        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
+        dear = self._dear(self.counter.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        asked = (empty & dear[places]).nonzero()[0] if dear is not None else places[:0]
+        if not asked.size:
             return None
-        capacity, ranks = fleet.capacity[:2].take(places, axis=1), max(1, group.pending) * group.wanted
-        used = capacity - fleet.room[:2].take(places, axis=1) + ranks * group.taken_on(fleet.capacity, places)[:2]
-        empty: Mask = dear & np.logical_and.reduce(used < below * capacity, axis=0)
+        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
+        empty[:] = False
+        empty[asked] = np.logical_and.reduce(used[:, asked] + more < limit[:, asked], axis=0)
         return empty
 
     def _dear(self, usd_per_h: float) -> Mask | None:
-        """Return the rented machines of which the policy's part costs more, None where there is none: few prices are
-        asked for, by many jobs."""
+        """Return the rented machines of which the policy's part costs more, None where there is none, or no price: few
+        prices are asked for, by many jobs."""
         if usd_per_h not in self._dearer:
             part = self.draft.policy.retention.drain_below * self.draft.fleet.price_usd_per_h
             dear: Mask = self.rented & (usd_per_h < part)
-            self._dearer[usd_per_h] = dear if dear.any() else None
+            self._dearer[usd_per_h] = dear if usd_per_h > 0.0 and dear.any() else None
         return self._dearer[usd_per_h]
 
     def _needed_s(self, at: int) -> float:
