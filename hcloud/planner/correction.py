@@ -54,16 +54,14 @@ def correct(draft: Draft) -> None:
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
     left = policy.max_per_cycle
-    for job in sorted(_restless(draft), key=queue_key):
+    uneasy = [look for job in _restless(draft) if (look := _uneasy(draft, job)) is not None]
+    for look in sorted(uneasy, key=lambda look: queue_key(look.job)):
         if left <= 0:
             break
-        look = _uneasy(draft, job)
-        if look is None:
-            continue
         done = _help(draft, look) or _sample(draft, look)
         left -= done
         if not done:
-            _rest(draft, job, look)
+            _rest(draft, look.job, look)
     relaunch_stragglers(draft, left)
 
 

@@ -19,6 +19,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hcloud.classifier.interference import EXCESS
 from hcloud.known import WHOLE_JOBS, Classification, Estimate, Measure
@@ -31,6 +32,7 @@ _UNIT = NormalDist()
 ALIKE = 0.03
 """Performances no further apart than this are alike: rates are measured until they are known about so well."""
 _DUST = 1e-9
+Places = npt.NDArray[np.intp]
 
 
 class Performance(NamedTuple):
@@ -86,12 +88,8 @@ def expected(
 def _expected_alone(
     known: Classification, type_column: str, vcpus: float, asked_vcpus: float, nodes: int
 ) -> Performance | None:
-    return _joined(on_type(known, type_column), factor(known, vcpus, asked_vcpus, nodes))
-
-
-def _joined(alone: tuple[float, float], more: tuple[float, float, float, float]) -> Performance | None:
-    """Return what :func:`on_type` and :func:`factor` come to; None: nothing is known of one of them."""
-    (mean, deviation), (by_step, doubt, by_nodes, more_doubt) = alone, more
+    mean, deviation = on_type(known, type_column)
+    by_step, doubt, by_nodes, more_doubt = factor(known, vcpus, asked_vcpus, nodes)
     mean = mean + by_step + by_nodes
     if math.isnan(mean):
         return None
@@ -225,7 +223,8 @@ def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
     The time it takes grows in proportion to the pressure (iBench's second claim), so that 5 % are lost at what it
     bears; the resource that hurts most decides.
     """
-    worst = (np.minimum(pressures, FULL) / np.maximum(who.bears, 1.0)[:, None]).max(axis=0, initial=0.0)
+    felt = np.minimum(pressures, FULL) / np.maximum(who.bears, 1.0)[:, None]
+    worst = np.maximum.reduce(felt, axis=0, initial=0.0)
     lost: Floats = 1.0 - 1.0 / (1.0 + EXCESS * worst)
     return lost
 
@@ -332,35 +331,48 @@ def ranks_of_types(
     The order of those that meet it does not depend on the target, so it is worked out once for a classification.
     """
     question = ("by price", platforms, aim.asked_vcpus, aim.low, aim.high, aim.nodes)
-    columns, would, mean, deviation = known.answer(question, lambda: _by_price(known, platforms, aim))
+    columns, mean, deviation = known.answer(question, lambda: _by_price(known, platforms, aim))
     surely = mean - math.log(aim.target) >= np.where(deviation > 0.0, quantile_of(confidence) * deviation, -1e-12)
     enough, ranks = surely.nonzero()[0].tolist(), dict[str, float]()
     for rank, place in enumerate(enough):
         ranks.setdefault(columns[place], float(rank))
     if len(ranks) < len(set(columns)):
-        doubtful = [(-round(would[at].reaches(aim.target), 9), at) for at in np.flatnonzero(~surely).tolist()]
-        for rank, (_, place) in enumerate(sorted(doubtful), start=len(enough)):
+        would = {at: Performance(float(mean[at]), float(deviation[at])) for at in np.flatnonzero(~surely).tolist()}
+        doubtful = sorted((-round(each.reaches(aim.target), 9), at) for at, each in would.items())
+        for rank, (_, place) in enumerate(doubtful, start=len(enough)):
             ranks.setdefault(columns[place], float(rank))
     return ranks, len(enough)
 
 
-def _by_price(
-    known: Classification, platforms: Sequence[Platform], aim: Aim
-) -> tuple[list[str], list[Performance], Floats, Floats]:
-    """Return the platform and the performance of all sizes, the least resources first; also as arrays."""
-    steps = [(vcpus, factor(known, vcpus, aim.asked_vcpus, aim.nodes)) for vcpus in aim.steps(known)]
-    found = []
-    for platform in [each for each in platforms if aim.nodes <= each.machines]:
-        alone = on_type(known, platform.column)
-        for vcpus, more in [step for step in steps if step[0] <= platform.vcpus]:
-            would = _joined(alone, more)
-            if would is not None:
-                usd_per_h = platform.price_usd_per_h * vcpus / platform.vcpus * aim.nodes
-                found.append(((round(usd_per_h, 9), aim.nodes, vcpus, platform.column), would))
-    pairs = [(key[-1], would) for key, would in sorted(found, key=lambda each: each[0])]
-    columns, performances = [column for column, _ in pairs], [would for _, would in pairs]
-    mean, deviation = np.array([(would.mean, would.deviation) for would in performances]).reshape(-1, 2).T
-    return columns, performances, mean, deviation
+def _by_price(known: Classification, platforms: tuple[Platform, ...], aim: Aim) -> tuple[list[str], Floats, Floats]:
+    """Return the column, and mean and deviation of the performance, of all sizes of which something is known, the least
+    resources first."""
+    steps = tuple(aim.steps(known))
+    types = [on_type(known, each.column) for each in platforms]
+    more = [factor(known, vcpus, aim.asked_vcpus, aim.nodes) for vcpus in steps]
+    # Squared one by one, as in `expected`: an array's squares may differ from these in the last digit.
+    of_type = np.array([(mean, deviation**2) for mean, deviation in types]).reshape(-1, 2)
+    of_step = np.array([(step, doubt**2, nodes, also**2) for step, doubt, nodes, also in more])
+    platform_at, step_at = _order(platforms, steps, aim.nodes)
+    (alone, variance), (by_step, more_variance, by_nodes, last_variance) = of_type[platform_at].T, of_step[step_at].T
+    mean, deviation = alone + by_step + by_nodes, np.sqrt(variance + more_variance + last_variance)
+    told = ~np.isnan(mean)
+    return [platforms[at].column for at in platform_at[told].tolist()], mean[told], deviation[told]
+
+
+@lru_cache(maxsize=256)
+def _order(platforms: tuple[Platform, ...], steps: tuple[float, ...], nodes: int) -> tuple[Places, Places]:
+    """Return the platform and the step of all sizes on so many nodes, the least resources first: by their places."""
+    found = [
+        (round(platform.price_usd_per_h * vcpus / platform.vcpus * nodes, 9), vcpus, platform.column, at, step)
+        for at, platform in enumerate(platforms)
+        if nodes <= platform.machines
+        for step, vcpus in enumerate(steps)
+        if vcpus <= platform.vcpus
+    ]
+    places = np.array([each[3:] for each in sorted(found)], dtype=np.intp).reshape(-1, 2)
+    places.setflags(write=False)
+    return places[:, 0], places[:, 1]
 
 
 def _price_key(size: Size) -> tuple[float, int, float, str]:
