@@ -64,23 +64,42 @@ class _Lasting(NamedTuple):
     price_usd_per_h: Amounts
 
 
-def _lasting(offers: Sequence[Offer]) -> _Lasting:
-    columns = [f"{offer.provider}/{offer.instance_type.name}" for offer in offers]
-    capacities, markets = [offer.instance_type.capacity for offer in offers], [offer.market for offer in offers]
-    type_columns, spot, reserved = sorted(set(columns)), Market.SPOT, Market.RESERVED
+class _Made(NamedTuple):
+    """The same of one machine."""
+
+    size: tuple[str, float]
+    capacity: tuple[float, float, float]
+    steady: bool
+    reserved: bool
+    price_usd_per_h: float
+
+
+def _made(offer: Offer) -> _Made:
+    kind, market = offer.instance_type, offer.market
+    return _Made(
+        size=(f"{offer.provider}/{kind.name}", float(kind.capacity.vcpus)),
+        capacity=(float(kind.capacity.vcpus), float(kind.capacity.memory_mib), float(kind.capacity.disk_gib)),
+        steady=market is not Market.SPOT,
+        reserved=market is Market.RESERVED,
+        price_usd_per_h=offer.price_usd_per_h,
+    )
+
+
+def _lasting(machines: Sequence[_Made]) -> _Lasting:
+    sizes = [each.size for each in machines]
+    type_columns = sorted({column for column, _ in sizes})
     places = {column: at for at, column in enumerate(type_columns)}
-    sizes = [(column, float(capacity.vcpus)) for column, capacity in zip(columns, capacities, strict=True)]
-    type_at = np.array([places[column] for column in columns], dtype=np.intp)
+    type_at = np.array([places[column] for column, _ in sizes], dtype=np.intp)
     found = _Lasting(
-        capacity=_columns(capacities),
-        steady=np.array([market is not spot for market in markets], dtype=np.bool_),
-        reserved=np.array([market is reserved for market in markets], dtype=np.bool_),
+        capacity=_columns([each.capacity for each in machines]),
+        steady=np.array([each.steady for each in machines], dtype=np.bool_),
+        reserved=np.array([each.reserved for each in machines], dtype=np.bool_),
         type_columns=type_columns,
         type_at=type_at,
         of_type=type_at == np.arange(len(type_columns))[:, None],
         sizes=sizes,
         kinds=kinds_of(sizes),
-        price_usd_per_h=np.array([offer.price_usd_per_h for offer in offers], dtype=np.float64),
+        price_usd_per_h=np.array([each.price_usd_per_h for each in machines], dtype=np.float64),
     )
     for shared in (found.capacity, found.steady, found.reserved, found.type_at, found.of_type, found.price_usd_per_h):
         shared.setflags(write=False)
@@ -97,7 +116,8 @@ class _Standing:
     def __init__(self) -> None:
         """Know of none."""
         self._seen: Sequence[Instance] = ()
-        self._place(())
+        self._made: dict[InstanceId, tuple[Offer, _Made]] = {}
+        self._place((), {})
 
     def follow(self, instances: Sequence[Instance], roster: Roster) -> None:
         """Take in all machines as they are now, and what the units of ``roster``, which is followed already, hold."""
@@ -107,19 +127,21 @@ class _Standing:
             places = {at for name in touched if (at := self.index.get(name)) is not None}
             places |= self._replace([(before, now) for before, now in changed if before and now])
         else:
-            self._place(instances)
-            places = set(range(len(self.instances)))
+            self._place(instances, roster.residents)
+            places = set()
         self._hold(places, roster.residents)
         self._seen = instances
 
-    def _place(self, instances: Sequence[Instance]) -> None:
+    def _place(self, instances: Sequence[Instance], there: Mapping[InstanceId, Residents]) -> None:
         self.instances = [each for each in by_number(instances) if _is_there(each)]
         self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
-        self.lasting = _lasting([each.offer for each in self.instances])
+        self.lasting = self._last()
         self.staying = self._those_who_stay()
-        self.residents = [_NOBODY] * len(self.instances)
-        self.holdings: list[list[tuple[Job, Allocation]]] = [_NOBODY.held] * len(self.instances)
-        self.free: Amounts = self.lasting.capacity.copy()
+        self.residents = [there.get(each.id, _NOBODY) for each in self.instances]
+        self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in self.residents]
+        pairs = zip(self.residents, self.instances, strict=True)
+        left = [held.of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
+        self.free: Amounts = _columns(left)
 
     def _replace(self, changed: Sequence[tuple[Instance, Instance]]) -> set[int]:
         """Put rows in the place of earlier ones; return where the machine itself is another now."""
@@ -130,10 +152,18 @@ class _Standing:
             if now.offer is not before.offer:
                 others.add(at)
         if others:
-            self.lasting = _lasting([each.offer for each in self.instances])
+            self.lasting = self._last()
         if any(before.state is not now.state for before, now in changed):
             self.staying = self._those_who_stay()
         return others
+
+    def _last(self) -> _Lasting:
+        """Return what follows from the machines' offers; of each it is read off once."""
+        before, self._made = self._made, {}
+        for each in self.instances:
+            known = before.get(each.id)
+            self._made[each.id] = known if known and known[0] is each.offer else (each.offer, _made(each.offer))
+        return _lasting([made for _, made in self._made.values()])
 
     def _those_who_stay(self) -> list[int]:
         terminating = InstanceState.TERMINATING
@@ -309,6 +339,5 @@ def skyline(points: Amounts) -> Amounts:
     return np.array(kept).reshape(-1, 3)
 
 
-def _columns(amounts: Sequence[Resources]) -> Amounts:
-    flat = np.array([(r.vcpus, r.memory_mib, r.disk_gib) for r in amounts], dtype=np.float64)
-    return np.ascontiguousarray(flat.reshape(-1, 3).T)
+def _columns(amounts: Sequence[tuple[float, float, float]]) -> Amounts:
+    return np.ascontiguousarray(np.array(amounts, dtype=np.float64).reshape(-1, 3).T)
