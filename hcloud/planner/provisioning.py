@@ -239,10 +239,12 @@ def _claimable(desk: Desk, group: Group) -> Mask:
     roomy = fleet.fitting(group.demand, fleet.placeable)
     if draft.suit is not None and group.application:
         roomy = draft.suit.suited(group.application, roomy)
-    if not roomy.any():  # nothing to claim, whatever is closed
+    places = roomy.nonzero()[0]
+    if not places.size:  # nothing to claim, whatever is closed
         return roomy
-    free: Mask = np.logical_and.reduce(fleet.free >= group.taken_everywhere(fleet.capacity) - SLACK, axis=0)
-    return desk.running & ~closed(draft, group, free)
+    taken, free = group.taken_on(fleet.capacity, places), np.zeros(len(roomy), dtype=np.bool_)
+    free[places] = np.logical_and.reduce(fleet.free.take(places, axis=1) >= taken - SLACK, axis=0)
+    return desk.running & roomy & ~closed(draft, group, free)
 
 
 def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
