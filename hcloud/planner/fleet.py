@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -319,7 +320,7 @@ def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
     if len(demands) * len(rooms) <= _PAIRS_AT_ONCE:
         (vcpus, memory_mib, disk_gib), wanted = (rooms + SLACK).T, demands[:, :, None]
         pairs = (wanted[:, 0] <= vcpus) & (wanted[:, 1] <= memory_mib) & (wanted[:, 2] <= disk_gib)
-        fits = pairs.any(axis=1)
+        fits = np.logical_or.reduce(pairs, axis=1)
         return fits
     fits = np.zeros(len(demands), dtype=np.bool_)
     for point in skyline(rooms):
@@ -340,4 +341,5 @@ def skyline(points: Amounts) -> Amounts:
 
 
 def _columns(amounts: Sequence[tuple[float, float, float]]) -> Amounts:
-    return np.ascontiguousarray(np.array(amounts, dtype=np.float64).reshape(-1, 3).T)
+    flat = np.fromiter(chain.from_iterable(amounts), np.float64, 3 * len(amounts))
+    return np.ascontiguousarray(flat.reshape(-1, 3).T)

@@ -26,6 +26,7 @@ LEAST_DOUBT = 1e-3
 ROOM = 0.05
 """And it is to be expected to do so much more than what is wanted, where the whole is: neighbours cost something."""
 _DUST = 1e-9
+_NOTHING_LOST = float(np.log(1.0 + _DUST))
 Places = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
@@ -35,11 +36,12 @@ class Ladders:
     """The steps of K kinds of machines, least first, S at most; shorter ones are filled up with their last.
 
     Shape ``(K, S)``: ``vcpus``, the ``performance`` expected alone and its logarithm (``mean``), the standard deviation
-    of that (``doubt``), and what it surely reaches, with the confidence wanted (``surely``): both logarithms are minus
-    infinity where there is no such step. ``halves``, shape ``(K, S, S)``: which steps, by size and by how much they do
-    less than another, may be taken for it; ``halved``: whether any may. ``itself``, shape ``(S, S)``: each step.
-    ``most_surely``, shape ``(K,)``, is the most of ``surely``. Of a kind of which nothing is known the only step is
-    what was asked for, and it meets everything. ``asked``: the last target, and what became of it.
+    of that (``doubt``), what it surely reaches, with the confidence wanted (``surely``; both logarithms are minus
+    infinity where there is no such step), and the least performance as good as its own (``alike``). ``halves``, shape
+    ``(K, S, S)``: which steps, by size and by how much they do less than another, may be taken for it; ``halved``:
+    whether any may. ``itself``, shape ``(S, S)``: each step. ``kinds``, shape ``(K,)``: all of them; ``most_surely``,
+    of the same shape: the most of ``surely``. Of a kind of which nothing is known the only step is what was asked for,
+    and it meets everything. ``asked``: the last target, and what became of it.
     """
 
     vcpus: Floats
@@ -50,6 +52,8 @@ class Ladders:
     halves: Flags
     halved: bool
     itself: Flags
+    kinds: Places
+    alike: Floats
     most_surely: Floats
     asked: list[object] = field(default_factory=list, repr=False)
 
@@ -72,10 +76,10 @@ class Ladders:
         if not self.halved:
             return self.vcpus
         whole = self.performance
-        room = np.where(whole >= target, np.minimum(target * (1.0 + ROOM), whole / (1.0 + ALIKE)), 0.0)
+        room = np.where(whole >= target, np.minimum(target * (1.0 + ROOM), self.alike), 0.0)
         does_as_well = self.halves & (whole[:, None, :] >= room[:, :, None])
         # Half of a step comes before it.
-        found: Floats = self.vcpus[np.arange(len(whole))[:, None], (does_as_well | self.itself).argmax(axis=2)]
+        found: Floats = self.vcpus[self.kinds[:, None], (does_as_well | self.itself).argmax(axis=2)]
         return found
 
 
@@ -110,6 +114,10 @@ class Steps:
         """Return the least vCPUs that meet the target at each of ``losses`` on a machine of that kind (both of shape
         ``(N,)``), and are worth it; where none do, the best."""
         enough = self.ladders.surely[kind_at] >= (self.target - np.log(1.0 - losses + _DUST))[:, None]
+        return self._first(kind_at, enough)
+
+    def _first(self, kind_at: Places, enough: Flags) -> Floats:
+        """Return what is taken for the first step that is ``enough`` (of each row), else for the best of its kind."""
         places, met = enough.argmax(axis=1), np.logical_or.reduce(enough, axis=1)
         if np.count_nonzero(met) < len(met):
             places = np.where(met, places, self.best()[kind_at])
@@ -124,8 +132,7 @@ class Steps:
 
     def alone(self) -> Floats:
         """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
-        kinds = np.arange(len(self.taken))
-        return self.least(kinds, np.zeros(len(kinds)))
+        return self._first(self.ladders.kinds, self.ladders.surely >= self.target - _NOTHING_LOST)
 
     def shortfalls(self) -> Places:
         """Return by kind 0 where an empty machine meets the target with the wanted confidence (or nothing is known of
@@ -182,6 +189,8 @@ def ladders_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> La
         halves=halves,
         halved=bool(halves.any()),
         itself=np.eye(vcpus.shape[1], dtype=np.bool_),
+        kinds=np.arange(len(vcpus)),
+        alike=performance / (1.0 + ALIKE),
         most_surely=surely.max(axis=1),
     )
 

@@ -124,7 +124,7 @@ def _down_within_s(draft: Draft, suit: Suitability, group: Group) -> float:
     among = usable(draft, group, draft.fleet.placeable)
     roomy = draft.fleet.fitting_now(group.demand, among)
     roomy = roomy & ~closed(draft, group, roomy) if np.count_nonzero(roomy) else roomy
-    if not roomy.any() and suit.who(group.application) is not None:
+    if not np.count_nonzero(roomy) and suit.who(group.application) is not None:
         return 0.0  # whatever it would get there
     roomy = draft.fitting_now(group, roomy)
     large, lost = among & draft.fleet.large_enough(group.demand), _lost_to_types(draft, group)

@@ -169,7 +169,8 @@ class Pressure:
     negative; so that everything asked of a machine is a lower bound. ``expected``, shape ``(K, N)``: what is caused
     there on average. ``spare`` is the sum over both, shape ``(N,)``:
     small where the fit is tight. ``level``: the pool of each machine.
-    ``prior``: what a resident nothing is known of counts as; ``quiet``: machines without units that were asked to end.
+    ``prior``: what a resident nothing is known of counts as; ``quiet``: machines without units that were asked to end;
+    ``met``: how machines stand with residents that met in this plan: many come and go before it is decided where.
     """
 
     sources: tuple[str, ...]
@@ -181,12 +182,13 @@ class Pressure:
     spare: Floats
     level: Floats
     quiet: Mask
-    residents: list[list[Sensitivity]]
+    residents: list[tuple[Sensitivity, ...]]
     changes: array[int] = field(default_factory=lambda: array("q"))
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
     copied: tuple[int, Floats] | None = None
     standing: Standing | None = None
+    met: dict[tuple[Sensitivity, ...], Together] = field(default_factory=dict)
 
     @property
     def headroom(self) -> Floats:
@@ -210,42 +212,36 @@ class Pressure:
 
     def add(self, at: int, resident: Sensitivity) -> None:
         """Count one more unit of an application on machine ``at``."""
-        self.residents[at].append(resident)
+        self._arrive(at, resident)
         self.journal.append((at, resident, True))
-        self._recount(at)
 
     def remove(self, at: int, resident: Sensitivity) -> None:
         """Count one unit less."""
-        self.residents[at].remove(resident)
+        self._leave(at, resident)
         self.journal.append((at, resident, False))
-        self._recount(at)
 
     def back_to(self, moment: int) -> None:
         """Undo what was added and removed since the journal was ``moment`` long."""
         while len(self.journal) > moment:
             at, resident, added = self.journal.pop()
             if added:
-                self.residents[at].remove(resident)
+                self._leave(at, resident)
             else:
-                self.residents[at].append(resident)
-            self._recount(at)
+                self._arrive(at, resident)
 
-    def _recount(self, at: int) -> None:
-        self.expected[:, at], caused, headroom = _together(self.residents[at], len(self.sources))
-        self._set(at, headroom, caused)
+    def _arrive(self, at: int, resident: Sensitivity) -> None:
+        self._put(at, (*self.residents[at], resident))
 
-    def _set(self, at: int, headroom: Floats, caused: Floats) -> None:
-        """Note the state of machine ``at``, and its pool.
+    def _leave(self, at: int, resident: Sensitivity) -> None:
+        first = self.residents[at].index(resident)
+        self._put(at, self.residents[at][:first] + self.residents[at][first + 1 :])
 
-        As a job's class is taken of the mean it causes (eq. 6.1), a machine's is of the mean it tolerates: one that
-        suits a job is never in a pool below the job's class.
-        """
-        count, tolerated = len(self.sources), float(np.add.reduce(headroom))
-        self.state[:count, at] = headroom
-        self.state[count:, at] = -caused
-        self.spare[at] = tolerated - float(np.add.reduce(caused))
-        mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
-        self.level[at] = min(self.classes - 1, int(max(0.0, mean) * self.classes))
+    def _put(self, at: int, residents: tuple[Sensitivity, ...]) -> None:
+        found = self.met.get(residents)
+        if found is None:
+            found = self.met[residents] = _stands(residents, len(self.sources), self.classes)
+        self.residents[at] = residents
+        self.state[:, at], self.expected[:, at], self.spare[at], self.level[at] = found
         self.changes.append(at)
 
     def suits(self, who: Sensitivity) -> Mask:
@@ -293,10 +289,36 @@ class Pressure:
 
 
 def _pools(headroom: Floats, classes: int) -> Floats:
-    """Return the pools 0..``classes``-1 of machines of this ``headroom``, as :meth:`Pressure._set` does for one."""
+    """Return the pools 0..``classes``-1 of machines of this ``headroom``, as :func:`_stands` does for one."""
     mean = headroom.sum(axis=0) / (max(1, len(headroom)) * quality.PRESSURE_MAX)
     pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, mean) * classes))
     return pools if len(headroom) else np.full_like(pools, classes - 1)
+
+
+class Together(NamedTuple):
+    """How a machine stands with some residents: of each array of :class:`Pressure` the column."""
+
+    state: Floats
+    expected: Floats
+    spare: float
+    level: int
+
+
+def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> Together:
+    """Return how a machine stands with ``residents``.
+
+    As a job's class is taken of the mean it causes (eq. 6.1), a machine's pool is of the mean it tolerates: one that
+    suits a job is never in a pool below the job's class.
+    """
+    expected, caused, headroom = _together(residents, count)
+    tolerated = float(np.add.reduce(headroom))
+    mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
+    return Together(
+        state=np.concatenate((headroom, -caused)),
+        expected=expected,
+        spare=tolerated - float(np.add.reduce(caused)),
+        level=min(classes - 1, int(max(0.0, mean) * classes)),
+    )
 
 
 def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats, Floats]:
@@ -391,7 +413,7 @@ def open_pressure(
         spare=state.sum(axis=0),
         level=_pools(state[:count], classes),
         quiet=~np.array(ending, dtype=np.bool_),
-        residents=[list(present) for present in standing.present],
+        residents=list(standing.present),
         standing=standing,
     )
 

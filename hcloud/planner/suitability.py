@@ -372,7 +372,7 @@ class Suitability:
         key = (application, aim)
         if key not in self.sufficient:
             good = self._steps(application, aim).likely()[self._places(self.fleet.kinds)]
-            hopeful = good.all() or self._hopeful(application, aim)
+            hopeful = np.count_nonzero(good) == len(good) or self._hopeful(application, aim)
             self.sufficient[key] = good if hopeful else np.ones_like(good)
         return self.sufficient[key]
 
@@ -419,7 +419,7 @@ class Suitability:
         if who is None or pressure is None:
             return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
-        if not now.any():
+        if not np.count_nonzero(now):
             return -1
         preference = self.preference(application)
         if self.policy.placement.order == "least_loss":
@@ -488,7 +488,7 @@ class Suitability:
     def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
         """Return what quality (0..1) a job gets if it goes down, and whether anybody is disturbed; None: no room."""
         assert self.pressure is not None
-        if lost.any():
+        if np.count_nonzero(lost):
             found = select_relaxed(self.pressure, who, roomy, lost, neighbours_too=True, work_cells=self.work_cells)
             margin, on_type = (found.margin, 1.0 - float(lost[found.at])) if found is not None else (None, 1.0)
         else:

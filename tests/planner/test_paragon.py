@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate
 from hcloud.planner.paragon import Selection, select, select_relaxed
-from hcloud.planner.pressure import Pressure, open_pressure, sensitivities
+from hcloud.planner.pressure import Pressure, Together, open_pressure, sensitivities
 
 SOURCES = ("cpu", "llc", "net")
 
@@ -209,9 +209,21 @@ def test_going_back_undoes_what_came_since(given_machines: list[list[str]], firs
 def test_the_check_of_the_state_catches_an_empty_machine_taken_for_one_that_tolerates_100() -> None:
     pressure = fleet([])
     who = pressure.known["loud"]
-    pressure.residents[0].append(who)
-    pressure.expected[:, 0] = who.expected
-    pressure._set(0, np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated), who.caused)
+    tolerated = np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated)
+    state = np.concatenate((tolerated, -who.caused))
+    pressure.met[(who,)] = Together(state=state, expected=who.expected, spare=float(state.sum()), level=0)
+    pressure.add(0, who)
+    with pytest.raises(AssertionError):
+        state_is_as_if_counted_afresh(pressure)
+
+
+def test_the_check_of_the_state_catches_residents_taken_for_others() -> None:
+    pressure = fleet([], [])
+    loud, calm = pressure.known["loud"], pressure.known["calm"]
+    pressure.add(0, loud)
+    state_is_as_if_counted_afresh(pressure)
+    pressure.met[(calm,)] = pressure.met[(loud,)]
+    pressure.add(1, calm)
     with pytest.raises(AssertionError):
         state_is_as_if_counted_afresh(pressure)
 
