@@ -153,7 +153,7 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class Draft:
-    """Everything a stage needs. ``rng`` is for policies that draw lots. ``suit``: how well machines suit
+    """Everything a stage needs. ``now``: the snapshot's time. ``rng`` is for policies that draw lots. ``suit``: how well machines suit
     jobs, from admission on, where the order of placement asks.
 
     ``running``: jobs whose attempt is not over; ``measuring``: profiling runs that are not over;
@@ -173,6 +173,7 @@ class Draft:
 
     snapshot: Snapshot
     policy: Policy
+    now: float
     rng: np.random.Generator
     jobs: Sequence[Job]
     running: Sequence[Job]
@@ -207,11 +208,6 @@ class Draft:
     diverting: bool = True
     tried: dict[JobId, int] = field(default_factory=dict)
     next_release_at: float = inf
-
-    @property
-    def now(self) -> float:
-        """The snapshot's time."""
-        return self.snapshot.now
 
     def plan(self) -> Plan:
         """Return what was decided."""
@@ -457,6 +453,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     draft = Draft(
         snapshot=snapshot,
         policy=policy,
+        now=snapshot.now,
         rng=rng,
         jobs=jobs,
         running=roster.running,

@@ -126,9 +126,9 @@ class Steps:
 
     def least_on(self, kind: int, loss: float) -> float:
         """Return :meth:`least` of one machine."""
-        enough = self.ladders.surely[kind] >= self.target - np.log(1.0 - loss + _DUST)
-        place = int(enough.argmax())
-        return float(self.taken[kind, place if enough[place] else self.best()[kind]])
+        wanted, surely = float(self.target - np.log(1.0 - loss + _DUST)), self.ladders.surely[kind].tolist()
+        place = next((place for place, each in enumerate(surely) if each >= wanted), None)
+        return float(self.taken[kind, self.best()[kind] if place is None else place])
 
     def alone(self) -> Floats:
         """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""

@@ -453,7 +453,7 @@ def _search(
         allowed |= roomy & own[0]
     if np.count_nonzero(allowed):
         for mask in [allowed & mask for mask in own] + _paid_first(draft, allowed):
-            _fill(draft, group, mask, wanted, places, present, roomy=group.portions is None)
+            _fill(draft, group, mask, wanted, places, present, roomy=True)
     return places
 
 
@@ -474,7 +474,8 @@ def _fill(
     *,
     roomy: bool = False,
 ) -> None:
-    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all have room for one."""
+    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all suit and have room for
+    one, or for the least it may get."""
     while len(places) < wanted:
         left = beyond(draft, group, allowed, [*present, *places]) if group.spreads else allowed
         at = _preferred(draft, group, left, neighbours_too, roomy=roomy and not places)
@@ -485,18 +486,18 @@ def _fill(
 
 
 def _preferred(draft: Draft, group: Group, allowed: Mask, neighbours_too: bool | None, *, roomy: bool = False) -> int:
-    """Return the machine of ``allowed`` (``roomy``: all have room) for a rank of ``group`` that the policy's order
+    """Return the machine of ``allowed`` (``roomy``: see :func:`_fill`) for a rank of ``group`` that the policy's order
     prefers, or -1."""
     fleet, order = draft.fleet, draft.policy.placement.order
     if draft.suit is not None and group.application:
-        if group.unsized:
+        if group.unsized and not roomy:
             # The least it may get tells mostly that there is nowhere to go, whatever it would get.
             allowed = fleet.fitting_now(group.demand, allowed)
             if neighbours_too is None:
                 allowed = draft.suit.suited(group.application, allowed)
             if not np.count_nonzero(allowed):
                 return -1
-        fits = allowed if roomy else draft.fitting_now(group, allowed)
+        fits = allowed if roomy and group.portions is None else draft.fitting_now(group, allowed)
         return draft.suit.select(group.application, fits, neighbours_too=neighbours_too)
     if order in ("first_fit", "random"):
         places = np.flatnonzero(draft.fitting_now(group, allowed))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hcloud.planner.fleet import Amounts, Places
-from hcloud.planner.sizing import Aim, losses_beside
+from hcloud.planner.sizing import Aim, loss_beside, losses_beside
 
 if TYPE_CHECKING:
     from hcloud.planner.suitability import Suitability
 
-FEW = 4
+FEW = 8
 """Of so many machines sizes are worked out sooner one by one."""
 
 
@@ -50,10 +50,8 @@ class Portions:
         return known
 
     def _vcpus_at(self, at: int) -> float:
-        who, column = self.suit.who(self.application), slice(at, at + 1)
-        loss = 0.0
-        if who is not None and self.beside is not None:
-            loss = float(losses_beside(who, self.beside[:, column])[0])
+        who = self.suit.who(self.application)
+        loss = 0.0 if who is None or self.beside is None else loss_beside(who, self.beside[:, at])
         return self.suit.granted_on(self.application, self.aim, self.suit.fleet.kinds, at, loss)
 
     def vcpus_on(self, places: Places) -> Amounts:

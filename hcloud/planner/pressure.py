@@ -45,6 +45,7 @@ class Sensitivity:
 
     ``expected``: what it causes on average, ``doubt``: by how much ``caused`` is above that; ``bears``: the pressures
     that are expected to cost it 5 %. ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class.
+    ``felt``: ``bears``, 1 at least.
     ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
     ``bounds``: what each asks of a machine's :attr:`Pressure.state`; ``rows``, shape ``(4, K)``: ``expected``,
     ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up; ``usual``, of the same shape, has all of
@@ -57,6 +58,7 @@ class Sensitivity:
     expected: Floats
     doubt: Floats
     bears: Floats
+    felt: tuple[float, ...]
     bounds: Floats
     rows: Floats
     usual: Floats
@@ -133,13 +135,14 @@ def _sensitivity(
         expected=expected,
         doubt=doubt,
         bears=bears,
+        felt=tuple(np.maximum(bears, 1.0).tolist()),
         bounds=np.concatenate((caused, -at_most)) - _SLACK,
         rows=np.array((expected, doubt, doubt * doubt, at_most)),
         usual=np.array((expected, tolerated, caused, bears)),
         quality=needed,
         level=quality.quality_class(needed, classes),
-        hardest=tuple(int(each) for each in np.argsort(-difficulty, kind="stable")),
-        loudest=float(expected.max(initial=0.0)),
+        hardest=tuple((-difficulty).argsort(kind="stable").tolist()),
+        loudest=max(expected.tolist(), default=0.0),
     )
 
 

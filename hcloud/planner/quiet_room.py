@@ -52,8 +52,12 @@ class QuietRoom:
         if self._wanted_vcpus is None:
             fleet, known = self.draft.fleet, self.draft.snapshot.applications
             limit = self.draft.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
-            held = [pair for at in np.flatnonzero(~fleet.reserved).tolist() for pair in fleet.holdings[at]]
-            units = [(job.application, unit.resources.vcpus) for job, unit in held if job.spec.profile is None]
+            units = [
+                (job.application, unit.resources.vcpus)
+                for at in np.flatnonzero(~fleet.reserved).tolist()
+                for job, unit in fleet.holdings[at]
+                if job.spec.profile is None
+            ]
             loudest = {name: self._loudest(name) for name in {name for name, _ in units} if name in known}
             quiet = (vcpus for name, vcpus in units if name in loudest and loudest[name] <= limit * vcpus)
             self._wanted_vcpus = sum(quiet, 0.0)

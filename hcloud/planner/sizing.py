@@ -229,6 +229,13 @@ def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
     return lost
 
 
+def loss_beside(who: Sensitivity, pressures: Floats) -> float:
+    """Return :func:`losses_beside` on one machine, ``pressures`` being of shape ``(K,)``; numpy takes longer for one."""
+    pairs = zip(pressures.tolist(), who.felt, strict=True)
+    worst = max([min(pressure, FULL) / felt for pressure, felt in pairs], default=0.0)
+    return 1.0 - 1.0 / (1.0 + EXCESS * max(worst, 0.0))
+
+
 def wanted_performance(job: Job, known: Classification, now: float, tolerance: float) -> float | None:
     """Return the performance that meets the job's target, in the unit of its classification; None: nothing is known.
 

@@ -38,7 +38,7 @@ from hcloud.planner.sizing import (
     Platform,
     expected,
     least,
-    losses_beside,
+    loss_beside,
     ranks_of_types,
     sizes,
     wanted_performance,
@@ -435,7 +435,7 @@ class Suitability:
             return -1
         self.chosen.append(found)
         if found.relaxed or self.policy.placement.order == "least_loss":
-            self.loss = max(self.loss, float(losses_beside(who, pressure.expected[:, found.at : found.at + 1])[0]))
+            self.loss = max(self.loss, loss_beside(who, pressure.expected[:, found.at]))
         return found.at
 
     def _best_type(self, fits: Mask, preference: Amounts | None) -> int:

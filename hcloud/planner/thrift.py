@@ -94,7 +94,8 @@ class Thrift:
             return None
         more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
         empty[:] = False
-        empty[asked] = np.logical_and.reduce(used[:, asked] + more < limit[:, asked], axis=0)
+        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
+        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
         return empty
 
     def _dear(self, usd_per_h: float) -> Mask | None:
