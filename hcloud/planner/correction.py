@@ -54,43 +54,44 @@ def correct(draft: Draft) -> None:
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.watched:
         return
     left = policy.max_per_cycle
-    uneasy = [look for job in _restless(draft) if (look := _uneasy(draft, job)) is not None]
+    vigil = _vigil(draft)
+    uneasy = [look for job in _restless(draft, vigil) if (look := _uneasy(draft, vigil, job)) is not None]
     for look in sorted(uneasy, key=lambda look: queue_key(look.job)):
         if left <= 0:
             break
         done = _help(draft, look) or _sample(draft, look)
         left -= done
         if not done:
-            _rest(draft, look.job, look)
+            _rest(draft, vigil, look.job, look)
     relaunch_stragglers(draft, left)
 
 
-def _uneasy(draft: Draft, job: Job) -> Look | None:
+def _uneasy(draft: Draft, vigil: Vigil, job: Job) -> Look | None:
     """Return the look at a running job that misses its target or does other than expected; any other rests."""
     look = look_at(draft, job)
     if look is None:
-        _rest(draft, job, look)
+        _rest(draft, vigil, job, look)
         return None
     helpless_until = _helpless_until(draft, look)
     if helpless_until == -math.inf or _may_be_sampled(draft, look):
         return look
-    _rest(draft, job, look, helpless_until)
+    _rest(draft, vigil, job, look, helpless_until)
     return None
 
 
-def _restless(draft: Draft) -> list[Job]:
+def _restless(draft: Draft, vigil: Vigil) -> list[Job]:
     """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
-    awake = _vigil(draft).awake(draft.snapshot, draft.policy, draft.jobs)
+    awake = vigil.awake(draft.snapshot, draft.policy, draft.jobs)
     return [job for job in awake if _watchable(draft, job)]
 
 
-def _rest(draft: Draft, job: Job, look: Look | None, helpless_until: float | None = None) -> None:
+def _rest(draft: Draft, vigil: Vigil, job: Job, look: Look | None, helpless_until: float | None = None) -> None:
     """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
     index = draft.fleet.index
     for each in job.attempt.allocations if job.attempt is not None else ():
         if each.instance_id not in index and not each.released:
             return
-    _vigil(draft).rest(job, _rests_until(draft, look, helpless_until))
+    vigil.rest(job, _rests_until(draft, look, helpless_until))
 
 
 def _vigil(draft: Draft) -> Vigil:

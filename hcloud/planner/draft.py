@@ -153,8 +153,8 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class Draft:
-    """Everything a stage needs. ``now``: the snapshot's time. ``rng`` is for policies that draw lots. ``suit``: how well machines suit
-    jobs, from admission on, where the order of placement asks.
+    """Everything a stage needs. ``now``: the snapshot's time. ``rng`` is for policies that draw lots. ``suit``: how
+    well machines suit jobs, from admission on, where the order of placement asks.
 
     ``running``: jobs whose attempt is not over; ``measuring``: profiling runs that are not over;
     ``queue``: what admission lets through, in order, with (True) and

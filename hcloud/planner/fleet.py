@@ -134,7 +134,8 @@ class _Standing:
         self._seen = instances
 
     def _place(self, instances: Sequence[Instance], there: Mapping[InstanceId, Residents]) -> None:
-        self.instances = [each for each in by_number(instances) if _is_there(each)]
+        gone = InstanceState.TERMINATED
+        self.instances = [each for each in by_number(instances) if each.state is not gone]
         self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
         self.lasting = self._last()
         self.staying = self._those_who_stay()

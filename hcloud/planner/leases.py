@@ -58,14 +58,17 @@ def _not_just_serving(draft: Draft) -> list[int]:
     """Return the machines that something may be to be done about; the others serve on (nearly all do)."""
     if draft.snapshot.orders:
         return draft.fleet.staying
-    instances, reachable, serving, others = draft.fleet.instances, draft.snapshot.reachable, list[int](), list[int]()
+    instances, reachable, others = draft.fleet.instances, draft.snapshot.reachable, list[int]()
     now, renew_before_s, ready = draft.now, draft.policy.lease.renew_before_s, InstanceState.READY
     for at in draft.fleet.staying:
         each = instances[at]
         serves = each.state is ready and each.preempt_at is None and each.id in reachable
         far = each.expires_at - now > renew_before_s and now < each.expires_at - END_MARGIN_S
-        (serving if serves and far else others).append(at)
-    draft.fleet.placeable[serving] = draft.fleet.hopeful[serving] = True
+        if not (serves and far):
+            others.append(at)
+    for mask in (draft.fleet.placeable, draft.fleet.hopeful):
+        mask[draft.fleet.staying] = True
+        mask[others] = False
     return others
 
 

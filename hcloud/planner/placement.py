@@ -474,8 +474,8 @@ def _fill(
     *,
     roomy: bool = False,
 ) -> None:
-    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all suit and have room for
-    one, or for the least it may get."""
+    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all suit, and have room
+    for one, or for the least it may get."""
     while len(places) < wanted:
         left = beyond(draft, group, allowed, [*present, *places]) if group.spreads else allowed
         at = _preferred(draft, group, left, neighbours_too, roomy=roomy and not places)

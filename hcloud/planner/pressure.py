@@ -98,7 +98,12 @@ def sensitivity(
 def quality_needed(known: Classification, sources: Sequence[str]) -> float:
     """Return the quality (0..1) an application needs: ARQ's sum over what it is expected to cause (eq. 6.1)."""
     cause = known.caused
-    return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
+
+    def total() -> float:
+        """Of a resource that nobody asked about: nothing."""
+        return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
+
+    return known.answer(("quality needed", sources), total)
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:

@@ -230,7 +230,7 @@ def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
 
 
 def loss_beside(who: Sensitivity, pressures: Floats) -> float:
-    """Return :func:`losses_beside` on one machine, ``pressures`` being of shape ``(K,)``; numpy takes longer for one."""
+    """Return :func:`losses_beside` on one machine, ``pressures`` of shape ``(K,)``: arrays take longer for one."""
     pairs = zip(pressures.tolist(), who.felt, strict=True)
     worst = max([min(pressure, FULL) / felt for pressure, felt in pairs], default=0.0)
     return 1.0 - 1.0 / (1.0 + EXCESS * max(worst, 0.0))

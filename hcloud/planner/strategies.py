@@ -278,7 +278,8 @@ class Hybrid:
         if self.policy.mapping != "p8":
             return np.ones_like(there.reserved)
         good: Mask = there.reserved | (there.quality > leaning.quality)
-        return good | there.full if self.rents_sooner(leaning, size) else good
+        others: Mask = there.full & ~good  # mostly none: how long reserved room takes then makes no difference
+        return good | others if np.count_nonzero(others) and self.rents_sooner(leaning, size) else good
 
     def _look_at(self, offers: Sequence[Offer]) -> _Offered:
         qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
