@@ -18,7 +18,12 @@ class Mean:
 
     def text(self) -> str:
         """Return it as people write it."""
-        return f"{self.value:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+        return f"{self.without_dust:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+
+    @property
+    def without_dust(self) -> float:
+        """The value; 0 where it differs from that by what adding up floats leaves behind only."""
+        return round(self.value, 9) + 0.0
 
 
 def mean_of(values: Sequence[float]) -> Mean:

@@ -51,6 +51,8 @@ def test_a_mean_comes_with_limits_that_one_seed_cannot_give() -> None:
     assert several.half_width == pytest.approx(2.484, abs=1e-3)
     assert several.text() == "2 ±2.5"
     assert mean_of([5.0]).text() == "5"
+    as_much = mean_of([0.1, 0.2, -0.3])
+    assert as_much.value > 0.0 and (as_much.without_dust, as_much.text()) == (0.0, "0 ±0.66")
     with pytest.raises(ValueError, match="no values"):
         mean_of([])
 

@@ -243,4 +243,4 @@ def by_seed(found: Found) -> Iterable[Mapping[str, Numbers]]:
 def judged(claim: Claim, found: Found) -> tuple[Mean, bool]:
     """Return what a claim comes to here, and whether it holds."""
     ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
-    return ours, claim.holds(ours.value)
+    return ours, claim.holds(ours.without_dust)
