@@ -12,7 +12,7 @@ import pytest
 
 from hcloud.config import load_policy
 from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget
+from hcloud.model import BatchTarget, Resources
 from hcloud.planner import make_plan
 from hcloud.planner.memo import Memo
 from hcloud.planner.plan import Plan
@@ -174,3 +174,21 @@ def test_an_answer_that_is_kept_too_long_is_found_out(
 ) -> None:
     assert plans_that_differ_of(scenes(), order, Memo()) == 0
     assert plans_that_differ_of(scenes(), order, LooksAtNoSourceOf(stale)) > 0
+
+
+def plans_that_differ_once_a_machine_is_another(*, stale: bool) -> int:
+    """Plan a job that fits on a machine only as it is offered later; ``stale``: what was read off its first offer is
+    taken to be of the second."""
+    memo, waiting, policy = Memo(), job(1, asks=spec(resources=Resources(vcpus=4.0)), queued_at=NOW), Policy()
+    small, large = machine(1, offer("small", vcpus=2.0)), machine(1, offer("large", vcpus=8.0))
+    decide(scene(waiting, small, memo=memo), policy)
+    if stale:
+        standing = memo.latest("machines")
+        standing._made = {name: (large.offer, made) for name, (_, made) in standing._made.items()}
+    later = scene(waiting, large, memo=memo)
+    return int(decide(later, policy) != decide(replace(later, memo=Memo()), policy))
+
+
+def test_what_was_read_off_another_offer_of_a_machine_is_found_out() -> None:
+    assert plans_that_differ_once_a_machine_is_another(stale=False) == 0
+    assert plans_that_differ_once_a_machine_is_another(stale=True) > 0
