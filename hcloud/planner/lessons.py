@@ -56,10 +56,10 @@ def _tolerated(draft: Draft, look: Look, neighbours: list[Job], longer: float) -
     known = look.known()
     if known is None or longer <= EXCESS * max(hurts.values(), default=0.0):
         return {}
-    doubts = dict[str, tuple[float, float]]()
+    doubts: dict[str, tuple[float, float]] = {}
     for source in sorted(hurts):
         told, needed = known.tolerated[source], EXCESS * press[source] / longer
-        if not told.observed and needed >= told.low:
+        if not told.observed and told.low <= needed < told.value:
             doubts[source] = ((told.value - needed) / (told.value - told.low), needed)
     source = min(doubts, key=lambda each: doubts[each][0], default="")
     return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}

@@ -395,13 +395,17 @@ def test_beside_neighbours_less_than_half_of_what_they_leave_is_a_straggler() ->
     assert _taught(_beside_loud(0.0009, guess(1.5, 0.1))), "whom that was to slow so much"
 
 
-def _beside_loud(believed: float, tolerated: Estimate) -> Snapshot:
-    """A slow job and a neighbour that causes 40 of what it tolerates so much of."""
+def test_whom_nothing_is_left_to_tolerate_less_of_teaches_nothing() -> None:
+    assert not _taught(_beside_loud(0.00035, guess(0.0, 0.0), caused=4.0))  # needs 0.27
+
+
+def _beside_loud(believed: float, tolerated: Estimate, caused: float = 40.0) -> Snapshot:
+    """A slow job and a neighbour that causes so much of what it tolerates so much of."""
     here = busy(1)
     job, beside = replace(late(here), application="app"), replace(neighbour(2, here), application="loud")
     known = {
         "app": classified(believed, tolerated={"llc": tolerated, "net": sure(90.0)}),
-        "loud": classified(0.1, caused={"llc": sure(40.0), "net": sure(10.0)}),
+        "loud": classified(0.1, caused={"llc": sure(caused), "net": sure(0.25 * caused)}),
     }
     return replace(slow(job, beside, here), applications=known)
 
