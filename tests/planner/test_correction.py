@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud.classifier.applications import identify
-from hcloud.classifier.interference import EXCESS
+from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
 from hcloud.forecast.watch import Sampled
 from hcloud.known import Application, Classification, Estimate, Measure
 from hcloud.model import (
@@ -397,6 +397,15 @@ def test_beside_neighbours_less_than_half_of_what_they_leave_is_a_straggler() ->
 
 def test_whom_nothing_is_left_to_tolerate_less_of_teaches_nothing() -> None:
     assert not _taught(_beside_loud(0.00035, guess(0.0, 0.0), caused=4.0))  # needs 0.27
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0, 2.5, 50.0, 100.0])
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("caused", [0.0, 0.1, 4.0, 100.0])
+def test_whatever_is_believed_a_lesson_is_less_and_within_its_limits(value: float, part: float, caused: float) -> None:
+    plan = decide(_beside_loud(0.00035, guess(value, part * value), caused))
+    for learnt in [action.learnt for action in of(plan, Correct) if action.learnt is not None]:
+        assert max(part * value, TOLERATED_MIN) <= learnt.tolerated["llc"] < max(value, TOLERATED_MIN + 1e-9)
 
 
 def _beside_loud(believed: float, tolerated: Estimate, caused: float = 40.0) -> Snapshot:
