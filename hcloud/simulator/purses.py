@@ -184,9 +184,13 @@ class Purses:
     def _billed(self, spent_usd: float, now: float) -> Iterator[str]:
         """The ledger holds what was billed; no more of what ended unless nobody could be asked any longer when."""
         recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
-        billed_usd = sum(m.billed_usd for m in self.ours(now) if m.token in recorded)
-        usd_per_h = sum(each.offer.price_usd_per_h for each in self.store.live().instances)
-        coming_usd = usd_per_h * LONGEST_MINIMUM_S / HOUR_S if now <= self.told_until else inf
+        ours = [machine for machine in self.ours(now) if machine.token in recorded]
+        billed_usd = sum(machine.billed_usd for machine in ours)
+        # Who died lately lives on in the ledger until the daemon has heard of it.
+        ended_at = {machine.token: machine.terminated_at or now for machine in ours}
+        live = [(each, now + LONGEST_MINIMUM_S - ended_at.get(each.token, now)) for each in self.store.live().instances]
+        coming_usd = sum(each.offer.price_usd_per_h * more_s for each, more_s in live) / HOUR_S
+        coming_usd = coming_usd if now <= self.told_until else inf
         if not billed_usd - CENT_DUST <= spent_usd <= billed_usd + coming_usd + CENT_DUST:
             yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
 
