@@ -1,5 +1,6 @@
 """What the fake engine does beyond the contract: speed, samples, its small shell, what observing costs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from hcloud.clock import ManualClock
 from hcloud.engine.fake import FakeRunner, Start, StartFault, Work, read_work, work_from
 from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
-from hcloud.provider import RunnerView, UnitReport, UnitSpec
+from hcloud.provider import RunnerView, UnitReport, UnitSpec, UnitState
 from providers.mock import MockProvider
 from tests.providers.clouds import AT_ONCE, cloud_on, request_for, unit_on
 
@@ -59,14 +60,16 @@ def test_small_shell_reads_scripts(script: str, duration_s: float, exit_code: in
         ({"setup": "exit 9"}, "setup ended with code 9"),
     ],
 )
-def test_what_cannot_be_started_is_refused_and_leaves_no_trace(
+def test_what_cannot_be_started_is_refused_and_leaves_its_fence_only(
     clock: ManualClock, changes: dict[str, Any], refusal: str
 ) -> None:
     _, runner = engine_on(clock)
     unit = unit_on("inst-0", **changes)
     result = runner.start([unit])[unit.id]
     assert (result.outcome, result.detail) == ("refused", refusal)
-    assert runner.starts() == () and runner.observe().workers[0].units == ()
+    [told] = runner.observe().workers[0].units
+    assert runner.starts() == () and told.state is UnitState.ENDED and told.exit is not None
+    assert (told.exit.cause, told.exit.detail) == (FailureCause.START_REFUSED, refusal)
 
 
 def test_direct_commands_are_read_too() -> None:
@@ -190,12 +193,13 @@ def test_machines_of_several_clouds_carry_units(clock: ManualClock) -> None:
     assert runner.renew({"inst-0": at, "inst-1": at}) == {"inst-0", "inst-1"}
 
 
-def test_refused_start_may_be_repeated(clock: ManualClock) -> None:
+def test_refused_start_is_refused_for_good_and_another_unit_starts(clock: ManualClock) -> None:
     _, runner = engine_on(clock)
     runner.inject(StartFault.REFUSE)
     unit = unit_on("inst-0")
-    assert runner.start([unit])[unit.id].outcome == "refused"
-    assert runner.start([unit])[unit.id].outcome == "started"
+    assert [runner.start([unit])[unit.id].outcome for _ in range(2)] == ["refused", "refused"]
+    another = replace(unit, id="job-1.2.0")
+    assert runner.start([another])[another.id].outcome == "started"
 
 
 def test_nothing_is_told_anew_where_nothing_changed(clock: ManualClock) -> None:
