@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from math import ceil
-from typing import Generic, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
@@ -18,6 +18,7 @@ SOURCES: tuple[str, ...] = get_args(SourceName)
 T = TypeVar("T")
 Row = TypeVar("Row")
 _KEPT_ANSWERS = 1000
+_UNANSWERED: Any = object()
 
 
 # ------------------------------------------------------------------------------------------------------------- profiles
@@ -130,16 +131,16 @@ class Classification:
     nearest: tuple[Neighbour, ...] = ()
     measure: Measure | None = None
     notes: tuple[str, ...] = ()
-    _answers: dict[object, object] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _answers: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def answer(self, question: object, work_out: Callable[[], T]) -> T:
         """Return what follows from this record alone, worked out once. Answers are shared: nobody may change them."""
-        found = self._answers.get(question, self)
-        if found is self:
+        found: T = self._answers.get(question, _UNANSWERED)
+        if found is _UNANSWERED:
             if len(self._answers) > _KEPT_ANSWERS:
                 self._answers.clear()
             found = self._answers[question] = work_out()
-        return cast(T, found)
+        return found
 
 
 # --------------------------------------------------------------------------------------------------------- applications

@@ -14,6 +14,7 @@ from hcloud.apply.machines import adopt, emit_trouble, note_registered, note_tak
 from hcloud.apply.orphans import Orphans
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
+from hcloud.changed import changed
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.holders import Holders, Owner
@@ -305,7 +306,7 @@ class Observer:
         here = self.holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker=worker, instance=instance, alone=alone)
-        known = {id(report) for report in heard}
+        known = set(map(id, heard))
         for report in worker.units:
             if id(report) not in known:
                 yield from self._unit(report, host, here.get(report.id), policy, ended)
@@ -340,7 +341,7 @@ class Observer:
             for recorded in self._sampling.end(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
-            reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
+            reached = changed(self._reached.pop(report.id, _NOTHING_REACHED), cpu_s=report.exit.cpu_s)
             yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
 
     def _looked(
@@ -528,7 +529,7 @@ def _idle(instance_id: str) -> Change:
         """Note since when, unless it is known or the machine is ending."""
         fresh = txn.instance(instance_id)
         if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
-            txn.put_instance(replace(fresh, idle_since=txn.now))
+            txn.put_instance(changed(fresh, idle_since=txn.now))
 
     return record
 

@@ -39,7 +39,7 @@ class Rows(tuple[Row, ...]):
         """Return what changed since ``before``, by number; None where that is not known."""
         if not isinstance(before, Rows) or before.journal is not self.journal or before.written > self.written:
             return None
-        found = dict[int, Change[Row]]()
+        found: dict[int, Change[Row]] = {}
         for number, (was, now) in self.journal[before.written : self.written]:
             found[number] = (found[number][0] if number in found else was, now)
         return [change for _, change in sorted(found.items()) if change[0] is not change[1]]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import is_
 from typing import Any, cast
 
 from hcloud.clock import Clock
@@ -323,9 +324,8 @@ class FakeRunner:
             return
         residents = [Resident(unit=cast(UnitSpec, x.unit.spec), work=x.work, done_s=x.done_s(at)) for x in lives]
         speeds, until = self._surroundings.speeds(machine, residents, at)
-        for life, resident, speed in zip(lives, residents, speeds, strict=True):
-            if speed != life.unit.speed:
-                self._put(life.unit.going(speed, at, resident.done_s))
+        told = zip(lives, residents, speeds, strict=True)
+        self._put(*[life.unit.going(speed, at, here.done_s) for life, here, speed in told if speed != life.unit.speed])
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
@@ -438,12 +438,8 @@ class FakeRunner:
         )
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    return len(some) == len(others) and all(map(_is, some, others))
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _looks_new(machine: Machine, before: Machine | None) -> bool:

@@ -347,7 +347,8 @@ WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
 
 
 def _sample(event: Event) -> Sampled:
-    told, values, latency = event.fields, dict[Counter, float](), _NO_LATENCY
+    told, latency = event.fields, _NO_LATENCY
+    values: dict[Counter, float] = {}
     for name in _COUNTERS:
         if name in told and (value := _number(told[name])) is not None:
             values[name] = value
