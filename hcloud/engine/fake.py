@@ -318,14 +318,15 @@ class FakeRunner:
         machine = self._machines.get(instance_id)
         if self._surroundings is None or machine is None:
             return
-        lives = [life for life in self._on[instance_id].values() if life.unit.spec is not None and not life.ended(at)]
+        here = self._on[instance_id].values()
+        running = [(each, spec) for each in here if (spec := each.unit.spec) is not None and each.ends_at > at]
         self._turns_at.pop(instance_id, None)
-        if not lives:
+        if not running:
             return
-        residents = [Resident(unit=cast(UnitSpec, x.unit.spec), work=x.work, done_s=x.done_s(at)) for x in lives]
+        residents = [Resident(spec, life.work, life.done_s(at)) for life, spec in running]
         speeds, until = self._surroundings.speeds(machine, residents, at)
-        told = zip(lives, residents, speeds, strict=True)
-        self._put(*[life.unit.going(speed, at, here.done_s) for life, here, speed in told if speed != life.unit.speed])
+        told = zip([life.unit for life, _ in running], residents, speeds, strict=True)
+        self._put(*[unit.going(speed, at, each.done_s) for unit, each, speed in told if speed != unit.speed])
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
