@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class OfferBook:
     def all(self) -> tuple[Offer, ...]:
         """Every known offer, sorted by key; the same object until a provider has answered again."""
         answers, (made_of, offers) = list(self.by_provider.values()), self._sorted
-        if len(answers) != len(made_of) or any(a is not b for a, b in zip(answers, made_of, strict=True)):
+        if len(answers) != len(made_of) or not all(map(is_, answers, made_of)):
             offers = tuple(sorted(chain.from_iterable(answers), key=lambda o: o.key))
             self._sorted = (answers, offers)
         return offers

@@ -18,6 +18,7 @@ SOURCES: tuple[str, ...] = get_args(SourceName)
 T = TypeVar("T")
 Row = TypeVar("Row")
 _KEPT_ANSWERS = 1000
+_UNANSWERED: Any = object()
 
 
 # ------------------------------------------------------------------------------------------------------------- profiles
@@ -134,13 +135,12 @@ class Classification:
 
     def answer(self, question: object, work_out: Callable[[], T]) -> T:
         """Return what follows from this record alone, worked out once. Answers are shared: nobody may change them."""
-        found = self._answers.get(question, self)
-        if found is self:
+        found: T = self._answers.get(question, _UNANSWERED)
+        if found is _UNANSWERED:
             if len(self._answers) > _KEPT_ANSWERS:
                 self._answers.clear()
             found = self._answers[question] = work_out()
-        answer: T = found
-        return answer
+        return found
 
 
 # --------------------------------------------------------------------------------------------------------- applications

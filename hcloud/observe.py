@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble, note_registered, note_taken
 from hcloud.apply.orphans import Orphans
 from hcloud.apply.records import change_instance, release_allocation
 from hcloud.apply.units import note_started
+from hcloud.changed import changed
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.holders import Holders, Owner
@@ -81,8 +82,7 @@ class Observation:
     moved: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(NamedTuple):
     """Where a unit runs: its worker's report, the machine's row, and whether nobody else holds part of it."""
 
     worker: WorkerReport
@@ -304,8 +304,8 @@ class Observer:
         yield from _registered(instance, worker, now)
         here = self.holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
-        host = Host(worker=worker, instance=instance, alone=alone)
-        known = {id(report) for report in heard}
+        host = Host(worker, instance, alone)
+        known = set(map(id, heard))
         for report in worker.units:
             if id(report) not in known:
                 yield from self._unit(report, host, here.get(report.id), policy, ended)
@@ -340,7 +340,7 @@ class Observer:
             for recorded in self._sampling.end(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
-            reached = replace(self._reached.pop(report.id, Reached()), cpu_s=report.exit.cpu_s)
+            reached = self._reached.pop(report.id, _NOTHING_REACHED)._replace(cpu_s=report.exit.cpu_s)
             yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
 
     def _looked(
@@ -364,11 +364,10 @@ class Observer:
         if rate is not None and before.requests_per_s is not None:
             weight = RATE_WEIGHT if sample.looks == 1 else 1.0 - (1.0 - RATE_WEIGHT) ** sample.looks
             rate = before.requests_per_s + weight * (rate - before.requests_per_s)
-        self._reached[unit] = Reached(
+        self._reached[unit] = before._replace(
             progress=sample.progress if sample.progress is not None else before.progress,
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
             requests_per_s=rate if rate is not None else before.requests_per_s,
-            best_window_per_s=before.best_window_per_s,
         )
 
     def _window(self, unit: str, job: Job, host: Host, sample: UnitSample, rate: float) -> Iterator[Change]:
@@ -383,7 +382,7 @@ class Observer:
         self._windows[unit] = (sample.at, [])
         served, believed, job_id = sum(rates) / len(rates), self.believed.get(job.application), job.id
         before = self._reached[unit].best_window_per_s
-        self._reached[unit] = replace(self._reached[unit], best_window_per_s=max(served, before or 0.0))
+        self._reached[unit] = self._reached[unit]._replace(best_window_per_s=max(served, before or 0.0))
         yield lambda txn: record_window(
             txn, txn.job(job_id), host.instance, served, believed, alone=host.alone, best_before=before
         )
@@ -528,7 +527,7 @@ def _idle(instance_id: str) -> Change:
         """Note since when, unless it is known or the machine is ending."""
         fresh = txn.instance(instance_id)
         if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
-            txn.put_instance(replace(fresh, idle_since=txn.now))
+            txn.put_instance(changed(fresh, idle_since=txn.now))
 
     return record
 

@@ -34,13 +34,21 @@ class Rows(tuple[Row, ...]):
     journal: list[tuple[int, Change[Row]]]
     """What was written, each with its number: up to ``written`` before these, then after them."""
     written: int
+    told: dict[int, Sequence[Change[Row]]]
+    """What changed since an earlier state, by what was written up to then: many follow from the same state."""
 
-    def since(self, before: Sequence[Row]) -> list[Change[Row]] | None:
-        """Return what changed since ``before``, by number; None where that is not known."""
+    def since(self, before: Sequence[Row]) -> Sequence[Change[Row]] | None:
+        """Return what changed since ``before``, by number; None where that is not known. Nobody may change it."""
         if not isinstance(before, Rows) or before.journal is not self.journal or before.written > self.written:
             return None
+        found = self.told.get(before.written)
+        if found is None:
+            found = self.told[before.written] = self._since(before.written)
+        return found
+
+    def _since(self, written: int) -> Sequence[Change[Row]]:
         found: dict[int, Change[Row]] = {}
-        for number, (was, now) in self.journal[before.written : self.written]:
+        for number, (was, now) in self.journal[written : self.written]:
             found[number] = (found[number][0] if number in found else was, now)
         return [change for _, change in sorted(found.items()) if change[0] is not change[1]]
 
@@ -77,13 +85,13 @@ class Living(Generic[Row]):
 
     def _as_now(self) -> Rows[Row]:
         state = Rows(self.rows.values())
-        state.journal, state.written = self._journal, len(self._journal)
+        state.journal, state.written, state.told = self._journal, len(self._journal), {}
         return state
 
 
-def changes(before: Sequence[Row], now: Sequence[Row]) -> list[Change[Row]]:
+def changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
     """Return which rows are not the same objects in two states, each as it was and as it is; at the cost of what
-    changed where that is known (:class:`Rows`), else of all."""
+    changed where that is known (:class:`Rows`), else of all. Nobody may change what is returned."""
     if before is now:
         return []
     told = now.since(before) if isinstance(now, Rows) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from hcloud.model import EventKind, Job, ServiceTarget, Target
@@ -25,6 +26,8 @@ SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
 """Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
 PARTS = 2
 """The looks needed to judge a unit are recorded as so many samples: they tell by how much they differ."""
+_MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
+_measured_of = attrgetter(*_MEASURED)
 Recorded = tuple[UnitSample, int]
 """A sample, and how many looks it stands for: its own, and those before it at which nothing was new."""
 
@@ -215,13 +218,12 @@ def record_sample(job: Job, rank: int, instance_id: str, recorded: Recorded) -> 
     """Return the change that records a sample of a job's rank."""
     assert job.attempt is not None
     sample, looks = recorded
-    measured = {
-        name: value
-        for name in ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
-        if (value := getattr(sample, name)) is not None
-    }
-    latency = {f"latency_ms_p{percentile}": ms for percentile, ms in sample.latency_ms.items()}
-    fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank, **measured, **latency}
+    fields: dict[str, Any] = {"attempt": job.attempt.id, "rank": rank}
+    for name, value in zip(_MEASURED, _measured_of(sample), strict=True):
+        if value is not None:
+            fields[name] = value
+    for percentile, ms in sample.latency_ms.items():
+        fields[f"latency_ms_p{percentile}"] = ms
     if looks > 1:
         fields["looks"] = looks
     return SampleChange(job, instance_id, sample.at, fields)

@@ -10,6 +10,8 @@ def test_what_was_set_before_is_set_again() -> None:
     with rarely_collecting(full_after=7):
         inside = gc.get_threshold()
     assert (inside[0], inside[2]) == (NEW_OBJECTS, 7)
+    with rarely_collecting(new_objects=2 * NEW_OBJECTS):
+        assert gc.get_threshold()[0] == 2 * NEW_OBJECTS
     assert gc.get_threshold() == before
 
 

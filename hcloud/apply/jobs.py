@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hcloud.apply.records import change_job, reason_fields
+from hcloud.changed import changed
 from hcloud.errors import Refused
 from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.planner.plan import Classify, Enqueue, Finish, Preempted, Profile, Wait
@@ -50,7 +51,7 @@ def wait(txn: Transaction, action: Wait) -> None:
     job = txn.job(action.job_id)
     if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or job.wait_code == action.reason.code:
         return
-    txn.put_job(replace(job, wait_code=action.reason.code, wait_text=action.reason.text))
+    txn.put_job(changed(job, wait_code=action.reason.code, wait_text=action.reason.text))
     fields = reason_fields(action.reason)
     txn.emit(
         EventKind.JOB_STATE,

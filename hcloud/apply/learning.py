@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hcloud.apply.records import run_time_s
 from hcloud.classifier.applications import (
@@ -85,8 +86,7 @@ def _what_was_measured(findings: Findings) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- feedback
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class Reached(NamedTuple):
     """What a job's last samples said it had done: totals since the start, its mean rate of requests, and the best rate
     of its windows that were recorded (None: none was)."""
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from hcloud.changed import changed
 from hcloud.classifier.library import Drift, Measured, Question
 from hcloud.errors import BadInput
 from hcloud.known import WHOLE_JOBS, Application, Estimate, Findings, Reading
@@ -324,21 +325,21 @@ def feed(
         missed = Drift(missed=row.missed).seen(predicted, measured).missed
         if measured < least and not any(row.missed):
             return replace(row, missed=missed)
-    cells = {question: dict(columns) for question, columns in row.cells.items()}
-    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
-    types, spread = cells.setdefault(Question.TYPE.value, {}), spreads.setdefault(Question.TYPE.value, {})
+    question = Question.TYPE.value
+    types, spread = dict(row.cells.get(question, {})), dict(row.spreads.get(question, {}))
     known, unsure, least_weight = types.get(type_column), spread.get(type_column, 0.0), FEED_WEIGHT
     if known is None and predicted is not None:
         # One run says less of a type than readings on others do where these make sure of it.
         known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
-    if _usable(Question.TYPE.value, measured) and (alone or measured > (known or 0.0)):
+    if _usable(question, measured) and (alone or measured > (known or 0.0)):
         # The less sure the cell, the more a measurement of a whole run counts.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
         spread[type_column] = (
             RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
         )
-    return replace(row, cells=cells, spreads=spreads, missed=missed)
+    cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
+    return changed(row, cells=cells, spreads=spreads, missed=missed)
 
 
 def _doubt_of(predicted: Estimate) -> float:
@@ -350,7 +351,7 @@ def _doubt_of(predicted: Estimate) -> float:
 def ran(row: Application, run_s: float) -> Application:
     """Return the application with one more job that ran to its end in ``run_s``."""
     known = row.run_s
-    return replace(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
+    return changed(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
 
 
 def measured_of(row: Application) -> Measured:

@@ -201,9 +201,10 @@ def _cells_moved(
     then: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]], *, as_ratio: bool
 ) -> bool:
     for question, columns in now.items():
-        before, score = then.get(question, {}), Question(question).scale is Scale.SCORE
-        if columns is before:
+        before = then.get(question, {})
+        if columns == before:
             continue
+        score = Question(question).scale is Scale.SCORE
         for column, value in columns.items():
             known = before.get(column)
             if known is None:

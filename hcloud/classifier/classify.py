@@ -177,12 +177,14 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
 
 def _usable(question: Question, observations: Measured, notes: list[str]) -> dict[str, float]:
     """Return the observed cells that can be measurements, performance as time; the others go to the notes."""
-    usable = {}
+    usable, scale = {}, question.scale
     for column, value in sorted(observations.cells.get(question, {}).items()):
+        where, turned = f"{question} {column!r}", value
         try:
-            question.scale.to_axis(value, f"{question} {column!r}")
-            turned = 1.0 / value if question.scale is Scale.RATIO else value
-            question.scale.to_axis(turned, f"{question} {column!r}, as time")
+            scale.to_axis(value, where)
+            if scale is Scale.RATIO:
+                turned = 1.0 / value
+                scale.to_axis(turned, f"{where}, as time")
             if question is Question.NODES:
                 node_count(column)
         except BadInput as reason:
@@ -206,8 +208,8 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
     values = completion.values
     if question.scale is Scale.RATIO:
         values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
-    each = zip(completion.columns, values.tolist(), low.tolist(), high.tolist(), completion.observed, strict=True)
-    return {column: Estimate(v, least, most, seen) for column, v, least, most, seen in each}
+    estimates = map(Estimate, values.tolist(), low.tolist(), high.tolist(), completion.observed)
+    return dict(zip(completion.columns, estimates, strict=True))
 
 
 def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:

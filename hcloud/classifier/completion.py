@@ -152,10 +152,11 @@ def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
     per_row, per_column = np.maximum(known.sum(1), 1), np.maximum(known.sum(0), 1)
     row, column = np.zeros(values.shape[0]), np.zeros(values.shape[1])
     seen = known.any(0)
+    anything = bool(seen.any())
     for _ in range(sweeps):
-        row = (filled - known * column).sum(1) / per_row
-        column = (filled - known * row[:, None]).sum(0) / per_column
-        column = np.where(seen, column - (column[seen].mean() if seen.any() else 0.0), 0.0)
+        row = np.add.reduce(filled - known * column, 1) / per_row
+        column = np.add.reduce(filled - known * row[:, None], 0) / per_column
+        column = np.where(seen, column - (column[seen].mean() if anything else 0.0), 0.0)
     return row, column
 
 

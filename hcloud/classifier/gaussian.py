@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -145,10 +146,11 @@ class GaussianFoldIn:
         will not be far from, so that they are found sooner."""
         columns = len(rows.columns)
         wide = WIDE[rows.scale] ** 2
-        row, effect = row_effects(rows.values)
         if rows.scale is Scale.SCORE:
             known = rows.values[~np.isnan(rows.values)]
             row, effect = np.zeros(len(rows)), np.full(columns, known.mean() if known.size else 0.5)
+        else:
+            row, effect = row_effects(rows.values)
         mean, covariance = effect, np.eye(columns) * wide
         seen = np.flatnonzero((~np.isnan(rows.values)).any(0))
         if len(rows) and len(seen):
@@ -188,14 +190,14 @@ class GaussianFoldIn:
         covariance = np.eye(columns) * max(start, 1e-6)
         if begin is not None:
             mean, covariance = begin
-        patterns = _patterns(values)
+        patterns, grain = _patterns(values), np.eye(columns)
         for _ in range(self.sweeps_max):
             expected, weights, within = self._expect(values, patterns, mean, covariance, free_bias=free_bias)
-            shift = np.add.reduce(weights[:, None] * expected, axis=0) / np.add.reduce(weights)
+            shift = np.add.reduce(weights[:, None] * expected, 0) / np.add.reduce(weights)
             around = expected - shift
             new = centring @ (((around * weights[:, None]).T @ around + within) / count) @ centring
-            new = (new + new.T) / 2 + 1e-9 * np.eye(columns)
-            moved = float(np.abs(new - covariance).max())
+            new = (new + new.T) / 2 + 1e-9 * grain
+            moved = float(np.maximum.reduce(np.abs(new - covariance), None))
             mean, covariance = mean + shift, new
             if moved <= 1e-3 * np.trace(covariance) / columns + 1e-9:
                 break
@@ -206,18 +208,17 @@ class GaussianFoldIn:
     ) -> tuple[Matrix, Matrix, Matrix]:
         """Return expected deviations (rows x columns), row weights (rows), and the summed conditional covariance."""
         expected, weights = np.zeros_like(values), np.ones(len(values))
-        within, residuals, ridge = np.zeros(covariance.shape), values - mean, covariance.copy()
+        residuals, ridge = values - mean, covariance.copy()
         ridge.flat[:: len(covariance) + 1] += NOISE[Scale.RATIO] ** 2 / 4
-        given = {cells: each for alike in patterns.alike for cells, each in alike.given(ridge, covariance, free_bias)}
-        for cells, (members, at) in patterns.members.items():
-            precision, pull, left = given[cells]
-            residual = residuals[at]
-            expected[members] = residual @ pull.T
-            within += left
-            if self.tail is not None:
-                surprise = np.add.reduce((residual @ precision) * residual, axis=1)
-                weights[members] = (self.tail + (len(cells) - free_bias)) / (self.tail + surprise)
-        return expected, weights, within
+        told = [alike.told(residuals, ridge, covariance, free_bias) for alike in patterns.alike]
+        if not told:
+            return expected, weights, np.zeros(covariance.shape)
+        expected[patterns.rows] = np.concatenate([each for means, _, _ in told for each in means])
+        if self.tail is not None:
+            surprise = np.concatenate([each for _, surprises, _ in told for each in surprises])
+            weights[patterns.rows] = (self.tail + (patterns.known - free_bias)) / (self.tail + surprise)
+        left = np.concatenate([each for _, _, each in told])
+        return expected, weights, np.add.reduce(left[patterns.order], 0)
 
     def _stretch(self, rows: Rows, of_all: Moments) -> float:
         """Return by what factor stated deviations must grow so that 80 % intervals hold 80 % of held-out cells.
@@ -255,47 +256,73 @@ Cells = tuple[int, ...]
 
 
 class _Alike(NamedTuple):
-    """Patterns that know equally many cells: which (patterns x cells), and how many rows each has (patterns)."""
+    """Patterns that know equally many cells: which (patterns x cells), where pairs of them are in a covariance as one
+    line (patterns x cells x cells), how many rows each has (patterns), and which of them have equally many, with where
+    the cells of their rows are in the values as one line (patterns x rows x cells).
+    """
 
-    patterns: list[Cells]
     cells: Index
+    squares: Index
     counts: Matrix
+    places: list[tuple[slice, Index]]
 
-    def given(
-        self, ridge: Matrix, covariance: Matrix, free_bias: bool
-    ) -> Iterator[tuple[Cells, tuple[Matrix, Matrix, Matrix]]]:
-        """Yield of each pattern the precision of its cells, how they pull all columns, and the covariance that is left
-        of all its rows together; worked out for all patterns at one stroke."""
-        precision = np.linalg.inv(ridge[self.cells[:, :, None], self.cells[:, None, :]])
+    def told(
+        self, residuals: Matrix, ridge: Matrix, covariance: Matrix, free_bias: bool
+    ) -> tuple[list[Matrix], list[Matrix], Matrix]:
+        """Return the expected deviations of the patterns' rows (rows x columns), how unusual these are (rows), and the
+        covariance that is left of all rows of each pattern together (patterns x columns x columns)."""
+        precision, pull, left = self._given(ridge, covariance, free_bias)
+        means, surprises = [], []
+        for some, places in self.places:
+            residual = residuals.take(places)
+            means.append(np.matmul(residual, pull[some].transpose(0, 2, 1)).reshape(-1, len(covariance)))
+            surprises.append(np.add.reduce(np.matmul(residual, precision[some]) * residual, 2).ravel())
+        return means, surprises, left
+
+    def _given(self, ridge: Matrix, covariance: Matrix, free_bias: bool) -> tuple[Matrix, Matrix, Matrix]:
+        """Return by pattern the precision of its cells, how they pull all columns, and the covariance that is left of
+        all its rows together; worked out for all patterns at one stroke."""
+        precision: Matrix = np.asarray(np.linalg.inv(ridge.take(self.squares)), dtype=np.float64)
         if free_bias:
-            ones = np.add.reduce(precision, axis=2)
-            precision = precision - ones[:, :, None] * ones[:, None, :] / np.add.reduce(ones, axis=1)[:, None, None]
-        rows = covariance[self.cells]
-        pull = np.matmul(covariance.T[self.cells].transpose(0, 2, 1), precision)
-        left = self.counts[:, None, None] * (covariance - np.matmul(pull, rows))
-        yield from zip(self.patterns, zip(precision, pull, left, strict=True), strict=True)
+            ones = np.add.reduce(precision, 2)
+            precision = precision - ones[:, :, None] * ones[:, None, :] / np.add.reduce(ones, 1)[:, None, None]
+        pull: Matrix = np.matmul(covariance.T.take(self.cells, 0).transpose(0, 2, 1), precision)
+        left = self.counts[:, None, None] * (covariance - np.matmul(pull, covariance.take(self.cells, 0)))
+        return precision, pull, left
 
 
 class _Patterns(NamedTuple):
-    """Rows grouped by which cells they know: of each pattern its rows, and how these cells of them are indexed."""
+    """Rows grouped by which cells they know: those that know any, by pattern, and how many they know (rows); the
+    patterns, and where each is among them when all are in order of their cells."""
 
-    members: dict[Cells, tuple[Index, tuple[Index, Index]]]
+    rows: Index
+    known: Matrix
     alike: list[_Alike]
+    order: Index
 
 
 def _patterns(values: Matrix) -> _Patterns:
     found: dict[Cells, list[int]] = {}
     for i, row in enumerate(~np.isnan(values)):
         found.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(i)
-    members = {cells: np.array(rows) for cells, rows in sorted(found.items()) if cells}
-    of_size: dict[int, list[Cells]] = {}
-    for cells in members:
-        of_size.setdefault(len(cells), []).append(cells)
-    counts = {cells: float(len(rows)) for cells, rows in members.items()}
+    by_size = sorted(filter(None, found), key=lambda cells: (len(cells), len(found[cells]), cells))
+    alike = [list(same) for _, same in itertools.groupby(by_size, key=len)]
     return _Patterns(
-        members={cells: (rows, (rows[:, None], np.array(cells))) for cells, rows in members.items()},
-        alike=[_Alike(same, np.array(same), np.array([counts[cells] for cells in same])) for same in of_size.values()],
+        rows=np.array([row for cells in by_size for row in found[cells]], dtype=np.int_),
+        known=np.array([len(cells) for cells in by_size for _ in found[cells]], dtype=np.float64),
+        alike=[_alike(same, [np.array(found[cells]) for cells in same], values.shape[1]) for same in alike],
+        order=np.array(sorted(range(len(by_size)), key=by_size.__getitem__), dtype=np.int_),
     )
+
+
+def _alike(patterns: Sequence[Cells], rows: Sequence[Index], columns: int) -> _Alike:
+    """``rows``: of each pattern, those with fewest first."""
+    cells, counts, places = np.array(patterns), [len(own) for own in rows], []
+    for count in sorted(set(counts)):
+        some = slice(bisect_left(counts, count), bisect_right(counts, count))
+        places.append((some, np.array(rows[some])[:, :, None] * columns + cells[some, None, :]))
+    squares = cells[:, :, None] * columns + cells[:, None, :]
+    return _Alike(cells, squares, np.array(counts, dtype=np.float64), places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

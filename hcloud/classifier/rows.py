@@ -43,8 +43,8 @@ class Scale(StrEnum):
     def from_axis(self, encoded: Matrix) -> Matrix:
         """Return values in the user's units; logarithms are held where a float can carry them, scores within 0..100."""
         if self is Scale.RATIO:
-            return np.exp(np.clip(encoded, -700.0, 700.0))
-        return np.asarray(np.sin(np.clip(encoded, 0.0, 1.0) * RIGHT_ANGLE) ** 2 * SCORE_MAX)
+            return np.exp(np.minimum(np.maximum(encoded, -700.0), 700.0))
+        return np.asarray(np.sin(np.minimum(np.maximum(encoded, 0.0), 1.0) * RIGHT_ANGLE) ** 2 * SCORE_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,12 +148,12 @@ class FittedCurves:
 
     def errors(self, row: Matrix) -> Matrix:
         """Return (cells x 3) over pairs of the row's cells: fold-in's error, Ernest's error, stated deviation."""
-        known = np.flatnonzero(~np.isnan(row))
+        known = np.flatnonzero(~np.isnan(row)).tolist()
         found = [np.empty((0, 3))]
         for pair in evenly(list(itertools.combinations(known, 2)), PAIRS_MAX):
             index = np.array(pair)
             mean, sd = self.folded.predict(index, row[index])
-            rest = np.setdiff1d(known, index)
+            rest = [each for each in known if each not in pair]
             own = self._own_curve(index, row[index])
             deviation = np.maximum(sd, NOISE[Scale.RATIO])
             found.append(np.column_stack([mean - row, own - row, deviation])[rest])

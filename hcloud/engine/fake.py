@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import is_
 from typing import Any, cast
 
 from hcloud.clock import Clock
@@ -333,15 +334,15 @@ class FakeRunner:
         machine = self._machines.get(instance_id)
         if self._surroundings is None or machine is None:
             return
-        lives = [life for life in self._on[instance_id].values() if life.unit.spec is not None and not life.ended(at)]
+        here = self._on[instance_id].values()
+        running = [(each, spec) for each in here if (spec := each.unit.spec) is not None and each.ends_at > at]
         self._turns_at.pop(instance_id, None)
-        if not lives:
+        if not running:
             return
-        residents = [Resident(unit=cast(UnitSpec, x.unit.spec), work=x.work, done_s=x.done_s(at)) for x in lives]
+        residents = [Resident(spec, life.work, life.done_s(at)) for life, spec in running]
         speeds, until = self._surroundings.speeds(machine, residents, at)
-        for life, resident, speed in zip(lives, residents, speeds, strict=True):
-            if speed != life.unit.speed:
-                self._put(life.unit.going(speed, at, resident.done_s))
+        told = zip([life.unit for life, _ in running], residents, speeds, strict=True)
+        self._put(*[unit.going(speed, at, each.done_s) for unit, each, speed in told if speed != unit.speed])
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
@@ -454,12 +455,8 @@ class FakeRunner:
         )
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    return len(some) == len(others) and all(map(_is, some, others))
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _looks_new(machine: Machine, before: Machine | None) -> bool:

@@ -186,8 +186,8 @@ class Life:
         return 1.0 if not load else min(1.0, speed / load), times
 
     def keeps_promise(self) -> bool:
-        """Whether a service is as quick as it is to be."""
-        return all(ms <= self.work.promised_ms for ms in self._latency_ms().values())
+        """Whether a service is as quick as it is to be; all else is."""
+        return not self.work.latency_ms or all(ms <= self.work.promised_ms for ms in self._latency_ms().values())
 
     def _requests_per_s(self) -> float | None:
         """What it serves: all that is asked, or what it can."""

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from hcloud.provider import Machine, Stream, UnitSpec
 
@@ -49,8 +49,7 @@ class Work:
 WorkOf = Callable[[UnitSpec], Work]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resident:
+class Resident(NamedTuple):
     """A unit on a machine, and how much of its work it has done."""
 
     unit: UnitSpec

@@ -123,6 +123,11 @@ class _Machine:
         return self.provider, self.type
 
     @property
+    def counts(self) -> bool:
+        """Whether anything is concluded from it."""
+        return self.ratio is not None or bool(self.refused)
+
+    @property
     def observed(self) -> Observed:
         """What it tells of its type."""
         return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
@@ -247,8 +252,10 @@ class RecentBook:
     def _forget(self, name: InstanceId) -> _Machine | None:
         machine = self._machines.pop(name, None)
         if machine is not None:
-            del self._of_kind[machine.kind][1][name]
-            self._unjudged.add(machine.kind)
+            there = self._of_kind[machine.kind][1]
+            del there[name]
+            if machine.counts or not there:
+                self._unjudged.add(machine.kind)
         return machine
 
     def _ready(self, event: Event) -> None:
@@ -318,7 +325,8 @@ class RecentBook:
         predicted, measured = _number(event, "predicted"), _number(event, "measured")
         if machine is not None and predicted > 0 and measured >= 0:
             machine.read(measured / predicted)
-            self._unjudged.add(machine.kind)
+            if machine.counts:
+                self._unjudged.add(machine.kind)
 
 
 _HANDLERS = {

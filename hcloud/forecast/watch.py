@@ -347,8 +347,8 @@ WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
 
 
 def _sample(event: Event) -> Sampled:
-    values: dict[Counter, float] = {}
     told, latency = event.fields, _NO_LATENCY
+    values: dict[Counter, float] = {}
     for name in _COUNTERS:
         if name in told and (value := _number(told[name])) is not None:
             values[name] = value

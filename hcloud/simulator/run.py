@@ -44,8 +44,9 @@ STEP_S, QUIET_STEP_S, STILL_STEP_S = 1.0, 10.0, 60.0
 LONGEST_TAIL_S = 7 * 86_400.0
 STILL_S = 90_000.0
 """Nothing that stood still for so long moves again: budgets of a day begin anew, caps do not."""
-LOG_LOOKED_AT_EVERY = 1000
-"""The log only grows: so seldom is it looked at for reference cycles."""
+LOG_LOOKED_AT_EVERY, LOG_OF = 1000, 1_000_000
+"""The log only grows: so seldom is it looked at for reference cycles, and not at all before it has so many objects, of
+which the cycles are less than one in a hundred."""
 OWNER, PROVIDER = "hcloud-simulation", "mock"
 PLAIN_LATENCY = 0.9
 """A service's latency on a machine as fast as its type should be, as a part of what it promised; it grows on a slower
@@ -191,7 +192,7 @@ class Simulation:
 
         Raises Standstill where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
         """
-        with rarely_collecting(LOG_LOOKED_AT_EVERY):
+        with rarely_collecting(LOG_LOOKED_AT_EVERY, LOG_OF):
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:

@@ -231,7 +231,8 @@ class World:
         alike = machine.quality * weather.drift
         speeds = []
         for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
-            felt = [min(100.0, total - mine) for total, mine in zip(together, own, strict=True)]
+            others = zip(together, own, strict=True)
+            felt = [rest if (rest := total - mine) < 100.0 else 100.0 for total, mine in others]
             speed = alike * task.nature.kept(felt) * phase.speed * self._own(machine, resident.unit, task)
             speeds.append(speed)
             if phase.until < math.inf:
@@ -239,6 +240,8 @@ class World:
         return speeds, until
 
     def _phase(self, resident: Resident, task: Task) -> Phase:
+        if not task.nature.phases:
+            return STEADY
         return task.nature.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
 
     def _own(self, machine: Machine, unit: UnitSpec, task: Task) -> float:

@@ -10,7 +10,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -185,7 +184,7 @@ class MemoryTransaction(Transaction):
         """Write what is known of an application; see :meth:`Transaction.put_application`."""
         stored = self._applications.get(checked_text(application.name, "application"))
         check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
-        written = self._applications.fresh[application.name] = replace(application, revision=self.revision)
+        written = self._applications.fresh[application.name] = changed(application, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -365,10 +364,12 @@ class MemoryStore(Store):
     ) -> None:
         """Take in what has just been written; ``stale``: what else of the view is another now."""
         with self._viewing:
-            self._living_jobs.take({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
-            self._living_instances.take(
-                {at: None if each.state is InstanceState.TERMINATED else each for at, each in instances.items()}
-            )
+            if jobs:
+                self._living_jobs.take({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
+            if instances:
+                self._living_instances.take(
+                    {at: None if each.state is InstanceState.TERMINATED else each for at, each in instances.items()}
+                )
             for token, intent in intents.items():
                 _keep(self.intents, token, intent)
             for name, row in applications.items():
@@ -553,7 +554,7 @@ _PLAIN = frozenset({float, int, bool, type(None)})
 
 
 def _read_back(fields: dict[str, object]) -> dict[str, object]:
-    """Return what is read of an event's fields from a database: most of them are as they were."""
+    """Return what is read of an event's fields from a database; the same object where they are as they were."""
     lists: dict[str, object] = {}
     for name, each in fields.items():
         if type(each) in _PLAIN or (type(each) is str and each.isascii()):
@@ -562,7 +563,7 @@ def _read_back(fields: dict[str, object]) -> dict[str, object]:
             found: dict[str, object] = from_json(dump(fields))
             return found
         lists[name] = list(each)
-    return {**fields, **lists}
+    return {**fields, **lists} if lists else fields
 
 
 class _Table(Protocol[Row]):
