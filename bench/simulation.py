@@ -86,6 +86,9 @@ def timed(case: Case, size: Size, cycle_s: float, limit_s: float = math.inf) -> 
         with suppress(_Enough):
             simulation.run(watch)
         took_s, progress = time.process_time() - began, simulation.progress
+        failed = next((e.fields["text"] for e in simulation.events() if e.kind is EventKind.PLANNING_TROUBLE), None)
+        if failed is not None:
+            raise RuntimeError(str(failed))
         decisions = sum(event.kind in DECISIONS for event in simulation.events())
         return Timed(
             took_s=took_s,

@@ -134,6 +134,8 @@ class Demo:
         self.judge_runs(jobs)
         starts = [event for event in self.events("daemon") if event["fields"].get("what") == "started"]
         self.checks.that(len(starts) == 2, f"the daemon was started {len(starts)} times")
+        failed = [event["fields"]["text"] for event in self.events("planning_trouble")]
+        self.checks.that(not failed, "; ".join(["no plan failed", *failed]))
         met = [event for event in self.events("job_finished") if event["fields"].get("target_met") is False]
         self.checks.that(not met, f"targets met by all batch jobs ({len(met)} missed)")
         self.judge_service(jobs)

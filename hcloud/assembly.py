@@ -25,13 +25,14 @@ from hcloud.catalog import (
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_library, resolve_secret
-from hcloud.controller import Controller, Planner
+from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
 from hcloud.holders import Holders
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
+from hcloud.planner.despite import Planner
 from hcloud.policy import Policy
 from hcloud.provider import MachineSource, Provider, ProviderFactory, Runner, WorkerBootstrap
 from hcloud.sentences import nearest

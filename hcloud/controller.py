@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,24 +20,27 @@ from hcloud.classifier.library import Library
 from hcloud.classifier.pressing import SourcePrior
 from hcloud.classifier.telling import TypePrior
 from hcloud.clock import Clock
-from hcloud.errors import ProviderError
+from hcloud.errors import ProviderError, StaleWrite
 from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
 from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, WatchBook
 from hcloud.known import Classification
-from hcloud.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState, Offer
+from hcloud.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
+from hcloud.planner.despite import Planner, plan_despite, said
 from hcloud.planner.memo import Memo
 from hcloud.planner.plan import Plan
-from hcloud.planner.snapshot import Snapshot, Spend, closed
+from hcloud.planner.snapshot import LeftOut, Snapshot, Spend, closed
 from hcloud.policy import Policy
 from hcloud.preview import Preview, look_ahead
 from hcloud.provider import Provider, Runner
 from hcloud.rows import Chosen
+from hcloud.setbacks import CLASSIFICATION, TRIED_AGAIN_S, Setbacks
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
-from hcloud.store import Lease, LiveView, Store
+from hcloud.store import Lease, LiveView, Store, Transaction
 from hcloud.store.documents import instance_number
 
+_log = logging.getLogger("hcloud")
 LEADER_TTL_S = 15.0
 OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
@@ -48,8 +52,7 @@ _GONE_KEPT = 1000
 """What was told of so many machines that are gone is kept; it is thrown away in one go."""
 _SUBMITTED, _USABLE = JobState.SUBMITTED, (InstanceState.READY, InstanceState.DRAINING)
 _ENDING = InstanceState.TERMINATING
-Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
-"""What decides: pure, see :func:`hcloud.planner.make_plan`."""
+T = TypeVar("T")
 _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
 
 
@@ -99,13 +102,15 @@ class OfferBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """One finished cycle, for status and metrics."""
+    """One finished cycle, for status and metrics. ``left_out``: the jobs and stages that planning fails on, and with
+    what."""
 
     at: float = 0.0
     duration_s: float = 0.0
     actions: int = 0
     refused: int = 0
     error: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -154,6 +159,7 @@ class Controller:
         self._watch = WatchBook()
         self._renewed: dict[str, tuple[float, float]] = {}
         self._memo = Memo()
+        self.setbacks = Setbacks()
         self._submitted = Chosen(_is_to_be_known)
         self._budgeted = Chosen(_has_budget)
 
@@ -172,7 +178,7 @@ class Controller:
         self.last_snapshot = self.snapshot()
         self.observer.believed = self.last_snapshot.applications
         self._tell_surprises()
-        plan = self.planner(self.last_snapshot, self.policy, self.rng)
+        plan = self._plan(self.last_snapshot)
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._renew_leases()
         if self.applier.machines.offers_failed:
@@ -207,6 +213,7 @@ class Controller:
             engine_reachable=self.last_seen.engine_reachable,
             engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
             paused=self.store.get_meta(PAUSED) or "",
+            left_out=self.setbacks.left_out(now),
             memo=self._memo,
         )
 
@@ -246,9 +253,54 @@ class Controller:
                 self._book = None
                 with self.store.transaction(now, self.lease) as txn:
                     txn.emit(EventKind.DAEMON, what="leader", holder=self.holder, epoch=self.lease.epoch)
-        elif now > self.lease.until - LEADER_TTL_S * 2 / 3:
-            self.lease = self.store.renew_lease(self.lease, now, LEADER_TTL_S)
+        else:
+            self._stay_leader()
         return self.lease is not None
+
+    def _stay_leader(self) -> None:
+        now = self.clock.now()
+        if self.lease is not None and now > self.lease.until - LEADER_TTL_S * 2 / 3:
+            self.lease = self.store.renew_lease(self.lease, now, LEADER_TTL_S)
+
+    def _still_lead(self) -> None:
+        """Renew the lease if it is due, within a cycle that takes long. Raises StaleWrite where another one leads."""
+        self._stay_leader()
+        if self.lease is None:
+            raise StaleWrite("another daemon has taken the lead while this one planned")
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        """Return what to do now. What planning fails on, a defect, is left out and told of, so that the others go on.
+
+        Raises what planning failed with where it fails whatever is left out.
+        """
+        drawn = self.rng.bit_generator.state
+        try:
+            plan = self.planner(snapshot, self.policy, self.rng)
+        except Exception as defect:  # noqa: BLE001 whatever it is, machines must be renewed and the others served
+            _log.exception("planning failed; looking for what it fails on")
+            self.rng.bit_generator.state = drawn
+            return self._plan_despite(snapshot, defect)
+        if self.setbacks:
+            self.setbacks.forget_mended(snapshot.now)
+        return plan
+
+    def _plan_despite(self, snapshot: Snapshot, defect: Exception) -> Plan:
+        self._memo = Memo()
+        suspects = self.setbacks.suspects({job.id for job in snapshot.jobs})
+        found = plan_despite(
+            self.planner, snapshot, self.policy, self.rng, defect, suspects=suspects, between=self._still_lead
+        )
+        if found.trace:
+            _log.error("planning failed last, as it was tried, with:\n%s", found.trace)
+        self._tell_setbacks(self.setbacks.note(found.left_out, snapshot.now))
+        return found.plan
+
+    def _tell_setbacks(self, news: LeftOut) -> None:
+        with self.store.transaction(self.clock.now(), self.lease) as txn:
+            for job_id, error in news.jobs.items():
+                _emit_setback(txn, job_id, error, job_id)
+            for stage, error in news.stages.items():
+                _emit_setback(txn, stage, error)
 
     def _note_engine(self, seen: Observation) -> None:
         """Remember since when the engine has answered without a gap: silence of workers counts from there."""
@@ -295,13 +347,34 @@ class Controller:
     # ------------------------------------------------------------------------------------------------- what is believed
     def _believed(self, view: LiveView, submitted: Sequence[Job]) -> Mapping[str, Classification]:
         """Return what is believed of the applications of live jobs, and of those submitted jobs may be taken for."""
-        with self._knowing:
+
+        def believed() -> Mapping[str, Classification]:
+            """Take in what is new of applications, and say what is believed."""
             self.book.follow(view.applications)
             if not view.applications:
                 return {}
             wanted = dict.fromkeys([job.application for job in view.jobs])
             wanted.pop("", None)
             return self.book.believe(wanted | self._taken_for(submitted))
+
+        return self._classified(believed, self.last_snapshot.applications)
+
+    def _classified(self, work_out: Callable[[], T], otherwise: T) -> T:
+        """Return what follows from all that is known; where that fails, a defect, ``otherwise``, and so for a while:
+        plans are made with what was believed before."""
+        now = self.clock.now()
+        if CLASSIFICATION in self.setbacks.left_out(now).stages:
+            return otherwise
+        try:
+            with self._knowing:
+                if CLASSIFICATION in self.setbacks.stages:
+                    self.book = Book(library=self.book.library)  # it failed, and may have kept half of something
+                return work_out()
+        except Exception as defect:  # noqa: BLE001 what is believed gets old, which is better than no plan
+            _log.exception("classification failed; going on with what was believed before")
+            failed = LeftOut(stages={CLASSIFICATION: said(defect)})
+        self._tell_setbacks(self.setbacks.note(failed, now))
+        return otherwise
 
     def _taken_for(self, submitted: Iterable[Job]) -> dict[str, None]:
         """Return what submitted jobs may be taken for, in their order."""
@@ -316,15 +389,13 @@ class Controller:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
         if self.policy.profiling.sources is not None or not submitted or not self.policy.profiles_jobs:
             return None
-        with self._knowing:
-            return self.book.source_prior()
+        return self._classified(lambda: self.book.source_prior(), None)
 
     def _type_prior(self, submitted: Sequence[Job]) -> TypePrior | None:
         """Return what types to profile on are chosen by, where a job may have to be profiled."""
         if not submitted or not self.policy.profiles_jobs:
             return None
-        with self._knowing:
-            return self.book.type_prior()
+        return self._classified(lambda: self.book.type_prior(), None)
 
     def _tell_surprises(self) -> None:
         """Write down how cells that profiling measured had been estimated before."""
@@ -375,6 +446,12 @@ def read_spend(store: Store, now: float) -> SpendBook:
     asked_at += [] if oldest is None else [store.instance(f"inst-{oldest}").requested_at]
     book.follow(store.iter_events(since=min(asked_at) - CLOCKS_APART_S, kinds=SPEND_KINDS))
     return book
+
+
+def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | None = None) -> None:
+    text = f"planning fails with {left_out}, a defect of HCloud; left out, and tried again in {TRIED_AGAIN_S:.0f} s"
+    _log.error("%s: %s", text, error)
+    txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=left_out, error=error, text=text)
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:

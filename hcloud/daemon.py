@@ -132,12 +132,14 @@ class Daemon:
     def _note_cycle(self, began_at: float, outcome: Outcome | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
+        left_out = self.controller.setbacks.left_out(began_at)
         self.last_cycle = CycleReport(
             at=began_at,
             duration_s=duration_s,
             actions=outcome.applied if outcome else 0,
             refused=refused,
             error=error,
+            left_out={**left_out.jobs, **left_out.stages},
         )
         if outcome is None:
             return TROUBLE_GAP_S

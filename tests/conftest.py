@@ -1,5 +1,6 @@
 """Settings for every test: same examples in every run, a clean environment, and no process left behind."""
 
+import logging
 import os
 import signal
 import uuid
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hcloud.simulator.defects import Planted
 from tests.waiting import wait_until
 from tests.warm import WARM
 
@@ -85,6 +87,29 @@ def _state(pid: int) -> str:
         return f"{pid} (state {state}, parent {parent}, group {group}, in {(folder / 'wchan').read_text()})"
     except OSError:
         return f"{pid} (ended meanwhile)"
+
+
+class _FailedPlans(logging.Handler):
+    """Keeps what the daemon's cycle says of plans that failed, unless a test planted it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        defect = record.exc_info[1] if record.exc_info else None
+        if record.msg.startswith(("planning failed;", "classification failed;")) and not isinstance(defect, Planted):
+            self.told.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_plan_failed() -> Iterator[None]:
+    """Planning goes round its own defects, so that a test would not notice one."""
+    heard = _FailedPlans()
+    logging.getLogger("hcloud").addHandler(heard)
+    yield
+    logging.getLogger("hcloud").removeHandler(heard)
+    assert not heard.told, heard.told[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

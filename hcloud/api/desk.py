@@ -24,13 +24,14 @@ class PolicyStatus(TypedDict, total=False):
 
 
 class CycleStatus(TypedDict, total=False):
-    """The last cycle. ``error`` is "" when it went through."""
+    """The last cycle. ``error`` is "" when it went through; ``left_out``: jobs and stages that planning fails on."""
 
     at: float
     duration_s: float
     actions: int
     refused: int
     error: str
+    left_out: Mapping[str, str]
 
 
 class EngineStatus(TypedDict, total=False):

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from hcloud.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.draft import Draft
-from hcloud.planner.plan import Finish, Preempted
+from hcloud.planner.plan import Finish, Preempted, Wait
 from hcloud.planner.profiling import leave_submitted
 from hcloud.planner.wording import deadline_numbers, seconds, usd
 
+PLANNING_FAILS = "planning_fails"
 _LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 
 def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
-    submitted = list[Job]()
+    submitted, left_out = list[Job](), draft.snapshot.left_out.jobs
     for job in draft.snapshot.memo.roster.restive:  # hardly any of those that run
-        if job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
+        if job.id in left_out and job.cancelled_by is None:
+            _leave_out(draft, job, left_out[job.id])
+        elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
             _adapt_running(draft, job)
@@ -40,6 +43,13 @@ def adapt(draft: Draft) -> None:
             draft.waiting.append(draft.enqueue(job, _back(draft, job)))
     if submitted:
         leave_submitted(draft, submitted)
+
+
+def _leave_out(draft: Draft, job: Job, error: str) -> None:
+    """Decide nothing about ``job``, and say why."""
+    if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
+        text = f"planning fails with it, a defect of HCloud ({error}); left out, and tried again every few minutes"
+        draft.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
 
 
 def _back(draft: Draft, job: Job) -> Reason:

@@ -164,8 +164,10 @@ def guard(draft: Draft) -> None:
 
 def _watchable(draft: Draft, job: Job) -> bool:
     asked = job.id in draft.stopping or job.cancelled_by is not None or job.spec.profile is not None
+    if asked or job.id in draft.snapshot.left_out.jobs:
+        return False
     hooks = job.spec.progress is not None or job.spec.metrics is not None
-    return not asked and job.id in draft.snapshot.watched and (hooks or job.application in draft.snapshot.applications)
+    return job.id in draft.snapshot.watched and (hooks or job.application in draft.snapshot.applications)
 
 
 def _machines(draft: Draft, job: Job) -> list[int]:

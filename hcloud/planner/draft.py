@@ -456,7 +456,7 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
         now=snapshot.now,
         rng=rng,
         jobs=jobs,
-        running=roster.running,
+        running=_not_left_out(roster.running, snapshot),
         fleet=fleet,
         ledger=open_ledger(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
@@ -467,3 +467,8 @@ def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> 
     for job in roster.running if policy.caps.max_jobs_per_user is not None else ():
         draft.count_active(job)
     return draft
+
+
+def _not_left_out(running: Sequence[Job], snapshot: Snapshot) -> Sequence[Job]:
+    left_out = snapshot.left_out.jobs
+    return [job for job in running if job.id not in left_out] if left_out else running

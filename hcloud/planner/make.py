@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from hcloud.planner.adaptation import adapt
@@ -20,6 +22,8 @@ from hcloud.planner.retention import let_misbehaving_go, release_idle
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
+GROWTH = "growth"
+
 
 def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
     """Return what to do now, each action with the reason that decided it.
@@ -27,20 +31,22 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     The order of the stages is fixed: what became of jobs and machines, who may go on, who is helped to keep its target,
     who starts where, what is launched for the rest, what is let go. The same snapshot, policy and generator state give
     the same plan, in whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to
-    launch, place or end.
+    launch, place or end. ``snapshot.left_out`` says what planning failed on before: that is passed over.
     """
     draft = open_draft(snapshot, policy, rng)
     adapt(draft)
     tend_machines(draft)
-    draft.late = find_late(snapshot, policy, draft.fleet)
-    let_misbehaving_go(draft)
-    admit(draft)
-    correct(draft)
-    _serve(draft)
-    release_idle(draft)
-    consolidate(draft)
+    for name, stage in STAGES.items():
+        if name not in snapshot.left_out.stages:
+            stage(draft)
+        elif stage is _serve:
+            draft.used.update(draft.kept)
     draft.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
     return draft.plan()
+
+
+def _note_late(draft: Draft) -> None:
+    draft.late = find_late(draft.snapshot, draft.policy, draft.fleet)
 
 
 def _serve(draft: Draft) -> None:
@@ -49,13 +55,30 @@ def _serve(draft: Draft) -> None:
     if draft.snapshot.paused:
         draft.used = set(draft.kept)
         return
-    desk = open_desk(draft)
+    desk, grows = open_desk(draft), GROWTH not in draft.snapshot.left_out.stages
     hold_what_comes(draft)
-    grow(draft, behind=True)
-    expand(desk)
+    if grows:
+        grow(draft, behind=True)
+        expand(desk)
     for promise in (True, False):
         place(draft, promise)
         provision(desk)
     launch(desk)
-    enlarge(desk)
-    grow(draft)
+    if grows:
+        enlarge(desk)
+        grow(draft)
+
+
+STAGES: Mapping[str, Callable[[Draft], None]] = {
+    "lateness": _note_late,
+    "misbehaviour": let_misbehaving_go,
+    "admission": admit,
+    "correction": correct,
+    "service": _serve,
+    "release": release_idle,
+    "consolidation": consolidate,
+}
+"""What a plan can do without for a while, in order. What became of jobs, and what is paid for, are not among them: a
+machine that nobody renews ends, with all that runs there."""
+OPTIONAL = ("consolidation", "lateness", "misbehaviour", GROWTH, "release", "correction", "service", "admission")
+"""What may be left out of plans (:class:`hcloud.planner.snapshot.LeftOut`), what is missed least first."""

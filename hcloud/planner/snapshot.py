@@ -113,6 +113,22 @@ def closed(orders: Sequence[Order], offers: Sequence[Offer]) -> tuple[OfferBacko
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What planning failed on, each with what went wrong: nothing is decided about these ``jobs`` (a cancelled one may
+    go), and these ``stages`` of a plan are passed over."""
+
+    jobs: Mapping[JobId, str] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is left out."""
+        return bool(self.jobs or self.stages)
+
+
+NOTHING_LEFT_OUT = LeftOut()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything a plan may depend on. ``jobs`` are all that have not ended, ``instances`` all not terminated, both in
     order of their number; ``offers`` sorted by key. ``reachable`` lists the instances whose worker answered just now.
@@ -151,5 +167,7 @@ class Snapshot:
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""
+    left_out: LeftOut = NOTHING_LEFT_OUT
+    """What planning failed on lately; found and remembered by the controller."""
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
     """What earlier plans worked out of records that are still the same; no plan depends on it."""

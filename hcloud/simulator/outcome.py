@@ -130,6 +130,8 @@ class Outcome:
     performance: tuple[JobPerformance, ...] = ()
     waited_for: tuple[WaitedFor, ...] = ()
     failed_by: tuple[FailedBy, ...] = ()
+    planning_failed: tuple[str, ...] = ()
+    """On which jobs, or in which stages, planning failed, and with what: a defect, told by the first few."""
 
     @property
     def cost_usd(self) -> float:
@@ -165,6 +167,7 @@ class _Reader:
     wait_texts: dict[str, str] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
     """By the code of the reason why they failed: what each job was told."""
+    planning_failed: list[str] = field(default_factory=list)
     last_at: float = START_AT
     worked_until_at: float = START_AT
     """When a job came or ended last; afterwards at most rented machines stand idle for as long as they are kept."""
@@ -327,6 +330,10 @@ class _Reader:
         if job.started_at is None:
             self.change(event.at, "waiting", -1)
 
+    def planning_trouble(self, event: Event) -> None:
+        """Note on what planning failed."""
+        self.planning_failed.append(f"{event.fields['left_out']} ({event.fields['error']})")
+
 
 def _number(event: Event, key: str) -> float:
     value = event.fields.get(key)
@@ -349,6 +356,7 @@ _HANDLERS = {
     EventKind.UNIT_ENDED: _Reader.unit_ended,
     EventKind.SAMPLE: _Reader.sample,
     EventKind.JOB_FINISHED: _Reader.finished,
+    EventKind.PLANNING_TROUBLE: _Reader.planning_trouble,
 }
 
 
@@ -395,6 +403,7 @@ def outcome_of(
         performance=performances(events(), ideals) if ideals else (),
         waited_for=_waited_for(reader),
         failed_by=_failed_by(reader),
+        planning_failed=tuple(dict.fromkeys(reader.planning_failed)),
     )
 
 
@@ -455,13 +464,16 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
 
 
 def notes_on(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield lines on what jobs waited for and why some failed."""
+    """Yield lines on what jobs waited for, why some failed, and what planning failed on."""
     yield from _wait_notes(outcomes)
     for each in outcomes:
         parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in each.failed_by[:REASONS]]
         if parts:
             failed = sum(reason.jobs for reason in each.failed_by)
             yield f"{each.name}: {failed} of {each.jobs} jobs failed: {'; '.join(parts)}"
+        if each.planning_failed:
+            told = "; ".join(each.planning_failed[:REASONS])
+            yield f"{each.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
 
 
 def _wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from hcloud.model import (
 )
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Policy
+from hcloud.simulator.defects import unplanted
 from hcloud.simulator.leaseholds import Leaseholds
 from hcloud.simulator.passers_by import PassersBy
 from hcloud.simulator.purses import CENT_DUST, ORPHAN_GRACE_S, Purses
@@ -64,6 +65,8 @@ class Witness:
     accepted: dict[str, Submission] = field(default_factory=dict)
     """What clients were told was taken in, by job."""
     dearest_usd_per_h: float = 0.0
+    failing_stage: str = ""
+    """In which stage of it planning fails, as far as the world has it so."""
     told_until: float = -inf
     """Up to when clouds tell of every machine that ended."""
     _seq: int = 0
@@ -207,6 +210,9 @@ class Witness:
                 self._epoch = epoch
         elif kind is EventKind.ATTEMPT_PLACED:
             yield from self._placed(event)
+        elif kind is EventKind.PLANNING_TROUBLE:
+            job = None if event.job_id is None else self.store.job(event.job_id)
+            yield from unplanted(event, job, self.failing_stage)
 
     def _placed(self, event: Event) -> Iterator[str]:
         if event.job_id in self._cancelled:

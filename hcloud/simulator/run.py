@@ -17,13 +17,14 @@ from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
-from hcloud.controller import Controller, Planner
+from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner, Work
 from hcloud.errors import BadInput, Standstill
 from hcloud.garbage import rarely_collecting
 from hcloud.logs import UnkeptLogs
 from hcloud.model import Event, Job, JobSpec, Market, Offer, ServiceTarget
 from hcloud.planner import make_plan
+from hcloud.planner.despite import Planner
 from hcloud.policy import Policy
 from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec

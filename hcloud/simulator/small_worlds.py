@@ -20,7 +20,9 @@ from hcloud.model import (
     ServiceTarget,
     Target,
 )
+from hcloud.planner.make import OPTIONAL
 from hcloud.policy import Policy, parse_policy
+from hcloud.simulator.defects import DEFECT
 
 TROUBLED_S = 240.0
 """For so long the clouds make trouble, and the world does."""
@@ -72,6 +74,8 @@ class Dangers:
     """All daemons are away after the trouble, for longer than any machine may live."""
     stiff: float = 0.0
     """A machine begins to refuse to bound units anew, for good."""
+    failing_stage: str = ""
+    """Planning fails in this stage of it; with which jobs, their tags say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +108,19 @@ def draw_world(seed: int) -> World:
         dangers=dangers,
     )
     thirst = np.random.default_rng([seed, 82])
-    return _thirsty(thirst, world) if thirst.random() < 0.3 else world
+    world = _thirsty(thirst, world) if thirst.random() < 0.3 else world
+    defects = np.random.default_rng([seed, 83])
+    return _with_defects(defects, world) if defects.random() < 0.2 else world
+
+
+def _with_defects(rng: np.random.Generator, world: World) -> World:
+    """Return the world with one or two jobs that planning fails with, or a stage in which it fails, or both."""
+    kind, jobs = rng.random(), list(world.jobs)
+    for at in rng.permutation(len(jobs))[: int(rng.integers(1, 3))] if kind < 0.8 else ():
+        job, when = jobs[at], str(rng.choice(["waiting", "running", "always"]))
+        jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
+    stage = str(rng.choice(OPTIONAL)) if kind > 0.6 else ""
+    return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))
 
 
 def _thirsty(rng: np.random.Generator, world: World) -> World:

@@ -8,7 +8,8 @@ machine to end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from hcloud.errors import StaleWrite, StoreError
 from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
 from hcloud.provider import UnitSpec
+from hcloud.simulator.defects import defective
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.leaseholds import left_alone
 from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
@@ -54,6 +56,7 @@ PAUSE_S = 20.0
 SKEW_S = 60.0
 Tamper = Callable[[Controller], object]
 Tell = Callable[[str], object]
+_NO_LOG = logging.NullHandler()
 
 
 @dataclass(slots=True)
@@ -165,6 +168,7 @@ class Soak:
             fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
             skew_s=SKEW_S if world.dangers.clock_step else 0.0,
             dearest_usd_per_h=max(_dearest(each) for each in world.clouds.values()),
+            failing_stage=world.dangers.failing_stage,
             told_until=world.starts_at + min(_told_for_s(each) for each in world.clouds.values()),
         )
         self._take_policy(0)
@@ -259,10 +263,13 @@ class Soak:
             self._rebirth(at, str(where))
             return False
         except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
-            self.bugs.append("bug: the cycle failed: " + "".join(format_exception(bug)).rstrip())
+            self._fails("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
         return led and len(life.peril.struck) == struck
+
+    def _fails(self, what: str, trace: Sequence[str]) -> None:
+        self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")
 
     def _settled(self) -> bool:
         live = self.witness.store.live()
@@ -299,6 +306,10 @@ class Soak:
             library=Library(),  # reading the shipped one would take longer than the whole run
         )
         self.tamper(controller)
+        stage = self.world.dangers.failing_stage
+        controller.planner = defective(
+            controller.planner, stage, self._troubled, lambda trace: self._fails("plan", trace)
+        )
         life = Life(holder=holder, peril=peril, store=store, controller=controller, clock=clock)
         peril.pause = lambda: self._meanwhile(holder)
         return life
@@ -583,5 +594,6 @@ def soaking(
 
 def soak_seed(seed: int, most: int = MOST_CYCLES, tamper: Tamper = lambda _: None) -> Verdict:
     """Run the world of a seed, to its end or for ``most`` cycles."""
+    logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
     with soaking(seed, tamper) as soak:
         return soak.run(most)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from hcloud.classifier.applications import row_name
-from hcloud.controller import Planner
 from hcloud.known import Classification, Estimate
+from hcloud.planner.despite import Planner
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy

@@ -134,6 +134,13 @@ def status(now: float = 1_000.0, paused: str = "", **daemon: Any) -> dict[str, A
             [("daemon", "fail", f"its last cycle was {span(CYCLE_STALLED_S + 1)} ago")],
         ),
         (
+            status(cycle={"at": 1_000.0, "left_out": {"job-7": "KeyError: 3"}}),
+            [
+                ("daemon", "ok", "version 1.2 answers and leads"),
+                ("planning", "fail", "planning fails with job-7, which is left out: KeyError: 3"),
+            ],
+        ),
+        (
             status(paused="upgrade"),
             [("daemon", "ok", "version 1.2 answers and leads"), ("daemon", "warn", "paused: upgrade")],
         ),

@@ -36,7 +36,8 @@ WELL = {
         "spend": {"day_usd": 2.0, "per_day_limit_usd": 10.0, "month_usd": 30.0, "per_month_limit_usd": None},
     },
 }
-ILL = {"policy": ("error", "p.yaml:3: bad"), "cycle": ("error", "the database is locked")}
+ILL = {"policy": {"error": "p.yaml:3: bad"},
+       "cycle": {"error": "the database is locked", "left_out": {"job-7": "KeyError: 3"}}}  # fmt: skip
 
 
 def test_health_is_told_line_by_line() -> None:
@@ -55,15 +56,16 @@ def test_health_is_told_line_by_line() -> None:
 def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
     assert troubles(WELL) == []
     daemon = {**WELL["daemon"], "leader": False, "engine": {"reachable": False}}  # type: ignore[dict-item]
-    daemon |= {part: {**daemon[part], key: said} for part, (key, said) in ILL.items()}
+    daemon |= {part: {**daemon[part], **said} for part, said in ILL.items()}
     daemon["providers"] = {"mock": {"error": "throttled"}, "other": {"error": ""}}
     lines = daemon_lines({**WELL, "paused": "kernel update", "daemon": daemon})
     assert lines[0].endswith(", stands by; you are ada (admin)")
     assert "engine   NOT REACHABLE, 0 workers, 0 silent" in lines
-    assert lines[-4:] == [
+    assert lines[-5:] == [
         "TROUBLE  paused: kernel update; 'hcloud resume' goes on",
         "TROUBLE  the policy file is not in force, the one before is: p.yaml:3: bad",
         "TROUBLE  the last cycle failed: the database is locked",
+        "TROUBLE  planning fails with job-7, which is left out: KeyError: 3",
         "TROUBLE  provider mock: throttled",
     ]
 

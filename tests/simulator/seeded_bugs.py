@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hcloud.apply.machines
@@ -22,9 +23,10 @@ from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceSta
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
-from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
+from hcloud.simulator.defects import Planted
 from hcloud.store import Lease, Submission, Transaction
 from providers.mock.provider import MockProvider
 from tests.assembled import observes_as
@@ -113,6 +115,28 @@ def fails_in_the_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("a bug")
 
     daemon.snapshot = snapshot  # type: ignore[method-assign]
+
+
+def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        if any(job.state is JobState.RUNNING and job.id not in snapshot.left_out.jobs for job in snapshot.jobs):
+            raise Planted("a bug")
+        return make_plan(snapshot, policy, rng)
+
+    daemon.planner = planner
+
+
+def does_not_get_round_defects(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    daemon._plan = lambda snapshot: daemon.planner(snapshot, daemon.policy, daemon.rng)  # type: ignore[method-assign]
+
+
+def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.setbacks.note
+
+    def note(left_out: LeftOut, now: float) -> LeftOut:
+        return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
+
+    daemon.setbacks = _with(daemon.setbacks, note=note)
 
 
 # ------------------------------------------------------------------------------------------------- wishes and policies

@@ -9,12 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from hcloud.errors import BadInput
 from hcloud.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Plan
+from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy, parse_policy
 from hcloud.report import build_report
+from hcloud.simulator.defects import Planted
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
@@ -329,3 +334,18 @@ def test_each_line_of_a_picture_looks_different(outcomes: list[Outcome]) -> None
     looks = [each.partition("/>")[0] for each in curves]
     assert len(set(looks)) == 14
     assert looks == [each.partition("/>")[0] for each in keys]
+
+
+def test_a_planner_that_fails_on_a_job_is_told_of_and_the_others_are_simulated_all_the_same(tmp_path: Path) -> None:
+    def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        living = {each.id for each in snapshot.jobs} - set(snapshot.left_out.jobs)
+        if "job-2" in living and snapshot.now < START_AT + 500:
+            raise Planted("a defect")
+        return make_plan(snapshot, policy, rng)
+
+    workload = workload_of("three", [arrival(0, 60), arrival(10, 60), arrival(20, 60)])
+    setting = Setting(workload=workload, policy=policy(), cloud=CLOUD, planner=planner)
+    made = events(setting, tmp_path / "failing")
+    outcome = outcome_of("failing", lambda: made)
+    assert (outcome.jobs, outcome.succeeded) == (3, 3)
+    assert outcome.planning_failed == ("job-2 (Planted: a defect in test_run.py, planner)",)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from hcloud.errors import HCloudError
 from hcloud.simulator.fullness import COLUMNS, ROWS, Hold, Life, fullness_of
 from hcloud.simulator.means import Mean
 from hcloud.simulator.outcome import FailedBy, Outcome, Series, WaitedFor, comparison
@@ -25,6 +26,7 @@ from hcloud.simulator.picture import (
     performance_svg,
     waits_svg,
 )  # fmt: skip
+from hcloud.simulator.reproduce.study import numbers_of
 
 SEEN = Outcome(
     name="seen",
@@ -90,6 +92,17 @@ def test_why_jobs_failed_is_told_with_the_words_of_one() -> None:
     failed = replace(SEEN, failed_by=(FailedBy(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
     (told,) = [note for note in comparison([failed, DEAR]).notes if "failed" in note]
     assert told == "seen: 2 of 11 jobs failed: 2 impossible (no offer fits 64 vCPU)"
+
+
+def test_numbers_of_plans_that_failed_are_not_to_be_trusted_and_none_is_made_a_figure() -> None:
+    failed = replace(SEEN, planning_failed=("job-3 (KeyError: 3 in ladders.py, of)", "growth (x)", "job-9 (y)"))
+    (told,) = [note for note in comparison([failed, DEAR]).notes if "planning" in note]
+    assert told == (
+        "seen: planning failed, a defect of HCloud, and left out job-3 (KeyError: 3 in ladders.py, of); growth (x): "
+        "do not trust these numbers"
+    )
+    with pytest.raises(HCloudError, match="planning failed with job-3"):
+        numbers_of(failed)
 
 
 def texts(svg: str) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from hcloud.controller import Planner
+from hcloud.errors import HCloudError
+from hcloud.planner.despite import Planner
 from hcloud.planner.make import make_plan
 from hcloud.policy import Policy, Strategy
 from hcloud.report.table import share_pct
@@ -198,7 +199,12 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
 
 
 def numbers_of(outcome: Outcome) -> Numbers:
-    """Return what figures show; what there is none of is left out."""
+    """Return what figures show; what there is none of is left out.
+
+    Raises HCloudError where planning failed on the way.
+    """
+    if outcome.planning_failed:
+        raise HCloudError(f"planning failed with {outcome.planning_failed[0]}: these would be numbers of a defect")
     turnarounds = [each.turnaround for each in outcome.performance] or [0.0]
     found = {
         "performance_pct": _percent(mean(outcome.performance)),

@@ -1,0 +1,148 @@
+"""What a daemon does while its planner fails on something: a defect that nobody has met before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from hcloud.classifier.book import Book
+from hcloud.errors import StaleWrite
+from hcloud.known import Application
+from hcloud.model import EventKind, JobState
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Plan
+from hcloud.planner.snapshot import Snapshot
+from hcloud.policy import Policy
+from hcloud.setbacks import TRIED_AGAIN_S
+from hcloud.simulator.defects import Planted
+from tests.apply.deployment import Deployment
+
+Fails = Callable[[Snapshot], bool]
+
+
+def fail(site: Deployment, fails: Fails) -> list[int]:
+    """Let the deployment's planner fail where ``fails`` says so; return what counts its plans."""
+    plans: list[int] = []
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        plans.append(len(snapshot.jobs))
+        if fails(snapshot):
+            raise Planted("a defect")
+        return make_plan(snapshot, policy, rng)
+
+    site.scene.controller.planner = plan
+    return plans
+
+
+def without(name: str) -> Fails:
+    """Fail with a job."""
+    return lambda seen: name not in seen.left_out.jobs and any(each.id == name for each in seen.jobs)
+
+
+def test_the_others_run_and_the_one_at_fault_is_told_and_tried_again(site: Deployment) -> None:
+    site.submit(count=3)
+    fail(site, without("job-2"))
+    site.until(lambda: site.state(1) is site.state(3) is JobState.SUCCEEDED)
+    waits = site.job(2)
+    assert waits.wait_code == "planning_fails"
+    assert "Planted: a defect" in waits.wait_text
+    (event,) = site.events(EventKind.PLANNING_TROUBLE)
+    assert (event.job_id, event.fields["left_out"]) == ("job-2", "job-2")
+    assert set(site.scene.controller.setbacks.left_out(site.now).jobs) == {"job-2"}
+    fail(site, lambda _: False)
+    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.until_state(JobState.SUCCEEDED, number=2)
+    site.until(lambda: not site.scene.controller.setbacks)
+
+
+def test_it_is_looked_for_once_and_then_suspected_first(site: Deployment) -> None:
+    site.submit(count=40)
+    plans = fail(site, without("job-7"))
+    site.cycle()
+    searched = len(plans)
+    site.cycle(times=10)
+    assert (searched > 4, len(plans) - searched) == (True, 10)
+    site.scene.clock.advance(TRIED_AGAIN_S)
+    before = len(plans)
+    site.cycle()
+    assert len(plans) - before == 2
+    assert len(site.events(EventKind.PLANNING_TROUBLE)) == 2
+
+
+def test_what_draws_lots_draws_as_if_nothing_had_failed(site: Deployment) -> None:
+    site.submit(count=3)
+    before = site.scene.controller.rng.bit_generator.state
+    fail(site, without("job-2"))
+    site.cycle()
+    assert site.scene.controller.rng.bit_generator.state == before
+
+
+def test_a_stage_that_fails_is_passed_over_and_told(site: Deployment) -> None:
+    site.submit()
+    fail(site, lambda seen: "consolidation" not in seen.left_out.stages)
+    site.until_state(JobState.SUCCEEDED)
+    (event,) = site.events(EventKind.PLANNING_TROUBLE)
+    assert (event.job_id, event.fields["left_out"]) == (None, "consolidation")
+
+
+def test_a_job_that_has_ended_is_not_remembered(site: Deployment) -> None:
+    (poison,) = site.submit()
+    fail(site, without(poison.id))
+    site.cycle()
+    site.scene.store.request_cancel(poison.id, "ada", site.now)
+    site.until_state(JobState.CANCELLED)
+    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.cycle()
+    assert not site.scene.controller.setbacks
+
+
+def test_where_nothing_helps_the_cycle_fails_as_it_did_and_nothing_is_done(site: Deployment) -> None:
+    site.submit()
+    fail(site, lambda _: True)
+    with pytest.raises(Planted):
+        site.scene.controller.cycle()
+    assert site.events(EventKind.PLANNING_TROUBLE) == []
+    assert site.state() is JobState.SUBMITTED
+
+
+class Unbelieving(Book):
+    """Fails as soon as it is to learn anything."""
+
+    def follow(self, rows: Mapping[str, Application]) -> None:
+        raise Planted("singular matrix")
+
+
+def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Deployment) -> None:
+    site.submit()
+    site.until_state(JobState.SUCCEEDED)
+    controller = site.scene.controller
+    controller.book = Unbelieving()
+    site.submit(count=2)
+    site.until_state(JobState.SUCCEEDED, number=3)
+    (event,) = site.events(EventKind.PLANNING_TROUBLE)
+    assert (event.job_id, event.fields["left_out"]) == (None, "classification")
+    assert controller.setbacks.left_out(site.now)
+    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.cycle(times=2)
+    assert not isinstance(controller.book, Unbelieving)
+    assert not controller.setbacks
+
+
+def test_a_daemon_that_lost_the_lead_while_it_searched_does_nothing(site: Deployment) -> None:
+    site.submit(count=3)
+    site.cycle()
+    taken = []
+
+    def takes_long_and_fails(seen: Snapshot) -> bool:
+        if not taken:
+            site.scene.clock.advance(60.0)
+            taken.append(site.scene.store.acquire_lease("another", site.now, 15.0))
+        return without("job-2")(seen)
+
+    fail(site, takes_long_and_fails)
+    with pytest.raises(StaleWrite, match="taken the lead"):
+        site.scene.controller.cycle()
+    assert taken[0] is not None
+    assert site.events(EventKind.PLANNING_TROUBLE) == []
