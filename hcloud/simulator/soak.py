@@ -584,6 +584,7 @@ def soaking(
     seed: int, tamper: Tamper = lambda _: None, tell: Callable[[str], object] = lambda _: None
 ) -> Iterator[Soak]:
     """Open the world of a seed for a block, in a folder in memory where there is such a place."""
+    logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
     with quick_folder() as made:
         soak = Soak(draw_world(seed), made, tamper, tell)
         try:
@@ -594,6 +595,5 @@ def soaking(
 
 def soak_seed(seed: int, most: int = MOST_CYCLES, tamper: Tamper = lambda _: None) -> Verdict:
     """Run the world of a seed, to its end or for ``most`` cycles."""
-    logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
     with soaking(seed, tamper) as soak:
         return soak.run(most)
