@@ -23,7 +23,7 @@ def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
     submitted, left_out = list[Job](), draft.snapshot.left_out.jobs
     for job in draft.snapshot.memo.roster.restive:  # hardly any of those that run
-        if job.id in left_out and job.cancelled_by is None:
+        if job.id in left_out and not _has_to_end(job):
             _leave_out(draft, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
@@ -43,6 +43,11 @@ def adapt(draft: Draft) -> None:
             draft.waiting.append(draft.enqueue(job, _back(draft, job)))
     if submitted:
         leave_submitted(draft, submitted)
+
+
+def _has_to_end(job: Job) -> bool:
+    """Whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
+    return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
 def _leave_out(draft: Draft, job: Job, error: str) -> None:

@@ -114,8 +114,8 @@ def closed(orders: Sequence[Order], offers: Sequence[Offer]) -> tuple[OfferBacko
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What planning failed on, each with what went wrong: nothing is decided about these ``jobs`` (a cancelled one may
-    go), and these ``stages`` of a plan are passed over."""
+    """What planning failed on, each with what went wrong: nothing is decided about these ``jobs`` (but those
+    that are cancelled, or have used up a budget of their own, end), and these ``stages`` of a plan are passed over."""
 
     jobs: Mapping[JobId, str] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)

@@ -46,8 +46,9 @@ def defective(
 
 
 def _fails_with(job: Job) -> bool:
-    running = job.state in JOB_ON_INSTANCE
-    return job.cancelled_by is None and job.spec.tags.get(DEFECT) in ("always", "running" if running else "waiting")
+    running, limit_usd = job.state in JOB_ON_INSTANCE, job.spec.budget_usd
+    ends = job.cancelled_by is not None or (limit_usd is not None and job.spent_usd >= limit_usd)
+    return not ends and job.spec.tags.get(DEFECT) in ("always", "running" if running else "waiting")
 
 
 def unplanted(event: Event, job: Job | None, stage: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from hcloud.planner.plan import Finish, Launch, Place, Plan, Renew, StopAttempt,
 from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.policy import Policy
 from hcloud.simulator.defects import Planted
-from tests.planner.scenes import NOW, decide, ended, job, machine, of, offer, running, scene, told
+from tests.planner.scenes import NOW, decide, ended, job, machine, of, offer, running, scene, spec, told
 
 FIRST = Planted("the first")
 
@@ -179,6 +179,14 @@ def test_who_is_left_out_can_be_cancelled() -> None:
     assert [each.job_id for each in of(decide(scene(waits, left_out=left_out(1))), Finish)] == ["job-1"]
     runs = replace(running(1, there), cancelled_by="ann")
     assert [each.job_id for each in of(decide(scene(runs, there, left_out=left_out(1))), StopAttempt)] == ["job-1"]
+
+
+def test_who_is_left_out_may_not_spend_more_than_its_own_budget() -> None:
+    there, limited = machine(1, idle_since=None), spec(budget_usd=0.5)
+    spent = [replace(each, spent_usd=0.6) for each in (running(1, there, asks=limited), job(2, asks=limited))]
+    plan = decide(scene(*spent, there, left_out=left_out(1, 2)))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
+    assert [each.job_id for each in of(plan, Finish)] == ["job-2"]
 
 
 @pytest.mark.parametrize("stage", OPTIONAL)
