@@ -409,7 +409,10 @@ class Timing:
     """Once what a job does could be judged, one look is recorded after each such part of the time it has gone on so; 0:
     every look."""
     steady_every_s: PositiveSeconds = 120.0
-    """But one at least this often."""
+    """But one at least this often; of a large fleet ``steady_per_s`` makes that longer."""
+    steady_per_s: PositiveCount = 20
+    """Of all that runs no more looks at what just goes on are recorded per second, in the mean: from 2,400 ranks on
+    (``steady_every_s`` times as many) each is recorded more seldom, but at least every five minutes."""
 
 
 def _enabled_from_flag(value: object) -> object:

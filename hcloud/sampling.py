@@ -26,6 +26,9 @@ SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
 """Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
 PARTS = 2
 """The looks needed to judge a unit are recorded as so many samples: they tell by how much they differ."""
+SELDOM_S = 300.0
+"""Of a large fleet each rank is recorded at least so often: a daemon that starts anew reads three times as far back
+(:data:`hcloud.forecast.watch.WATCHED_S`)."""
 _MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
 _measured_of = attrgetter(*_MEASURED)
 Recorded = tuple[UnitSample, int]
@@ -116,10 +119,10 @@ class Sampling:
         course.held, course.looks = sample, course.looks + sample.looks
         return ()
 
-    @staticmethod
-    def _gap_s(course: _Course, changed_at: float, policy: Policy, missed: bool) -> float:
-        at = course.told.at
-        return gap_s(at - max(course.began_at, changed_at), at - max(course.since, changed_at), missed, policy)
+    def _gap_s(self, course: _Course, changed_at: float, policy: Policy, missed: bool) -> float:
+        at, many = course.told.at, len(self._courses)
+        age_s, steady_s = at - max(course.began_at, changed_at), at - max(course.since, changed_at)
+        return gap_s(age_s, steady_s, missed, many, policy)
 
     def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
         """Return what is still to be recorded of a unit that has ended, and forget it; ``sample``: its last, if any."""
@@ -134,12 +137,12 @@ class Sampling:
         self._courses = {unit: course for unit, course in self._courses.items() if unit in units}
 
 
-def gap_s(age_s: float, steady_s: float, missed: bool, policy: Policy) -> float:
+def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy) -> float:
     """Return how long after a recorded sample the next one is recorded, of what began or was corrected ``age_s`` before
-    it and had gone on evenly for ``steady_s`` by then, a service that ``missed`` its latency or not.
+    it and had gone on evenly for ``steady_s`` by then, a service that ``missed`` its latency or not; ``many`` run.
 
     None is until it has settled, as nothing is concluded before; then so often that it is seen as soon as there are
-    enough looks to judge it by (see :class:`hcloud.policy.Correction`), and then ever fewer.
+    enough looks to judge it by (see :class:`hcloud.policy.Correction`), and then ever fewer, the more run.
     """
     timing, judging = policy.timing, policy.correction
     if timing.steady_share <= 0.0:
@@ -148,7 +151,9 @@ def gap_s(age_s: float, steady_s: float, missed: bool, policy: Policy) -> float:
         return min(timing.steady_every_s, judging.settle_s - age_s)
     if steady_s < judging.settle_s + judging.readings * timing.sample_every_s:
         return 0.0 if missed else judging.readings // PARTS * timing.sample_every_s
-    return min(timing.steady_every_s, timing.steady_share * steady_s)
+    stretched = max(1.0, many / (timing.steady_per_s * timing.steady_every_s))
+    longest_s = max(timing.steady_every_s, min(SELDOM_S, stretched * timing.steady_every_s))
+    return min(longest_s, stretched * timing.steady_share * steady_s)
 
 
 def _grown(before: float | None, now: float | None) -> float:

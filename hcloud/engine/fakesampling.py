@@ -11,9 +11,9 @@ from hcloud.engine.fakeunit import Life
 from hcloud.model import InstanceId, UnitId
 from hcloud.provider import UnitReport
 
-Gap = Callable[[float, float, bool], float]
+Gap = Callable[[float, float, bool, int], float]
 """How long a worker keeps to itself what began so long ago and has gone on evenly for so long, all in seconds; whether
-it is a service that is slower than it should be."""
+it is a service that is slower than it should be; and how many units run."""
 UNEVEN = 0.05
 """A unit whose speed, rate of requests or latency has changed by more than this part of it does not go on evenly: what
 the daemon takes for news as well."""
@@ -104,7 +104,7 @@ class Tellings:
         if known.changed:
             known.began_at, known.since, known.changed = min(known.began_at, at), at, False
         if self.gap is not None:
-            gap_s = self.gap(at - known.began_at, at - known.since, not known.life.keeps_promise())
+            gap_s = self.gap(at - known.began_at, at - known.since, not known.life.keeps_promise(), len(self._of))
             waits = max(1, math.ceil(gap_s / self.every_s - 1e-9))
         known.next_at = at + waits * self.every_s
 

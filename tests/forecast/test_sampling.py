@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from hcloud import sampling
-from hcloud.forecast.watch import Timed, WatchBook, pace_of_rate
+from hcloud.forecast.watch import WATCHED_S, Timed, WatchBook, pace_of_rate
 from hcloud.model import BatchTarget, Event, EventKind, ServiceTarget, Target
 from hcloud.policy import Policy, Timing
 from hcloud.provider import UnitSample
-from hcloud.sampling import DEPARTURE, Recorded, Sampling, served_as_promised
+from hcloud.sampling import DEPARTURE, Recorded, Sampling, gap_s, served_as_promised
 
 EVERY_S, READINGS, SURE, WANTED = 10.0, 6, 3.09, 1e-3
 UNIT, POLICY = "job-1.1.0", Policy(name="default")
@@ -122,6 +122,30 @@ def test_what_goes_on_evenly_is_recorded_ever_more_seldom() -> None:
     samples = at_paces([1.0] * 360, random.Random(0))
     assert sum(map(len, recorded_of(samples))) < 40
     assert sum(map(len, recorded_of(samples, replace(POLICY, timing=Timing(steady_share=0.0))))) == 360
+
+
+@pytest.mark.parametrize(
+    ("many", "every_s", "wanted_s"),
+    [(1, 120.0, 120.0), (2400, 120.0, 120.0), (3600, 120.0, 180.0), (100_000, 120.0, 300.0), (100_000, 600.0, 600.0)],
+)
+def test_of_a_large_fleet_what_goes_on_is_recorded_more_seldom_but_not_forgotten(
+    many: int, every_s: float, wanted_s: float
+) -> None:
+    timing = Timing(steady_every_s=every_s)
+    gaps = [gap_s(1e6, steady_s, False, many, replace(POLICY, timing=timing)) for steady_s in (1e4, 1e6)]
+    assert gaps == [wanted_s, wanted_s]
+    assert wanted_s <= WATCHED_S
+    assert gap_s(1e6, 0.0, False, many, POLICY) == gap_s(1e6, 0.0, False, 1, POLICY)
+
+
+def test_how_seldom_depends_on_all_that_run() -> None:
+    chosen, crowd = Sampling(), replace(POLICY, timing=Timing(steady_per_s=1))
+    others = [f"job-{number}.1.0" for number in range(2, 402)]
+    samples = at_paces([1.0] * 360, random.Random(0))
+    for other in others:
+        chosen.look(other, samples[0], crowd)
+    crowded = [each for sample in samples for each in chosen.look(UNIT, sample, crowd)]
+    assert len(crowded) < len(recorded_of(samples, crowd)) / 2
 
 
 @pytest.mark.parametrize("corrected_at", [0.0, 2000.0])
