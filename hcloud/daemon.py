@@ -132,20 +132,26 @@ class Daemon:
     def _note_cycle(self, began_at: float, outcome: Outcome | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
-        left_out = self.controller.setbacks.left_out(began_at)
+        left_out = self._left_out(began_at)
         self.last_cycle = CycleReport(
             at=began_at,
             duration_s=duration_s,
             actions=outcome.applied if outcome else 0,
             refused=refused,
             error=error,
-            left_out={**left_out.jobs, **left_out.stages},
+            left_out=left_out,
         )
         if outcome is None:
             return TROUBLE_GAP_S
         for refusal in outcome.refused:
             _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
         return max(BUSY_GAP_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
+
+    def _left_out(self, now: float) -> Mapping[str, str]:
+        """Return the stages and living jobs that planning fails on, each with what went wrong."""
+        left_out = self.controller.setbacks.left_out(now)
+        living = {job.id for job in self.controller.last_snapshot.jobs} if left_out.jobs else ()
+        return {**{name: error for name, error in left_out.jobs.items() if name in living}, **left_out.stages}
 
     def _take_new_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hcloud.planner.adaptation import adapt
+from hcloud.model import Reason
+from hcloud.planner.adaptation import PLANNING_FAILS, adapt
 from hcloud.planner.admission import admit
 from hcloud.planner.consolidation import consolidate
 from hcloud.planner.correction import correct
@@ -39,8 +40,8 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     for name, stage in STAGES.items():
         if name not in snapshot.left_out.stages:
             stage(draft)
-        elif stage is _serve:
-            draft.used.update(draft.kept)
+        elif stage in (admit, _serve):
+            _serve_nobody(draft, name, snapshot.left_out.stages[name])
     draft.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
     return draft.plan()
 
@@ -67,6 +68,16 @@ def _serve(draft: Draft) -> None:
     if grows:
         enlarge(desk)
         grow(draft)
+
+
+def _serve_nobody(draft: Draft, stage: str, error: str) -> None:
+    """Keep the machines that are awaited, and say to all who wait why they do."""
+    draft.used.update(draft.kept)
+    text = (
+        f"nothing is started now: the planning of {stage} fails, a defect of HCloud ({error}); it is tried again soon"
+    )
+    for job in draft.waiting:
+        draft.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 
 
 STAGES: Mapping[str, Callable[[Draft], None]] = {

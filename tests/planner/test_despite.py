@@ -204,6 +204,9 @@ def test_without_the_stages_that_serve_nothing_is_placed_or_bought(stage: str, s
         scene(job(1), job(2), machine(1, offer("one", vcpus=1.0)), offer(), left_out=left_out(stages=(stage,)))
     )
     assert (bool(of(plan, Place)), bool(of(plan, Launch))) == (served, served)
+    assert {each.job_id: each.reason.code for each in of(plan, Wait)} == (
+        {} if served else dict.fromkeys(["job-1", "job-2"], PLANNING_FAILS)
+    )
 
 
 def test_machines_that_jobs_await_are_kept_while_nothing_can_be_served() -> None:
