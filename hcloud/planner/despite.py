@@ -2,14 +2,15 @@
 the others. Without a plan nothing starts, and machines that nobody renews end with all that runs on them.
 
 A plan is a pure function, so it can be tried as often as need be. First it is tried without any job: if it still fails,
-no single job is at fault, and stages are left out. Else those that it fails on are found by halves.
+no job is at fault, and stages are left out. Else jobs are taken in again, all at once, and by halves where that fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from traceback import format_exception
 
 import numpy as np
@@ -23,8 +24,11 @@ from hcloud.policy import Policy
 
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
-MOST_JOBS = 3
-"""Where planning fails on more jobs than these a stage is to blame, if it goes well without one."""
+MOST_JOBS, MINOR = 3, OPTIONAL[:-2]
+"""Where planning fails on more jobs than these one of the minor stages is left out instead, if that helps. Those that
+serve everybody are not, for the sake of however many."""
+MOST_TRIALS = 250
+"""After so many plans all jobs stay left out that were not taken in again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,12 @@ class _Trials:
         between: Callable[[], object],
     ) -> None:  # fmt: skip
         self.planner, self.snapshot, self.policy, self.rng = planner, snapshot, policy, rng
-        self.defect, self.between, self.trace = defect, between, ""
+        self.defect, self.between, self.trace, self.trials = defect, between, "", 0
 
     def plan(self, left_out: LeftOut) -> Plan | None:
         """Return the plan without ``left_out``; None where it fails, which is kept as the last ``defect``."""
         self.between()
+        self.trials += 1
         trial = replace(self.snapshot, left_out=left_out, memo=Memo())  # what a failed plan left behind proves nothing
         try:
             return self.planner(trial, self.policy, deepcopy(self.rng))
@@ -78,36 +83,31 @@ class _Trials:
         return replace(found, trace=self.trace)
 
     def _all_jobs(self, before: LeftOut) -> LeftOut:
-        return _with_jobs(before, self._others(before), self.defect)
+        return self._with_jobs(before, {}, [self._others(before)])
 
     def _others(self, before: LeftOut) -> list[JobId]:
         return [job.id for job in self.snapshot.jobs if job.id not in before.jobs]
 
     def _without_jobs(self, before: LeftOut) -> Despite | None:
-        """Leave out the jobs that planning fails on, or one stage where these would be many; None: that helps not."""
-        everybody = self._all_jobs(before)
-        without_any = self.plan(everybody)
-        if without_any is None:
+        """Leave out the jobs that planning fails on, or a minor stage where these are many; None: that helps not."""
+        passing = self.plan(self._all_jobs(before))
+        if passing is None:
             return None
-        found, rest = before, self._others(before)
-        for _ in range(min(MOST_JOBS, len(rest))):
-            at = self._first_of(found, rest)
-            found = _with_jobs(found, rest[at : at + 1], self.defect)
-            if (plan := self.plan(found)) is not None:
-                return Despite(plan, found)
-            rest = rest[:at] + rest[at + 1 :]
-        return self._without_one_stage(before) or Despite(without_any, everybody)
-
-    def _first_of(self, found: LeftOut, names: Sequence[JobId]) -> int:
-        """Return the place of a job with which planning fails, and without which, and all after it, it does not."""
-        passes, fails = 0, len(names)
-        while fails - passes > 1:
-            middle = (passes + fails) // 2
-            if self.plan(_with_jobs(found, names[middle:], self.defect)) is not None:
-                passes = middle
+        at_fault, untried, stage_tried = dict[JobId, str](), [self._others(before)], False
+        while untried and self.trials < MOST_TRIALS:
+            some = untried.pop()
+            plan = self.plan(self._with_jobs(before, at_fault, untried))
+            if plan is not None:
+                passing = plan
+            elif len(some) > 1:
+                untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:
-                fails = middle
-        return passes
+                at_fault.update(dict.fromkeys(some, said(self.defect)))
+            if len(at_fault) > MOST_JOBS and not stage_tried:
+                stage_tried = True
+                if (instead := self._without_one_stage(before)) is not None:
+                    return instead
+        return Despite(passing, self._with_jobs(before, at_fault, untried))
 
     def _without_stages(self, before: LeftOut) -> Despite | None:
         """Leave out the one stage that fails whatever jobs there are, or all that a plan can do without; then the jobs
@@ -120,15 +120,15 @@ class _Trials:
         return None
 
     def _without_one_stage(self, before: LeftOut) -> Despite | None:
-        for name in OPTIONAL:
+        for name in MINOR:
             less = _with_stages(before, (name,), self.defect)
             if name not in before.stages and (plan := self.plan(less)) is not None:
                 return Despite(plan, less)
         return None
 
-
-def _with_jobs(before: LeftOut, names: Sequence[JobId], defect: Exception) -> LeftOut:
-    return replace(before, jobs={**dict.fromkeys(names, said(defect)), **before.jobs})
+    def _with_jobs(self, before: LeftOut, at_fault: Mapping[JobId, str], more: Iterable[Sequence[JobId]]) -> LeftOut:
+        others = dict.fromkeys(chain.from_iterable(more), said(self.defect))
+        return replace(before, jobs={**others, **at_fault, **before.jobs})
 
 
 def _with_stages(before: LeftOut, names: Sequence[str], defect: Exception) -> LeftOut:
