@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.apply import Applier, Outcome, emit_trouble
+from hcloud.apply import Applier, Outcome, Refusal, emit_trouble
 from hcloud.apply.orders import PAUSED
 from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
@@ -180,6 +180,7 @@ class Controller:
         self._tell_surprises()
         plan = self._plan(self.last_snapshot)
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
+        self._leave_out_failed(outcome.failed)
         self._renew_leases()
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
@@ -294,6 +295,20 @@ class Controller:
             _log.error("planning failed last, as it was tried, with:\n%s", found.trace)
         self._tell_setbacks(self.setbacks.note(found.left_out, snapshot.now))
         return found.plan
+
+    def _leave_out_failed(self, failed: Sequence[Refusal]) -> None:
+        """Leave jobs out of the next plans of which an action could not be carried out, by a defect."""
+        if not failed:
+            return
+        jobs, others = dict[str, str](), dict[str, str]()
+        for each in failed:
+            what, job_id = type(each.action).__name__, getattr(each.action, "job_id", None)
+            subject = getattr(each.action, "instance_id", "a machine")
+            if job_id is not None:
+                jobs[job_id] = f"{what}: {each.why}"
+            else:
+                others[f"{what} of {subject}"] = each.why
+        self._tell_setbacks(self.setbacks.note(LeftOut(jobs=jobs, stages=others), self.clock.now()))
 
     def _tell_setbacks(self, news: LeftOut) -> None:
         with self.store.transaction(self.clock.now(), self.lease) as txn:

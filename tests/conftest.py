@@ -98,7 +98,9 @@ class _FailedPlans(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         defect = record.exc_info[1] if record.exc_info else None
-        if record.msg.startswith(("planning failed;", "classification failed;")) and not isinstance(defect, Planted):
+        told = record.msg.startswith(("planning failed;", "classification failed;")) or "a defect;" in record.msg
+        planted = isinstance(defect, Planted) or isinstance(getattr(defect, "__cause__", None), Planted)
+        if told and not planted:
             self.told.append(logging.Formatter().format(record))
 
 

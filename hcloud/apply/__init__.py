@@ -6,19 +6,21 @@ finds its open intents again and repeats them with the same token (architecture.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, on_demand_price, renew
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
-from hcloud.errors import InvalidTransition, NotFound, Refused
+from hcloud.errors import HCloudError, InvalidTransition, NotFound, Refused
 from hcloud.holders import Holders
 from hcloud.model import (
     Instance,
@@ -27,6 +29,7 @@ from hcloud.model import (
     Offer,
     Resources,
 )
+from hcloud.planner.despite import said
 from hcloud.planner.plan import (
     Action,
     Classify,
@@ -52,6 +55,7 @@ from hcloud.store import Lease, Store, Transaction
 
 __all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
 
+_log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
 R = TypeVar("R")
 _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
@@ -84,6 +88,15 @@ class Outcome:
     """Whether anything but a Wait was carried out, so that planning again soon is worth while."""
     due_at: float = inf
     """When time alone changes what is decided (``Plan.due_at``)."""
+    failed: tuple[Refusal, ...] = ()
+    """Actions that could not be carried out, by a defect; they changed nothing."""
+
+
+class _Failed(Exception):
+    """The action at this place of a list fails; its cause says with what."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
 
 
 class Applier:
@@ -107,13 +120,17 @@ class Applier:
         self.holders = holders or Holders()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
+        self._failed: list[Refusal] = []
 
     def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
         """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
 
+        What fails by a defect is left out, and told of, so that it does not stop all the rest.
+
         Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
         """
         refused: list[Refusal] = []
+        self._failed.clear()
         done = self._rows(plan, refused, lease)
         done += self._stops(plan, refused, lease)
         done += self._resizes(plan, refused, lease)
@@ -122,7 +139,7 @@ class Applier:
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
-        return Outcome(applied=len(done), refused=tuple(refused), moved=moved)
+        return Outcome(applied=len(done), refused=tuple(refused), moved=moved, failed=tuple(self._failed))
 
     def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
         """Repeat open intents whose time has come (found at start-up, or left open by trouble); return how many."""
@@ -150,19 +167,19 @@ class Applier:
             """Change rows only: these actions touch nothing outside."""
             _ROW_ACTIONS[type(action)](txn, action)
 
-        return self._record(actions, refused, lease, record)[0]
+        return self._record(actions, refused, lease, lambda: record)[0]
 
     def _renewals(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
         """Renew machines: with some, units of users whose limits have no room for that are stopped, and must be
         before, as the daemon may die in between."""
         actions = [a for a in plan.actions if isinstance(a, Renew)]
-        return list(self._record(actions, refused, lease, renew)[0])
+        return list(self._record(actions, refused, lease, lambda: renew)[0])
 
     def _stops(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
         whole = [a for a in plan.actions if isinstance(a, StopAttempt)]
         parts = [a for a in plan.actions if isinstance(a, StopRank)]
-        done, intents = self._record(whole, refused, lease, self.units.record_stop)
-        done_parts, more = self._record(parts, refused, lease, self.units.record_stop_rank)
+        done, intents = self._record(whole, refused, lease, lambda: self.units.record_stop)
+        done_parts, more = self._record(parts, refused, lease, lambda: self.units.record_stop_rank)
         if intents or more:
             self.units.drive_stops([*intents, *more], lease)
         return [*done, *done_parts]
@@ -171,8 +188,13 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Resize)]
         if not actions:
             return []
-        free = self._free({each.instance_id for action in actions for each in action.ranks})
-        done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_resize(txn, a, free))
+
+        def recording() -> Callable[[Transaction, Resize], list[Intent]]:
+            """Begin with all that is free now."""
+            free = self._free({each.instance_id for action in actions for each in action.ranks})
+            return lambda txn, action: self.units.record_resize(txn, action, free)
+
+        done, intents = self._record(actions, refused, lease, recording)
         if intents:
             self.units.drive_resizes(list(chain.from_iterable(intents)), lease)
         return list(done)
@@ -184,7 +206,7 @@ class Applier:
             """Write the intent to end one machine; None where it is ending already."""
             return self.machines.record_terminate(txn, action, policy)
 
-        done, intents = self._record(actions, refused, lease, record)
+        done, intents = self._record(actions, refused, lease, lambda: record)
         if intents:
             self.machines.drive_terminates(intents, lease)
         return list(done)
@@ -195,14 +217,14 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Launch)]
         if not actions:
             return []
-        live = Living.of(self.store.live().instances)
 
-        def record(txn: Transaction, action: Launch) -> Instance:
-            """Write one launch beside the earlier ones of this plan: budgets and caps are judged with them."""
-            list_price = on_demand_price(action.offer, offers)
-            return self.machines.record_launch(txn, action, policy, live, list_price)
+        def recording() -> Callable[[Transaction, Launch], Instance]:
+            """Write each launch beside the earlier ones of this plan: budgets and caps are judged with them."""
+            live = Living.of(self.store.live().instances)
+            price = partial(on_demand_price, offers=offers)
+            return lambda txn, each: self.machines.record_launch(txn, each, policy, live, price(each.offer))
 
-        done, launched = self._record(actions, refused, lease, record)
+        done, launched = self._record(actions, refused, lease, recording)
         intents = {intent.token: intent for intent in self.store.live().intents}
         # In the plan's order: where room is scarce, who came first gets it.
         begun = [intents[instance.token] for instance in launched if instance.token in intents]
@@ -214,8 +236,13 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Place)]
         if not actions:
             return []
-        free = self._free({each.instance_id for action in actions for each in action.ranks})
-        done, intents = self._record(actions, refused, lease, lambda txn, a: self.units.record_place(txn, a, free))
+
+        def recording() -> Callable[[Transaction, Place], Intent]:
+            """Begin with all that is free now."""
+            free = self._free({each.instance_id for action in actions for each in action.ranks})
+            return lambda txn, action: self.units.record_place(txn, action, free)
+
+        done, intents = self._record(actions, refused, lease, recording)
         if intents:
             self.units.drive_starts(intents, lease)
         return list(done)
@@ -231,20 +258,47 @@ class Applier:
         actions: Sequence[A],
         refused: list[Refusal],
         lease: Lease | None,
+        recording: Callable[[], Callable[[Transaction, A], R | None]],
+    ) -> tuple[list[A], list[R]]:
+        """Carry out row changes of ``actions`` in one transaction; return those done and what they gave.
+
+        Where one fails by a defect that transaction is given up, as half of it may have been written, and the others
+        are carried out in another: ``recording`` begins anew with what it counts.
+        """
+        left, judged = list(actions), list[Refusal]()
+        while left:
+            try:
+                found = self._in_one_transaction(left, judged, lease, recording())
+            except _Failed as failed:
+                action = left.pop(failed.at)
+                _log.exception("%s failed, a defect; the others are carried out without it", type(action).__name__)
+                self._failed.append(Refusal(action=action, why=said(cast(Exception, failed.__cause__))))
+                judged.clear()
+                continue
+            refused += judged
+            return found
+        return [], []
+
+    def _in_one_transaction(
+        self,
+        actions: Sequence[A],
+        refused: list[Refusal],
+        lease: Lease | None,
         carry_out: Callable[[Transaction, A], R | None],
     ) -> tuple[list[A], list[R]]:
-        """Carry out row changes of ``actions`` in one transaction; return those done and what they gave."""
         done: list[A] = []
         given: list[R] = []
-        if not actions:
-            return done, given
         with self.store.transaction(self.clock.now(), lease) as txn:
-            for action in actions:
+            for at, action in enumerate(actions):
                 try:
                     result = carry_out(txn, action)
                 except (Refused, InvalidTransition, NotFound) as why:
                     refused.append(Refusal(action=action, why=str(why)))
                     continue
+                except HCloudError:
+                    raise
+                except Exception as defect:  # anything else is a defect of ours, which must not stop the others
+                    raise _Failed(at) from defect
                 done.append(action)
                 if result is not None:
                     given.append(result)

@@ -1,29 +1,33 @@
-"""Planners that fail on some jobs, or in some stage, while a soak's trouble lasts: defects that nobody knows of."""
+"""Planning that fails on some jobs, or in some stage, and placing that does, while a soak's trouble lasts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from traceback import format_exception
+from typing import cast
 
 import numpy as np
 
-from hcloud.model import JOB_ON_INSTANCE, Event, EventKind, Job
+from hcloud.apply.units import UnitActions
+from hcloud.controller import Controller
+from hcloud.model import JOB_ON_INSTANCE, Event, EventKind, Intent, Job, Resources
 from hcloud.planner.despite import Planner
-from hcloud.planner.plan import Plan
+from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
+from hcloud.store import Transaction
 
+Told = Callable[[Sequence[str]], object]
 DEFECT = "planning_fails"
-"""A tag of a soak job with which planning fails: while it is ``waiting``, ``running``, or ``always``."""
+"""A tag of a soak job with which planning fails (while it is ``waiting``, ``running``, ``always``), or ``placing``."""
 
 
 class Planted(Exception):
     """What a defective planner fails with."""
 
 
-def defective(
-    planner: Planner, stage: str, lasts: Callable[[], bool], fails: Callable[[Sequence[str]], object]
-) -> Planner:
+def defective(planner: Planner, stage: str, lasts: Callable[[], bool], fails: Told) -> Planner:
     """Return ``planner``, failing while it ``lasts`` with every job that is tagged so, and in ``stage`` (if any), but
     where they are left out. It fails last, so that it leaves behind in the memo, and draws, all it otherwise would.
     ``fails`` is told the trace where it fails by itself."""
@@ -49,6 +53,42 @@ def _fails_with(job: Job) -> bool:
     running, limit_usd = job.state in JOB_ON_INSTANCE, job.spec.budget_usd
     ends = job.cancelled_by is not None or (limit_usd is not None and job.spent_usd >= limit_usd)
     return not ends and job.spec.tags.get(DEFECT) in ("always", "running" if running else "waiting")
+
+
+@dataclass(slots=True)
+class ClumsyUnits(UnitActions):
+    """Fails while it ``lasts`` to place the jobs that are tagged so, when half of that is written down."""
+
+    lasts: Callable[[], bool] = lambda: True
+
+    def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
+        """Write what is placed, or half of it."""
+        clumsy = self.lasts() and txn.job(action.job_id).spec.tags.get(DEFECT) == "placing"
+        return UnitActions.record_place(self, cast(Transaction, _Failing(txn)) if clumsy else txn, action, free)
+
+
+class _Failing:
+    """A transaction that opens no intents."""
+
+    def __init__(self, txn: Transaction) -> None:
+        self._txn = txn
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._txn, name)
+
+    def open_intent(self, intent: Intent) -> None:
+        """Fail."""
+        raise Planted(f"planted in placing {intent.subject}")
+
+
+def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], fails: Told) -> None:
+    """Plant what tags and ``stage`` say in a daemon."""
+    controller.planner = defective(controller.planner, stage, lasts, fails)
+    units = controller.applier.units
+    if type(units) is UnitActions:  # no other bug is in its place
+        controller.applier.units = ClumsyUnits(
+            store=units.store, runner=units.runner, clock=units.clock, uploads_dir=units.uploads_dir, lasts=lasts
+        )
 
 
 def unplanted(event: Event, job: Job | None, stage: str) -> Iterator[str]:

@@ -114,10 +114,10 @@ def draw_world(seed: int) -> World:
 
 
 def _with_defects(rng: np.random.Generator, world: World) -> World:
-    """Return the world with one or two jobs that planning fails with, or a stage in which it fails, or both."""
+    """Return the world with one or two jobs that planning, or placing, fails with, or a stage that fails, or both."""
     kind, jobs = rng.random(), list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(1, 3))] if kind < 0.8 else ():
-        job, when = jobs[at], str(rng.choice(["waiting", "running", "always"]))
+        job, when = jobs[at], str(rng.choice(["waiting", "running", "always", "placing"]))
         jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
     stage = str(rng.choice(OPTIONAL)) if kind > 0.6 else ""
     return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))

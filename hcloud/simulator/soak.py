@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, cast
@@ -29,7 +30,7 @@ from hcloud.errors import StaleWrite, StoreError
 from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
 from hcloud.provider import UnitSpec
-from hcloud.simulator.defects import defective
+from hcloud.simulator.defects import with_defects
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.leaseholds import left_alone
 from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
@@ -307,9 +308,7 @@ class Soak:
         )
         self.tamper(controller)
         stage = self.world.dangers.failing_stage
-        controller.planner = defective(
-            controller.planner, stage, self._troubled, lambda trace: self._fails("plan", trace)
-        )
+        with_defects(controller, stage, self._troubled, partial(self._fails, "plan"))
         life = Life(holder=holder, peril=peril, store=store, controller=controller, clock=clock)
         peril.pause = lambda: self._meanwhile(holder)
         return life

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from hcloud.apply.machines import MachineActions
 from hcloud.classifier.book import Book
 from hcloud.errors import StaleWrite
 from hcloud.known import Application
-from hcloud.model import EventKind, JobState
+from hcloud.model import EventKind, Intent, JobState
 from hcloud.planner import make_plan
-from hcloud.planner.plan import Plan
+from hcloud.planner.plan import Plan, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 from hcloud.setbacks import TRIED_AGAIN_S
-from hcloud.simulator.defects import Planted
+from hcloud.simulator.defects import DEFECT, Planted, with_defects
+from hcloud.store import Transaction
 from tests.apply.deployment import Deployment
 
 Fails = Callable[[Snapshot], bool]
@@ -128,6 +130,44 @@ def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Dep
     site.cycle(times=2)
     assert not isinstance(controller.book, Unbelieving)
     assert not controller.setbacks
+
+
+def test_what_cannot_be_carried_out_is_undone_and_the_job_left_out_while_the_others_go_on(site: Deployment) -> None:
+    jobs = site.submit(count=2) + site.submit(tags={DEFECT: "placing"})
+    broken = [True]
+    with_defects(site.scene.controller, "", lambda: broken[0], lambda _: None)
+    site.until(lambda: site.state(1) is site.state(2) is JobState.SUCCEEDED)
+    waits = site.job(3)
+    assert (waits.attempts_made, waits.attempt, waits.wait_code) == (0, None, "planning_fails")
+    (event,) = site.events(EventKind.PLANNING_TROUBLE)
+    assert event.job_id == jobs[2].id
+    assert str(event.fields["error"]).startswith("Place: Planted: planted in placing job-3")
+    assert not [each for each in site.events(EventKind.ATTEMPT_PLACED) if each.job_id == "job-3"]
+    broken[0] = False
+    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.until_state(JobState.SUCCEEDED, number=3)
+    assert site.job(3).attempts_made == 1
+
+
+def test_a_machine_of_which_nothing_can_be_written_does_not_keep_others_from_being_used(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = MachineActions.record_terminate
+
+    def record_terminate(self: MachineActions, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
+        if action.instance_id == "inst-1":
+            raise Planted("no such column")
+        return honest(self, txn, action, policy)
+
+    monkeypatch.setattr(MachineActions, "record_terminate", record_terminate)
+    site.submit()
+    site.until(lambda: site.events(EventKind.PLANNING_TROUBLE))
+    (event,) = site.events(EventKind.PLANNING_TROUBLE)
+    assert (event.job_id, event.fields["left_out"]) == (None, "Terminate of inst-1")
+    site.submit()
+    site.until_state(JobState.SUCCEEDED, number=2)
+    site.cycle(times=20)
+    assert len(site.events(EventKind.PLANNING_TROUBLE)) == 1
 
 
 def test_a_daemon_that_lost_the_lead_while_it_searched_does_nothing(site: Deployment) -> None:

@@ -19,6 +19,7 @@ from hcloud.apply import Refusal
 from hcloud.apply.machines import drain
 from hcloud.apply.records import release_allocation
 from hcloud.controller import Controller
+from hcloud.errors import Refused
 from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, Reason, move_job
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
@@ -128,6 +129,21 @@ def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 def does_not_get_round_defects(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon._plan = lambda snapshot: daemon.planner(snapshot, daemon.policy, daemon.rng)  # type: ignore[method-assign]
+
+
+def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.applier._in_one_transaction
+
+    def in_one_transaction(actions: Any, refused: Any, lease: Any, carry_out: Any) -> Any:
+        def half(txn: Transaction, action: Action) -> Any:
+            try:
+                return carry_out(txn, action)
+            except Planted as defect:
+                raise Refused(str(defect)) from defect
+
+        return honest(actions, refused, lease, half)
+
+    daemon.applier._in_one_transaction = in_one_transaction  # type: ignore[method-assign]
 
 
 def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
