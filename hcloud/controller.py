@@ -464,7 +464,7 @@ def read_spend(store: Store, now: float) -> SpendBook:
 
 
 def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | None = None) -> None:
-    text = f"planning fails with {left_out}, a defect of HCloud; left out, and tried again in {TRIED_AGAIN_S:.0f} s"
+    text = f"HCloud fails on {left_out}, a defect; left out, and tried again in {TRIED_AGAIN_S:.0f} s"
     _log.error("%s: %s", text, error)
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=left_out, error=error, text=text)
 

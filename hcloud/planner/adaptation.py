@@ -53,7 +53,7 @@ def _has_to_end(job: Job) -> bool:
 def _leave_out(draft: Draft, job: Job, error: str) -> None:
     """Decide nothing about ``job``, and say why."""
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
-        text = f"planning fails with it, a defect of HCloud ({error}); left out, and tried again every few minutes"
+        text = f"HCloud fails on it, a defect ({error}); left out, and tried again every few minutes"
         draft.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
 
 

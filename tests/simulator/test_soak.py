@@ -136,7 +136,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "ordered": (bugs.minds_no_orders, 20),
     "bounds": (bugs.resizes_in_vain, 0),
     "bug: the plan failed": (bugs.cannot_plan_what_runs, 1),
-    "bug: planning fails with": (bugs.blames_other_jobs_than_those_it_fails_on, 29),
+    "bug: HCloud fails on": (bugs.blames_other_jobs_than_those_it_fails_on, 29),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
