@@ -55,6 +55,8 @@ def _leave_out(draft: Draft, job: Job, error: str) -> None:
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
         text = f"HCloud fails on it, a defect ({error}); left out, and tried again every few minutes"
         draft.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
+    if job.state is JobState.AWAITING_INSTANCE:
+        draft.count_active(job)
 
 
 def _back(draft: Draft, job: Job) -> Reason:

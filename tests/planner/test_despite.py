@@ -19,7 +19,7 @@ from hcloud.planner.despite import MOST_JOBS, MOST_TRIALS, Despite, plan_despite
 from hcloud.planner.make import GROWTH, OPTIONAL, STAGES
 from hcloud.planner.plan import Finish, Launch, Place, Plan, Renew, StopAttempt, Wait
 from hcloud.planner.snapshot import LeftOut, Snapshot
-from hcloud.policy import Policy
+from hcloud.policy import Caps, Policy
 from hcloud.simulator.defects import Planted
 from tests.planner.scenes import NOW, decide, ended, job, machine, of, offer, running, scene, spec, told
 
@@ -179,6 +179,12 @@ def test_a_waiting_job_that_is_left_out_is_told_so_once_and_the_others_are_serve
 def test_nothing_is_decided_about_a_job_that_is_left_out_in_any_state_of_waiting(state: JobState) -> None:
     plan = decide(scene(job(1, state), machine(1), offer(), left_out=left_out(1)))
     assert [type(action) for action in plan.actions] == [Wait]
+
+
+def test_who_is_left_out_counts_among_the_jobs_that_its_user_may_have() -> None:
+    awaits = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-9",))
+    plan = decide(scene(awaits, job(2), machine(1), left_out=left_out(1)), Policy(caps=Caps(max_jobs_per_user=1)))
+    assert (of(plan, Place), told(plan, "job-2")) == ([], "cap_jobs_per_user")
 
 
 def test_a_running_job_that_is_left_out_keeps_its_machine_and_its_end_is_judged_later() -> None:
