@@ -88,7 +88,7 @@ def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
         running.kill()
     # CPython ends itself by the signal where that came while it ran source text (as dataclasses are made): the same to
     # every shell.
-    assert running.returncode in (128 + number, -number)
+    assert running.returncode in (128 + number, -number), err
     assert "Traceback" not in err
     assert list(place.iterdir()) == []
     assert len(workers) == (int(processes) if processes != "1" else 0)
