@@ -23,7 +23,7 @@ def adapt(draft: Draft) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
     submitted, left_out = list[Job](), draft.snapshot.left_out.jobs
     for job in draft.snapshot.memo.roster.restive:  # hardly any of those that run
-        if job.id in left_out and not _has_to_end(job):
+        if job.id in left_out and not has_to_end(job):
             _leave_out(draft, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             draft.waiting.append(job)  # nearly all of a long queue
@@ -45,8 +45,8 @@ def adapt(draft: Draft) -> None:
         leave_submitted(draft, submitted)
 
 
-def _has_to_end(job: Job) -> bool:
-    """Whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
+def has_to_end(job: Job) -> bool:
+    """Return whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 

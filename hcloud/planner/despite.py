@@ -24,7 +24,7 @@ from hcloud.policy import Policy
 
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
-MOST_JOBS, MINOR = 3, OPTIONAL[:-2]
+MOST_JOBS, MINOR = 3, tuple(name for name in OPTIONAL if name not in ("service", "admission"))
 """Where planning fails on more jobs than these one of the minor stages is left out instead, if that helps. Those that
 serve everybody are not, for the sake of however many."""
 MOST_TRIALS = 250

@@ -12,6 +12,7 @@ import numpy as np
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
 from hcloud.model import JOB_ON_INSTANCE, Event, EventKind, Intent, Job, Resources
+from hcloud.planner.adaptation import has_to_end
 from hcloud.planner.despite import Planner
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
@@ -50,9 +51,8 @@ def defective(planner: Planner, stage: str, lasts: Callable[[], bool], fails: To
 
 
 def _fails_with(job: Job) -> bool:
-    running, limit_usd = job.state in JOB_ON_INSTANCE, job.spec.budget_usd
-    ends = job.cancelled_by is not None or (limit_usd is not None and job.spent_usd >= limit_usd)
-    return not ends and job.spec.tags.get(DEFECT) in ("always", "running" if running else "waiting")
+    now = "running" if job.state in JOB_ON_INSTANCE else "waiting"
+    return not has_to_end(job) and job.spec.tags.get(DEFECT) in ("always", now)
 
 
 @dataclass(slots=True)

@@ -560,8 +560,7 @@ def _read_back(fields: dict[str, object]) -> dict[str, object]:
         if type(each) in _PLAIN or (type(each) is str and each.isascii()):
             continue
         if not isinstance(each, (list, tuple)) or not all(type(part) is str and part.isascii() for part in each):
-            found: dict[str, object] = from_json(dump(fields))
-            return found
+            return dict[str, object](from_json(dump(fields)))
         lists[name] = list(each)
     return {**fields, **lists} if lists else fields
 
