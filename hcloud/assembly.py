@@ -59,6 +59,13 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
     return built
 
 
+def load_mock_cloud() -> None:
+    """Load the modules of the mock cloud, so that they are there before anything is begun that may be interrupted: an
+    interrupt that comes within an import can get lost."""
+    for point in entry_points(group="hcloud.providers", name="mock"):
+        point.load()
+
+
 def _build(
     factory: ProviderFactory, wanted: ProviderSettings, clock: Clock, config: Config, state_dir: Path
 ) -> Provider:

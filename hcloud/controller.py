@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcloud.apply import Applier, Outcome, Refusal, emit_trouble
+from hcloud.apply.apart import Trouble, Troubles, asked, by_halves
 from hcloud.apply.orders import PAUSED
 from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
@@ -77,7 +78,7 @@ class OfferBook:
                 continue
             self._asked_at[name] = now
             try:
-                told = provider.offers()
+                told = asked(provider.offers, f"{name}.offers")
                 if told != self.by_provider.get(name):  # the same objects while they say the same
                     self.by_provider[name] = told
                 self.errors.pop(name, None)
@@ -174,6 +175,7 @@ class Controller:
         self._hear_offers()
         seen = self.observer.observe(self.policy, self.lease)
         self._note_engine(seen)
+        self._note_failing(seen.failing)
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease)
         self.last_snapshot = self.snapshot()
         self.observer.believed = self.last_snapshot.applications
@@ -182,6 +184,7 @@ class Controller:
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._leave_out_failed(outcome.failed)
         self._renew_leases()
+        self._note_failing(self.applier.take_troubles())
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.ask_again()
@@ -300,15 +303,27 @@ class Controller:
         """Leave jobs out of the next plans of which an action could not be carried out, by a defect."""
         if not failed:
             return
-        jobs, others = dict[str, str](), dict[str, str]()
+        jobs, others = dict[str, str](), dict[str, Trouble]()
         for each in failed:
             what, job_id = type(each.action).__name__, getattr(each.action, "job_id", None)
             subject = getattr(each.action, "instance_id", "a machine")
             if job_id is not None:
                 jobs[job_id] = f"{what}: {each.why}"
             else:
-                others[f"{what} of {subject}"] = each.why
-        self._tell_setbacks(self.setbacks.note(LeftOut(jobs=jobs, stages=others), self.clock.now()))
+                others[f"{what} of {subject}"] = Trouble(each.why, ())
+        self._note_failing(others)
+        self._tell_setbacks(self.setbacks.note(LeftOut(jobs=jobs), self.clock.now()))
+
+    def _note_failing(self, troubles: Troubles) -> None:
+        """Tell now and then of what fails. It is tried again and again, and no job is left out for it."""
+        if not troubles:
+            return
+        news = self.setbacks.note_besides({what: each.error for what, each in troubles.items()}, self.clock.now())
+        if not news:
+            return
+        with self.store.transaction(self.clock.now(), self.lease) as txn:
+            for what in news:
+                _emit_failing(txn, what, troubles[what])
 
     def _tell_setbacks(self, news: LeftOut) -> None:
         with self.store.transaction(self.clock.now(), self.lease) as txn:
@@ -444,7 +459,15 @@ class Controller:
         due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
         if not due:
             return
-        told.update({instance_id: (due[instance_id], now) for instance_id in self.runner.renew(due)})
+        failing = dict[str, Trouble]()
+
+        def renew(some: Sequence[str]) -> None:
+            """Tell some of them."""
+            took = self.runner.renew({name: due[name] for name in some})
+            told.update({name: (due[name], now) for name in took})
+
+        by_halves(list(due), renew, lambda name, trouble: failing.update({f"renewal of {name}": trouble}))
+        self._note_failing(failing)
 
 
 def read_spend(store: Store, now: float) -> SpendBook:
@@ -467,6 +490,12 @@ def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | N
     text = f"HCloud fails on {left_out}, a defect; left out, and tried again in {TRIED_AGAIN_S:.0f} s"
     _log.error("%s: %s", text, error)
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=left_out, error=error, text=text)
+
+
+def _emit_failing(txn: Transaction, what: str, trouble: Trouble) -> None:
+    text = f"HCloud fails on {what}, a defect; the rest goes on, and it is tried again and again"
+    _log.error("%s:\n%s", text, "".join(trouble.trace))
+    txn.emit(EventKind.PLANNING_TROUBLE, job_id=trouble.job_id, left_out=what, error=trouble.error, text=text)
 
 
 def _surprise_fields(surprise: Surprise) -> dict[str, Any]:

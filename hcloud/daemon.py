@@ -148,10 +148,11 @@ class Daemon:
         return max(BUSY_GAP_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
 
     def _left_out(self, now: float) -> Mapping[str, str]:
-        """Return the stages and living jobs that planning fails on, each with what went wrong."""
-        left_out = self.controller.setbacks.left_out(now)
-        living = {job.id for job in self.controller.last_snapshot.jobs} if left_out.jobs else ()
-        return {**{name: error for name, error in left_out.jobs.items() if name in living}, **left_out.stages}
+        """Return the stages and living jobs that planning fails on, and all else, each with what went wrong."""
+        setbacks = self.controller.setbacks
+        living = {job.id for job in self.controller.last_snapshot.jobs} if setbacks.jobs else ()
+        failing = setbacks.failing(now)
+        return {name: error for name, error in failing.items() if name not in setbacks.jobs or name in living}
 
     def _take_new_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())

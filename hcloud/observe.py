@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
+from traceback import format_exception
 from typing import NamedTuple, TypeVar
 
-from hcloud.apply.learning import Reached, record_findings, record_reached, record_window
-from hcloud.apply.machines import adopt, emit_trouble, note_registered, note_taken
+from hcloud.apply import facts
+from hcloud.apply.apart import Trouble, Troubles, asked, in_one_go
+from hcloud.apply.facts import Change, Host, UnitEnd
+from hcloud.apply.learning import Reached, record_window
+from hcloud.apply.machines import adopt, emit_trouble
 from hcloud.apply.orphans import Orphans
-from hcloud.apply.records import change_instance, release_allocation
-from hcloud.apply.units import note_started
-from hcloud.changed import changed
 from hcloud.clock import Clock
-from hcloud.errors import ProviderError
+from hcloud.errors import ProviderError, StoreError
 from hcloud.holders import Holders, Owner
-from hcloud.known import Classification, Findings
+from hcloud.known import Classification
 from hcloud.logs import LogArchive
 from hcloud.model import (
     Allocation,
@@ -27,15 +28,13 @@ from hcloud.model import (
     Instance,
     InstanceState,
     Job,
-    Market,
-    Reason,
     ServiceTarget,
 )
+from hcloud.planner.despite import said
 from hcloud.policy import Policy
 from hcloud.provider import (
     CloudInstance,
     CloudState,
-    ExitRecord,
     Listing,
     Provider,
     Runner,
@@ -49,7 +48,6 @@ from hcloud.sampling import SampleChange, Sampling, record_sample, served_as_pro
 from hcloud.store import Lease, LiveView, Store, Transaction
 
 Memory = TypeVar("Memory")
-Change = Callable[[Transaction], object]
 FEED_EVERY_S = 600.0
 """How long a window is in which a running service is compared with what was expected of it."""
 RATE_WEIGHT = 0.1
@@ -58,8 +56,6 @@ DEFAULT_POLL_S = 2.0
 SLOW_POLL_S = 30.0
 """How often a provider is listed while none of its machines is silent or on its way up or down."""
 UNIT_MISSING_S = 60.0
-SAME_NOTICE_S = 5.0
-"""A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
 FORGET_EVERY_S = 600.0
 """How often what vanished is forgotten; until then it takes a little memory, no more."""
 UNKNOWN_LAUNCH_S = 60.0
@@ -74,20 +70,21 @@ _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TER
 class Observation:
     """What was seen: the workers that answered, whether the engine did, whether rows moved.
 
-    New samples move nothing: the plan of the same cycle goes by them already.
+    New samples move nothing: the plan of the same cycle goes by them already. ``failing``: what could not be taken in,
+    a defect; it is looked at again each time.
     """
 
     reachable: frozenset[str]
     engine_reachable: bool
     moved: bool
+    failing: Troubles = field(default_factory=dict)
 
 
-class Host(NamedTuple):
-    """Where a unit runs: its worker's report, the machine's row, and whether nobody else holds part of it."""
+class News(NamedTuple):
+    """A change that was learnt, and of whom: a machine."""
 
-    worker: WorkerReport
-    instance: Instance
-    alone: bool
+    about: str
+    change: Change
 
 
 @dataclass(slots=True)
@@ -126,32 +123,50 @@ class Observer:
     """Machines that may have become idle since that was last looked at."""
     _on_the_way: set[str] = field(default_factory=set)
     _orphans: Orphans = field(default_factory=Orphans)
+    _failing: dict[str, Trouble] = field(default_factory=dict)
+    """What could not be taken in at this look."""
+    _ended: dict[str, str] = field(default_factory=dict)
+    """Units whose end is being recorded, or was before, and the machine each is on."""
     _forgot_at: float = -math.inf
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
+        self._failing, self._ended = {}, {}
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
-        engine = self.runner.observe()
+        engine = self._ask_engine()
         self.silent = engine.silent
         # Rows are read after the listings: a listed machine was recorded before it was launched.
         view = self._follow()
         now = self.clock.now()
-        changes = [
-            c for name, listing in listings.items() for c in self._cloud_changes(name, listing, view, now, policy)
-        ]
-        ended: dict[str, str] = {}
+        news = [n for name, listing in listings.items() for n in self._cloud_news(name, listing, view, now, policy)]
         if engine.reachable:
-            changes += self._engine_changes(engine, now, policy, ended)
-        moved = self._commit(changes, lease)
+            news += self._engine_news(engine, now, policy)
+        moved = self._commit(news, lease)
         # Read again: what ended just now leaves its machine idle from now on, not from the next look.
         self._follow()
-        moved = self._commit(list(self._idle_changes()), lease) or moved
+        moved = self._commit(list(self._idle_news()), lease) or moved
         self._unlooked.clear()
-        if ended:
-            self.runner.forget(ended)
+        self._forget_ended()
         self._forget_vanished(now)
         reachable = frozenset(map(_name_of, engine.workers))
-        return Observation(reachable=reachable, engine_reachable=engine.reachable, moved=moved)
+        return Observation(
+            reachable=reachable, engine_reachable=engine.reachable, moved=moved, failing=dict(self._failing)
+        )
+
+    def _ask_engine(self) -> RunnerView:
+        """Return what the engine knows; nothing may be concluded where it fails."""
+        try:
+            return self.runner.observe()
+        except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
+            self._failing["asking the engine"] = Trouble(said(defect), format_exception(defect))
+            return RunnerView(workers=(), reachable=False)
+
+    def _forget_ended(self) -> None:
+        try:
+            if self._ended:
+                self.runner.forget(self._ended)
+        except Exception as defect:  # noqa: BLE001 whoever is not forgotten is reported, and forgotten, again
+            self._failing["cleaning up ended units"] = Trouble(said(defect), format_exception(defect))
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
@@ -165,13 +180,24 @@ class Observer:
         self._unlooked |= touched
         return view
 
-    def _commit(self, changes: Sequence[Change], lease: Lease | None) -> bool:
-        if not changes:
+    def _commit(self, news: Sequence[News], lease: Lease | None) -> bool:
+        if not news:
             return False
-        with self.store.transaction(self.clock.now(), lease) as txn:
-            for change in changes:
-                change(txn)
-        return not all(isinstance(change, SampleChange) for change in changes)
+        done = in_one_go(self.store, self.clock, lease, news, lambda: _carry_out, self._pass_over)
+        return not all(isinstance(each.change, SampleChange) for each, _ in done)
+
+    def _pass_over(self, failed: News, defect: Exception) -> News | None:
+        """Note what cannot be written down, and that its machine has more to tell than was taken in. A unit's end is
+        worth more than what it teaches."""
+        name, change = failed
+        job_id = change.job_id if isinstance(change, UnitEnd) else None
+        self._failing[f"writing down what {name} tells"] = Trouble(said(defect), format_exception(defect), job_id)
+        self._settled.pop(name, None)
+        self._heard.pop(name, None)
+        if isinstance(change, UnitEnd) and change.teaches:
+            return News(name, replace(change, teaches=False))
+        self._ended = {unit: where for unit, where in self._ended.items() if where != name}
+        return None
 
     # --------------------------------------------------------------------------------------------------------- machines
     def _list(self, name: str, lease: Lease | None) -> Listing | None:
@@ -181,7 +207,7 @@ class Observer:
             return None
         self._listed_at[name] = now
         try:
-            listing = self.providers[name].instances(self.owner)
+            listing = asked(lambda: self.providers[name].instances(self.owner), f"{name}.instances")
         except ProviderError as trouble:
             # Nothing is concluded from a failed read; it is only told.
             with self.store.transaction(now, lease) as txn:
@@ -206,9 +232,7 @@ class Observer:
         orphans = [c for c in unknown if c.owner == self.owner and c.state in up]
         self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
-    def _cloud_changes(
-        self, name: str, listing: Listing, view: LiveView, now: float, policy: Policy
-    ) -> Iterator[Change]:
+    def _cloud_news(self, name: str, listing: Listing, view: LiveView, now: float, policy: Policy) -> Iterator[News]:
         by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self.holders.machines
         for found in [key for key in self._absent if key not in rows or rows[key].token in by_token]:
             del self._absent[found]
@@ -217,16 +241,34 @@ class Observer:
             if instance.offer.provider != name:
                 continue
             cloud = by_token.get(instance.token)
-            if cloud is not None:
-                news = list(self._listed(instance, cloud, view, now, policy))
-                if not news:
-                    heard[instance.id] = cloud
-                yield from news
-            elif self._surely_absent(instance, listing, self._listed_at[name]):
-                self._absent.pop(instance.id, None)
-                # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
-                at = min(now, instance.expires_at)
-                yield _gone(instance, view, self.holders, at, "absent from complete listings", None)
+            try:
+                changes = list(self._told_of(instance, cloud, listing, view, now, policy))
+            except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
+                self._failing[f"taking in what {name} tells of {instance.id}"] = Trouble(
+                    said(defect), format_exception(defect)
+                )
+                continue
+            if cloud is not None and not changes:
+                heard[instance.id] = cloud
+            for change in changes:
+                yield News(instance.id, change)
+
+    def _told_of(
+        self,
+        instance: Instance,
+        cloud: CloudInstance | None,
+        listing: Listing,
+        view: LiveView,
+        now: float,
+        policy: Policy,
+    ) -> Iterator[Change]:
+        if cloud is not None:
+            yield from self._listed(instance, cloud, view, now, policy)
+        elif self._surely_absent(instance, listing, self._listed_at[instance.offer.provider]):
+            self._absent.pop(instance.id, None)
+            # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
+            at = min(now, instance.expires_at)
+            yield facts.gone(instance, view, self.holders, at, "absent from complete listings", None)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -252,25 +294,25 @@ class Observer:
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield _gone(instance, view, self.holders, at, why, policy if taken else None)
+            yield facts.gone(instance, view, self.holders, at, why, policy if taken else None)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
-            yield _notice(instance.id, cloud.preempt_at)
+            yield facts.notice(instance.id, cloud.preempt_at)
         price = cloud.price_usd_per_h
         if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
-            yield _price(instance.id, price)
+            yield facts.price(instance.id, price)
 
-    def _idle_changes(self) -> Iterator[Change]:
+    def _idle_news(self) -> Iterator[News]:
         for name in sorted(self._unlooked, key=_number_of):
             instance = self.holders.machines.get(name)
             if instance is None or instance.idle_since is not None or self.holders.busy(name):
                 continue
             if instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                yield _idle(name)
+                yield News(name, facts.idle(name))
 
     # ----------------------------------------------------------------------------------------------------------- engine
-    def _engine_changes(self, engine: RunnerView, now: float, policy: Policy, ended: dict[str, str]) -> list[Change]:
-        changes: list[Change] = []
+    def _engine_news(self, engine: RunnerView, now: float, policy: Policy) -> list[News]:
+        learnt: list[News] = []
         settled, machines = self._settled, self.holders.machines
         if policy is not self._settled_under:
             settled.clear()
@@ -281,59 +323,58 @@ class Observer:
             instance, before = machines.get(name), settled.pop(name, None)
             if instance is None:
                 continue
-            heard = before.units if before is not None else _NOTHING_HEARD
-            news = list(self._worker_changes(worker, instance, now, policy, ended, heard))
-            changes += news
+            heard, failures = before.units if before is not None else _NOTHING_HEARD, len(self._failing)
+            changes = list(self._worker_changes(worker, instance, now, policy, heard))
+            learnt += [News(name, change) for change in changes]
             here = self.holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
-            said = all(type(change) is SampleChange for change in news)
+            said = all(type(change) is SampleChange for change in changes) and len(self._failing) == failures
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
                 settled[name] = worker
-        return changes
+        return learnt
 
     def _worker_changes(
-        self,
-        worker: WorkerReport,
-        instance: Instance,
-        now: float,
-        policy: Policy,
-        ended: dict[str, str],
-        heard: Sequence[UnitReport],
+        self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, heard: Sequence[UnitReport]
     ) -> Iterator[Change]:
         """``heard``: reports of units, the very same of which teach nothing new."""
-        yield from _registered(instance, worker, now)
+        yield from facts.registered(instance, worker, now)
         here = self.holders.owners.get(instance.id, {})
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker, instance, alone)
         known = set(map(id, heard))
         for report in worker.units:
-            if id(report) not in known:
-                yield from self._unit(report, host, here.get(report.id), policy, ended)
+            if id(report) in known:
+                continue
+            owner = here.get(report.id)
+            try:
+                yield from self._unit(report, host, owner, policy)
+            except StoreError:
+                raise
+            except Exception as defect:  # noqa: BLE001 it is told of, hides no other unit, and is tried at each look
+                job_id = owner[0].id if owner is not None else None
+                self._note_failing(report, Trouble(said(defect), format_exception(defect), job_id))
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
             yield from self._missing(worker, here, now)
 
-    def _unit(
-        self,
-        report: UnitReport,
-        host: Host,
-        owner: Owner | None,
-        policy: Policy,
-        ended: dict[str, str],
-    ) -> Iterator[Change]:
+    def _note_failing(self, report: UnitReport, trouble: Trouble) -> None:
+        self._ended.pop(report.id, None)  # nothing of an end may be lost
+        self._failing[f"taking in what {report.id} tells"] = trouble
+
+    def _unit(self, report: UnitReport, host: Host, owner: Owner | None, policy: Policy) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
         if owner is None:
-            yield from self._unowned(report, host.worker, ended)
+            yield from self._unowned(report, host.worker)
             return
         job, allocation = owner
         instance_id = host.instance.id
         if report.started_at is not None and allocation.started_at is None:
-            yield _start(job.id, allocation.rank, report.started_at)
+            yield facts.start(job.id, allocation.rank, report.started_at)
         sample = report.sample
         every_s = policy.timing.sample_every_s
         if report.exit is None and sample is not None and self._sampling.due(report.id, sample, every_s):
             yield from self._looked(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
-            ended[report.id] = instance_id
+            self._ended[report.id] = instance_id
             if report.sample is not None:
                 rate = served_as_promised(report.sample, job.spec.target)
                 self._note_reached(report.id, report.sample, rate)
@@ -341,7 +382,7 @@ class Observer:
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             self._windows.pop(report.id, None)
             reached = self._reached.pop(report.id, _NOTHING_REACHED)._replace(cpu_s=report.exit.cpu_s)
-            yield _end(job.id, allocation.rank, report, host, reached, self.believed.get(job.application))
+            yield UnitEnd(job.id, allocation.rank, report.exit, host, reached, self.believed.get(job.application))
 
     def _looked(
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
@@ -387,10 +428,10 @@ class Observer:
             txn, txn.job(job_id), host.instance, served, believed, alone=host.alone, best_before=before
         )
 
-    def _unowned(self, report: UnitReport, worker: WorkerReport, ended: dict[str, str]) -> Iterator[Change]:
+    def _unowned(self, report: UnitReport, worker: WorkerReport) -> Iterator[Change]:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
         if report.state is UnitState.ENDED:
-            ended[report.id] = worker.instance_id
+            self._ended[report.id] = worker.instance_id
             self._told_to_stop.pop(report.id, None)
             return
         self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)
@@ -408,7 +449,7 @@ class Observer:
                 continue
             since = self._unit_missing_since.setdefault(unit, now)
             if now - since >= UNIT_MISSING_S:
-                yield _vanished(job.id, allocation.rank)
+                yield facts.vanished(job.id, allocation.rank)
 
     def _forget_vanished(self, now: float) -> None:
         """Forget, now and then, machines that no live row knows and units that nobody holds: no end of a unit is
@@ -432,6 +473,10 @@ def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory
     return {name: memory for name, memory in remembered.items() if name in known}
 
 
+def _carry_out(txn: Transaction, news: News) -> None:
+    news.change(txn)
+
+
 def _number_of(instance_id: str) -> int:
     return int(instance_id.rpartition("-")[2])
 
@@ -439,157 +484,3 @@ def _number_of(instance_id: str) -> int:
 def _place(job: Job, held: Allocation) -> tuple[int, int]:
     """Return a unit's place in order of its job's number and its rank."""
     return int(job.id.rpartition("-")[2]), held.rank
-
-
-def _registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
-    if instance.state is InstanceState.BOOTING:
-        boot_s = now - (instance.launched_at or instance.requested_at)
-
-        def ready(txn: Transaction) -> None:
-            """Note it once: an earlier cycle, killed after its commit, may have."""
-            fresh = txn.instance(instance.id)
-            if fresh.state is InstanceState.BOOTING:
-                reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
-                change_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
-                note_registered(txn, fresh.offer)
-                isolation = list(worker.isolation)
-                txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
-
-        yield ready
-    if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - SAME_NOTICE_S:
-        yield _notice(instance.id, worker.preempt_at)
-
-
-def _gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: str, taken: Policy | None) -> Change:
-    """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled.
-
-    ``taken``: it was taken back, and this policy says what that means for its offer; None: it went otherwise.
-    """
-    held_by = holders.jobs_on(instance.id)
-
-    def record(txn: Transaction) -> None:
-        """Settle everything in one transaction, so that no job is freed of a machine that still counts as live."""
-        fresh = txn.instance(instance.id)
-        if fresh.state is InstanceState.TERMINATED:
-            return
-        if taken is not None and fresh.state is not InstanceState.TERMINATING:  # else it was noted as it was ended
-            note_taken(txn, fresh, at, taken)
-        code = "gone" if taken is None else "preempted"
-        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
-        change_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at))
-        tokens = {fresh.token, f"terminate:{fresh.id}"}
-        for intent in view.intents:
-            if intent.token in tokens:
-                txn.close_intent(intent.token)
-        cause = FailureCause.INSTANCE_LOST if taken is None else FailureCause.PREEMPTED
-        for job in held_by:
-            _release_on(txn, job, instance.id, at, cause, why)
-
-    return record
-
-
-def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: FailureCause, why: str) -> None:
-    """Units ended with their machine, ``at`` by its provider's clock, which may be long before we hear of it: nobody
-    pays for more."""
-    fresh = txn.job(job.id)
-    assert fresh.attempt is not None
-    for held in fresh.attempt.allocations:
-        if held.instance_id == instance_id and not held.released:
-            ended_at = txn.now if held.started_at is None else min(txn.now, max(at, held.started_at))
-            detail = f"{instance_id} {why}"
-            fresh = release_allocation(txn, fresh, held.rank, ended_at=ended_at, cause=cause, detail=detail)
-
-
-def _notice(instance_id: str, preempt_at: float) -> Change:
-    def record(txn: Transaction) -> None:
-        """Note a notice that says something new."""
-        fresh = txn.instance(instance_id)
-        if fresh.preempt_at != preempt_at:
-            txn.put_instance(replace(fresh, preempt_at=preempt_at))
-            txn.emit(EventKind.INSTANCE_NOTICE, instance_id=instance_id, preempt_at=preempt_at)
-
-    return record
-
-
-def _price(instance_id: str, price_usd_per_h: float) -> Change:
-    def record(txn: Transaction) -> None:
-        """Note what an hour costs from now on; what was reserved costs what was agreed."""
-        fresh = txn.instance(instance_id)
-        if fresh.offer.market is not Market.RESERVED:
-            txn.put_instance(replace(fresh, offer=replace(fresh.offer, price_usd_per_h=price_usd_per_h)))
-            txn.emit(EventKind.INSTANCE_PRICE, instance_id=instance_id, price_usd_per_h=price_usd_per_h)
-
-    return record
-
-
-def _idle(instance_id: str) -> Change:
-    def record(txn: Transaction) -> None:
-        """Note since when, unless it is known or the machine is ending."""
-        fresh = txn.instance(instance_id)
-        if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
-            txn.put_instance(changed(fresh, idle_since=txn.now))
-
-    return record
-
-
-def _start(job_id: str, rank: int, started_at: float) -> Change:
-    return lambda txn: note_started(txn, txn.job(job_id), rank, started_at)
-
-
-def _end(
-    job_id: str, rank: int, report: UnitReport, host: Host, reached: Reached, believed: Classification | None
-) -> Change:
-    exited = report.exit
-    assert exited is not None
-
-    def record(txn: Transaction) -> None:
-        """Free the rank, learn from the end, and note both once."""
-        before = txn.job(job_id)
-        started_at, ended_at = _plausible_times(before, rank, exited, txn.now)
-        after = release_allocation(
-            txn,
-            before,
-            rank,
-            started_at=started_at,
-            ended_at=ended_at,
-            exit_code=exited.exit_code,
-            cause=exited.cause,
-            detail=exited.detail,
-            cpu_s=exited.cpu_s,
-            memory_mib_max=exited.memory_mib_max,
-        )
-        if after is before:  # its end was recorded already, and so was what it taught
-            return
-        if after.spec.profile is not None and (exited.findings is not None or rank == 0):
-            record_findings(
-                txn, after, exited.findings or Findings(notes=(f"it ended without findings: {_how(exited)}",))
-            )
-        elif after.application:
-            record_reached(txn, after, host.instance, reached, believed, alone=host.alone)
-
-    return record
-
-
-def _how(exited: ExitRecord) -> str:
-    return exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
-
-
-def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:
-    """Return start and end by the machine's clock where they agree with ours, else by ours: clocks of machines differ.
-
-    How long it ran is true by any clock, and is what it costs. A unit that never started has no start.
-    """
-    assert job.attempt is not None
-    noted_at = next(a.started_at for a in job.attempt.allocations if a.rank == rank)
-    if noted_at is None:
-        return None, now
-    agrees = job.attempt.placed_at <= exited.started_at <= noted_at
-    started_at, ran_s = exited.started_at if agrees else noted_at, max(0.0, exited.ended_at - exited.started_at)
-    return started_at, min(now, max(exited.ended_at, started_at) if agrees else started_at + ran_s)
-
-
-def _vanished(job_id: str, rank: int) -> Change:
-    detail = "its directory vanished from the machine"
-    return lambda txn: release_allocation(
-        txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
-    )

@@ -1,9 +1,10 @@
-"""What plans failed on lately: left out of the next ones, and tried again after a while."""
+"""What plans failed on lately: left out of the next ones, and tried again after a while; and what else fails."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from hcloud.model import JobId
 from hcloud.planner.snapshot import NOTHING_LEFT_OUT, LeftOut
@@ -23,10 +24,12 @@ class Setbacks:
 
     jobs: Since = field(default_factory=dict)
     stages: Since = field(default_factory=dict)
+    others: Since = field(default_factory=dict)
+    """What fails besides, which no plan is made without: a unit's reports, a call, a row."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self.jobs or self.stages)
+        return bool(self.jobs or self.stages or self.others)
 
     def left_out(self, now: float) -> LeftOut:
         """Return what is left out of a plan made ``now``."""
@@ -48,10 +51,21 @@ class Setbacks:
         jobs = {name: error for name, error in left_out.jobs.items() if name not in before.jobs}
         return LeftOut(jobs=jobs, stages={n: error for n, error in left_out.stages.items() if n not in before.stages})
 
+    def failing(self, now: float) -> dict[str, str]:
+        """Return what failed lately, and with what: jobs, stages, and all else."""
+        return dict(chain.from_iterable(_still(kept, now) for kept in (self.jobs, self.stages, self.others)))
+
+    def note_besides(self, others: Mapping[str, str], now: float) -> list[str]:
+        """Remember what fails besides planning; return what of it was not remembered just before."""
+        news = [name for name in others if name not in self.others or self.others[name][0] <= now]
+        self.others.update({name: (now + TRIED_AGAIN_S, others[name]) for name in news})
+        return news
+
     def forget_mended(self, now: float) -> None:
         """Forget what a plan that went well was not made without."""
         self.jobs = {name: each for name, each in self.jobs.items() if each[0] > now}
         self.stages = {name: each for name, each in self.stages.items() if each[0] > now}
+        self.others = {name: each for name, each in self.others.items() if each[0] > now}
 
 
 def _still(kept: Since, now: float) -> Iterator[tuple[str, str]]:

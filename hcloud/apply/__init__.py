@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
+from hcloud.apply.apart import Trouble, Troubles, by_halves, in_one_go
 from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, on_demand_price, renew
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
-from hcloud.errors import HCloudError, InvalidTransition, NotFound, Refused
+from hcloud.errors import InvalidTransition, NotFound, Refused
 from hcloud.holders import Holders
 from hcloud.model import (
     Instance,
@@ -58,6 +59,9 @@ __all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
 _log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
 R = TypeVar("R")
+Drive = Callable[[Sequence[Intent], Lease | None], object]
+DEFECT_AGAIN_S = 30.0
+"""An intent that cannot be carried out, by a defect, is tried again after this long."""
 _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Enqueue: enqueue,  # type: ignore[dict-item]
     Preempted: preempted,  # type: ignore[dict-item]
@@ -92,13 +96,6 @@ class Outcome:
     """Actions that could not be carried out, by a defect; they changed nothing."""
 
 
-class _Failed(Exception):
-    """The action at this place of a list fails; its cause says with what."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-
 class Applier:
     """Carries out plans. One at a time: only the leader's controller calls it."""
 
@@ -121,6 +118,7 @@ class Applier:
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
         self._failed: list[Refusal] = []
+        self._troubles: dict[str, Trouble] = {}
 
     def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
         """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
@@ -148,16 +146,15 @@ class Applier:
         for intent in intents:
             if intent.retry_at <= now:
                 due[intent.kind].append(intent)
-        if due[IntentKind.STOP]:
-            self.units.drive_stops(due[IntentKind.STOP], lease)
-        if due[IntentKind.RESIZE]:
-            self.units.drive_resizes(due[IntentKind.RESIZE], lease)
-        if due[IntentKind.TERMINATE]:
-            self.machines.drive_terminates(due[IntentKind.TERMINATE], lease)
-        if due[IntentKind.LAUNCH]:
-            self.machines.drive_launches(due[IntentKind.LAUNCH], policy, lease)
-        if due[IntentKind.START]:
-            self.units.drive_starts(due[IntentKind.START], lease)
+        drives: Mapping[IntentKind, Drive] = {  # what frees room and money first
+            IntentKind.STOP: self.units.drive_stops,
+            IntentKind.RESIZE: self.units.drive_resizes,
+            IntentKind.TERMINATE: self.machines.drive_terminates,
+            IntentKind.LAUNCH: self._launching(policy),
+            IntentKind.START: self.units.drive_starts,
+        }
+        for kind, drive in drives.items():
+            self._drive(due[kind], drive, lease)
         return sum(map(len, due.values()))
 
     def _rows(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
@@ -180,8 +177,7 @@ class Applier:
         parts = [a for a in plan.actions if isinstance(a, StopRank)]
         done, intents = self._record(whole, refused, lease, lambda: self.units.record_stop)
         done_parts, more = self._record(parts, refused, lease, lambda: self.units.record_stop_rank)
-        if intents or more:
-            self.units.drive_stops([*intents, *more], lease)
+        self._drive([*intents, *more], self.units.drive_stops, lease)
         return [*done, *done_parts]
 
     def _resizes(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
@@ -195,8 +191,7 @@ class Applier:
             return lambda txn, action: self.units.record_resize(txn, action, free)
 
         done, intents = self._record(actions, refused, lease, recording)
-        if intents:
-            self.units.drive_resizes(list(chain.from_iterable(intents)), lease)
+        self._drive(list(chain.from_iterable(intents)), self.units.drive_resizes, lease)
         return list(done)
 
     def _terminates(self, plan: Plan, policy: Policy, refused: list[Refusal], lease: Lease | None) -> list[Action]:
@@ -207,8 +202,7 @@ class Applier:
             return self.machines.record_terminate(txn, action, policy)
 
         done, intents = self._record(actions, refused, lease, lambda: record)
-        if intents:
-            self.machines.drive_terminates(intents, lease)
+        self._drive(intents, self.machines.drive_terminates, lease)
         return list(done)
 
     def _launches(
@@ -228,8 +222,7 @@ class Applier:
         intents = {intent.token: intent for intent in self.store.live().intents}
         # In the plan's order: where room is scarce, who came first gets it.
         begun = [intents[instance.token] for instance in launched if instance.token in intents]
-        if begun:
-            self.machines.drive_launches(begun, policy, lease)
+        self._drive(begun, self._launching(policy), lease)
         return list(done)
 
     def _places(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
@@ -243,8 +236,7 @@ class Applier:
             return lambda txn, action: self.units.record_place(txn, action, free)
 
         done, intents = self._record(actions, refused, lease, recording)
-        if intents:
-            self.units.drive_starts(intents, lease)
+        self._drive(intents, self.units.drive_starts, lease)
         return list(done)
 
     def _free(self, names: Iterable[str]) -> dict[str, Resources]:
@@ -262,44 +254,57 @@ class Applier:
     ) -> tuple[list[A], list[R]]:
         """Carry out row changes of ``actions`` in one transaction; return those done and what they gave.
 
-        Where one fails by a defect that transaction is given up, as half of it may have been written, and the others
-        are carried out in another: ``recording`` begins anew with what it counts.
+        ``recording`` begins anew with what it counts. What fails by a defect is left out of it.
         """
-        left, judged = list(actions), list[Refusal]()
-        while left:
-            try:
-                found = self._in_one_transaction(left, judged, lease, recording())
-            except _Failed as failed:
-                action = left.pop(failed.at)
-                _log.exception("%s failed, a defect; the others are carried out without it", type(action).__name__)
-                self._failed.append(Refusal(action=action, why=said(cast(Exception, failed.__cause__))))
-                judged.clear()
-                continue
-            refused += judged
-            return found
-        return [], []
 
-    def _in_one_transaction(
-        self,
-        actions: Sequence[A],
-        refused: list[Refusal],
-        lease: Lease | None,
-        carry_out: Callable[[Transaction, A], R | None],
-    ) -> tuple[list[A], list[R]]:
-        done: list[A] = []
-        given: list[R] = []
-        with self.store.transaction(self.clock.now(), lease) as txn:
-            for at, action in enumerate(actions):
+        def judging() -> Callable[[Transaction, A], R | Refusal | None]:
+            """Begin anew, and judge each by fresh rows."""
+            carry_out = recording()
+
+            def judge(txn: Transaction, action: A) -> R | Refusal | None:
+                """Carry out one action, or refuse it."""
                 try:
-                    result = carry_out(txn, action)
+                    return carry_out(txn, action)
                 except (Refused, InvalidTransition, NotFound) as why:
-                    refused.append(Refusal(action=action, why=str(why)))
-                    continue
-                except HCloudError:
-                    raise
-                except Exception as defect:  # anything else is a defect of ours, which must not stop the others
-                    raise _Failed(at) from defect
-                done.append(action)
-                if result is not None:
-                    given.append(result)
-        return done, given
+                    return Refusal(action=action, why=str(why))
+
+            return judge
+
+        found = in_one_go(self.store, self.clock, lease, actions, judging, self._leave_out)
+        refused += [given for _, given in found if isinstance(given, Refusal)]
+        done = [(action, given) for action, given in found if not isinstance(given, Refusal)]
+        return [action for action, _ in done], [given for _, given in done if given is not None]
+
+    def _leave_out(self, action: Action, defect: Exception) -> None:
+        _log.error("%s failed, a defect; the others are carried out without it", type(action).__name__, exc_info=defect)
+        self._failed.append(Refusal(action=action, why=said(defect)))
+
+    # --------------------------------------------------------------------------------------------------------- driving
+    def _launching(self, policy: Policy) -> Drive:
+        return lambda intents, lease: self.machines.drive_launches(intents, policy, lease)
+
+    def _drive(self, intents: Sequence[Intent], drive: Drive, lease: Lease | None) -> None:
+        """Have intents carried out. Those for which it fails by a defect stay open for later, so that the others are;
+        what was asked of clouds and workers before it failed may be asked again."""
+
+        def carry_out(some: Sequence[Intent]) -> None:
+            """Carry out those that an earlier try has not settled."""
+            if some is not intents:
+                live = {intent.token: intent for intent in self.store.live().intents}
+                some = [live[each.token] for each in some if each.token in live]
+            drive(some, lease)
+
+        if intents:
+            by_halves(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
+
+    def _put_off(self, intent: Intent, trouble: Trouble, lease: Lease | None) -> None:
+        job_id = None if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE) else intent.subject
+        self._troubles[f"{intent.kind.value} of {intent.subject}"] = trouble._replace(job_id=job_id)
+        with self.store.transaction(self.clock.now(), lease) as txn:
+            if (fresh := txn.intent(intent.token)) is not None:
+                txn.put_intent(replace(fresh, tries=fresh.tries + 1, retry_at=txn.now + DEFECT_AGAIN_S))
+
+    def take_troubles(self) -> Troubles:
+        """Return what intents could not be carried out, by a defect, since this was asked last."""
+        taken, self._troubles = self._troubles, {}
+        return taken

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hcloud.apply.apart import asked
 from hcloud.apply.orders import PAUSED, refuse_ordered
 from hcloud.apply.records import change_instance, change_job, reason_fields
 from hcloud.apply.sending import Answer, named, send_launches
@@ -224,7 +225,7 @@ class MachineActions:
         known = sorted(provider_id for provider_id in found if provider_id)
         try:
             if known:
-                named(self.providers, provider).terminate(known)
+                asked(lambda: named(self.providers, provider).terminate(known), f"{provider}.terminate")
         except ProviderError as trouble:
             return trouble
         return None

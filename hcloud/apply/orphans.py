@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hcloud.apply.apart import asked
 from hcloud.apply.machines import emit_trouble, terminate_again_in_s
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
@@ -42,7 +43,7 @@ class Orphans:
                 txn.emit(
                     EventKind.ORPHAN, provider_id=each.provider_id, provider=name, token=each.token, action="terminate"
                 )
-        trouble = _terminate(provider, due)
+        trouble = _terminate(name, provider, due)
         if trouble is not None:
             with store.transaction(clock.now(), lease) as txn:
                 emit_trouble(txn, name, "terminate", trouble)
@@ -58,9 +59,9 @@ class Orphans:
         self._asked = {key: asked for key, asked in self._asked.items() if asked[1] >= before}
 
 
-def _terminate(provider: Provider, machines: Sequence[CloudInstance]) -> ProviderError | None:
+def _terminate(name: str, provider: Provider, machines: Sequence[CloudInstance]) -> ProviderError | None:
     try:
-        provider.terminate([each.provider_id for each in machines])
+        asked(lambda: provider.terminate([each.provider_id for each in machines]), f"{name}.terminate")
     except ProviderError as trouble:
         return trouble
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
+from hcloud.apply.apart import asked
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError, ProviderUnavailable
 from hcloud.provider import CloudInstance, LaunchRequest, Provider
@@ -33,7 +34,8 @@ def send_launches(
         if clock.now() >= until:
             return None
         try:
-            return named(providers, request.offer.provider).launch(request)
+            name = request.offer.provider
+            return asked(lambda: named(providers, name).launch(request), f"{name}.launch")
         except ProviderError as trouble:
             return trouble
 

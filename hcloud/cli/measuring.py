@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hcloud.assembly import load_mock_cloud
 from hcloud.cli.output import WholeRange, console
 from hcloud.errors import BadInput
 
@@ -80,6 +81,7 @@ def ending_in_order() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
+    load_mock_cloud()
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, end) for number in numbers}
     try:

@@ -172,8 +172,29 @@ def _tend_serving(draft: Draft, at: int, instance: Instance, order: Order | None
         draft.fleet.placeable[at] = draft.fleet.hopeful[at] = not draining
     elif draining and not draft.running_on(at):
         draft.ledger.let_go(instance)
+    elif (overdue := _only_overdue(draft, at)) is not None:
+        _let_go(draft, at, instance, overdue)
     else:
         _tend_lease(draft, at, instance, draining, ordered=order is not None)
+
+
+def _only_overdue(draft: Draft, at: int) -> Reason | None:
+    """Return why a machine is not to be renewed on which nothing is but units that were asked to end, and should have
+    long ago: nobody is to pay for them without an end."""
+    held = draft.fleet.holdings[at]
+    if not held or at in draft.kept or draft.running_on(at):
+        return None
+    late_s = min(draft.now - _gone_at(draft, job) for job, _ in held)
+    if late_s <= 0.0:
+        return None
+    text = f"what is on it was asked to end, and is late by {seconds(late_s)}"
+    return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
+
+
+def _gone_at(draft: Draft, job: Job) -> float:
+    """Return when the units of a job that was asked to end should be gone."""
+    asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
+    return (asked_at or draft.now) + job.spec.stop_grace_s + END_MARGIN_S
 
 
 def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
@@ -238,8 +259,7 @@ def _who_cannot_pay_is_leaving(draft: Draft, at: int) -> bool:
     instance, shares, gone_at = draft.fleet.instances[at], dict[str, float](), draft.now
     for job, held in draft.fleet.holdings[at]:
         if job.id in draft.stopping:
-            asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
-            gone_at = max(gone_at, (asked_at or draft.now) + job.spec.stop_grace_s + END_MARGIN_S)
+            gone_at = max(gone_at, _gone_at(draft, job))
             part = size_share(held.resources, instance)
             shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
     if draft.now >= gone_at or instance.expires_at - draft.now <= 2.0 * END_MARGIN_S:

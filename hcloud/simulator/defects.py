@@ -1,27 +1,33 @@
-"""Planning that fails on some jobs, or in some stage, and placing that does, while a soak's trouble lasts."""
+"""Defects planted while a soak's trouble lasts: planning, or whatever else is done with it, fails on some jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from traceback import format_exception
 from typing import cast
 
 import numpy as np
 
+from hcloud.apply.facts import Change, Host, UnitEnd
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
-from hcloud.model import JOB_ON_INSTANCE, Event, EventKind, Intent, Job, Resources
+from hcloud.holders import Owner
+from hcloud.model import JOB_ON_INSTANCE, Allocation, Attempt, Event, EventKind, Intent, Job, Resources
+from hcloud.observe import Observer
 from hcloud.planner.adaptation import has_to_end
 from hcloud.planner.despite import Planner
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
-from hcloud.store import Transaction
+from hcloud.provider import UnitReport, UnitSpec
+from hcloud.store import Lease, Transaction
 
 Told = Callable[[Sequence[str]], object]
 DEFECT = "planning_fails"
-"""A tag of a soak job with which planning fails (while it is ``waiting``, ``running``, ``always``), or ``placing``."""
+"""A tag of a soak job: planning fails with it (while it is ``waiting``, ``running``, ``always``), or one of DEEDS."""
+DEEDS = ("placing", "starting", "stopping", "hearing", "ending", "learning")
+"""What may fail with a job besides planning; ``hearing`` what its units tell, ``learning`` from the end of one."""
 
 
 class Planted(Exception):
@@ -55,15 +61,33 @@ def _fails_with(job: Job) -> bool:
     return not has_to_end(job) and job.spec.tags.get(DEFECT) in ("always", now)
 
 
+def _clumsy(job: Job, deed: str, lasts: Callable[[], bool]) -> bool:
+    return job.spec.tags.get(DEFECT) == deed and lasts()
+
+
 @dataclass(slots=True)
 class ClumsyUnits(UnitActions):
-    """Fails while it ``lasts`` to place the jobs that are tagged so, when half of that is written down."""
+    """Fails while it ``lasts`` to place the jobs that are tagged so, when half of that is written down; to start them;
+    to stop them, when they have been asked to end."""
 
     lasts: Callable[[], bool] = lambda: True
 
+    def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
+        """Return what the engine is told, or fail."""
+        if _clumsy(job, "starting", self.lasts):
+            raise Planted(f"planted in starting {job.id}")
+        return UnitActions.unit_spec(self, job, attempt, allocation)
+
+    def drive_stops(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+        """Ask units to end, and perhaps fail then."""
+        UnitActions.drive_stops(self, intents, lease)
+        for intent in intents:
+            if _clumsy(self.store.job(intent.subject), "stopping", self.lasts):
+                raise Planted(f"planted in stopping {intent.subject}")
+
     def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
         """Write what is placed, or half of it."""
-        clumsy = self.lasts() and txn.job(action.job_id).spec.tags.get(DEFECT) == "placing"
+        clumsy = _clumsy(txn.job(action.job_id), "placing", self.lasts)
         return UnitActions.record_place(self, cast(Transaction, _Failing(txn)) if clumsy else txn, action, free)
 
 
@@ -81,6 +105,39 @@ class _Failing:
         raise Planted(f"planted in placing {intent.subject}")
 
 
+@dataclass(frozen=True, slots=True)
+class ClumsyEnd(UnitEnd):
+    """The end of a unit that cannot be written down, or (``learning``) not what it teaches; half of it is."""
+
+    deed: str = "ending"
+
+    def __call__(self, txn: Transaction) -> None:
+        """Write it down, and fail then."""
+        UnitEnd.__call__(self, txn)
+        if self.teaches or self.deed == "ending":
+            raise Planted(f"planted in {self.deed} of {self.job_id}")
+
+
+@dataclass(slots=True)
+class ClumsyObserver(Observer):
+    """Fails while it ``lasts`` to hear what units tell of the jobs that are tagged so, or to write down their end."""
+
+    lasts: Callable[[], bool] = lambda: True
+
+    def _unit(self, report: UnitReport, host: Host, owner: Owner | None, policy: Policy) -> Iterator[Change]:
+        for change in Observer._unit(self, report, host, owner, policy):
+            deed = owner[0].spec.tags.get(DEFECT, "") if owner is not None else ""
+            if isinstance(change, UnitEnd) and deed == "hearing" and self.lasts():
+                raise Planted(f"planted in hearing the end of {report.id}")
+            if isinstance(change, UnitEnd) and deed in ("ending", "learning") and self.lasts():
+                told = {each.name: getattr(change, each.name) for each in fields(UnitEnd)}
+                yield ClumsyEnd(**told, deed=deed)
+            else:
+                yield change
+        if owner is not None and _clumsy(owner[0], "hearing", self.lasts):
+            raise Planted(f"planted in hearing {report.id}")
+
+
 def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], fails: Told) -> None:
     """Plant what tags and ``stage`` say in a daemon."""
     controller.planner = defective(controller.planner, stage, lasts, fails)
@@ -89,6 +146,10 @@ def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], 
         controller.applier.units = ClumsyUnits(
             store=units.store, runner=units.runner, clock=units.clock, uploads_dir=units.uploads_dir, lasts=lasts
         )
+    observer = controller.observer
+    if type(observer) is Observer:
+        made_of = {each.name: getattr(observer, each.name) for each in fields(Observer)}
+        controller.observer = ClumsyObserver(**made_of, lasts=lasts)
 
 
 def unplanted(event: Event, job: Job | None, stage: str) -> Iterator[str]:

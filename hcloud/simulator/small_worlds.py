@@ -22,7 +22,7 @@ from hcloud.model import (
 )
 from hcloud.planner.make import OPTIONAL
 from hcloud.policy import Policy, parse_policy
-from hcloud.simulator.defects import DEFECT
+from hcloud.simulator.defects import DEEDS, DEFECT
 
 TROUBLED_S = 240.0
 """For so long the clouds make trouble, and the world does."""
@@ -110,7 +110,18 @@ def draw_world(seed: int) -> World:
     thirst = np.random.default_rng([seed, 82])
     world = _thirsty(thirst, world) if thirst.random() < 0.3 else world
     defects = np.random.default_rng([seed, 83])
-    return _with_defects(defects, world) if defects.random() < 0.2 else world
+    world = _with_defects(defects, world) if defects.random() < 0.2 else world
+    clumsy = np.random.default_rng([seed, 84])
+    return _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
+
+
+def _clumsy(rng: np.random.Generator, world: World) -> World:
+    """Return the world with two to four jobs with which starting, stopping, or hearing of them fails."""
+    jobs = list(world.jobs)
+    for at in rng.permutation(len(jobs))[: int(rng.integers(2, 5))]:
+        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(DEEDS))}
+        jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, tags=tags))
+    return replace(world, jobs=tuple(jobs))
 
 
 def _with_defects(rng: np.random.Generator, world: World) -> World:

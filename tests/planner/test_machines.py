@@ -231,6 +231,20 @@ def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_ti
     assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # nobody's money is limited
 
 
+@pytest.mark.parametrize(("asked_s_ago", "told"), [(5, "Renew"), (40, "Drain")])
+def test_machine_is_not_renewed_for_units_that_should_have_ended_long_ago(asked_s_ago: float, told: str) -> None:
+    near = machine(1, expires_at=NOW + 800, idle_since=None)
+    ending = running(1, near, asks=spec(stop_grace_s=30.0))
+    assert ending.attempt is not None
+    ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - asked_s_ago))
+    (action,) = decide(scene(ending, near)).actions
+    assert type(action).__name__ == told
+    if told == "Drain":
+        text = "what is on it was asked to end, and is late by 5 s"
+        assert action.reason.text == f"inst-1 expires in 13.3 min and cannot be renewed: {text}"
+    assert [type(a) for a in decide(scene(ending, running(2, near), near)).actions] == [Renew]  # for the other
+
+
 @pytest.mark.parametrize(("limit_usd", "renewed"), [(0.06, False), (0.1, True)])
 def test_who_is_ending_could_pay_for_all_machines_they_hold_should_nobody_end_them(
     limit_usd: float, renewed: bool

@@ -6,28 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hcloud.apply.machines
 import hcloud.apply.units
 import hcloud.controller
-import hcloud.observe
 import hcloud.simulator.soak
 from hcloud import spend
 from hcloud.apply import Refusal
 from hcloud.apply.machines import drain
 from hcloud.apply.records import release_allocation
 from hcloud.controller import Controller
-from hcloud.errors import Refused
 from hcloud.model import Attempt, EventKind, FailureCause, Instance, InstanceState, Intent, JobState, Reason, move_job
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
-from hcloud.planner.snapshot import LeftOut, Snapshot
+from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
-from hcloud.simulator.defects import Planted
 from hcloud.store import Lease, Submission, Transaction
 from providers.mock.provider import MockProvider
 from tests.assembled import observes_as
@@ -44,7 +40,7 @@ def places_too_much(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         ranks = tuple(replace(r, resources=replace(r.resources, vcpus=0.1)) for r in action.ranks)
         return honest(txn, replace(action, ranks=ranks), free)
 
-    daemon.applier.units = _with(units, record_place=record_place)
+    daemon.applier.units = changed_by(units, record_place=record_place)
 
 
 def sees_the_past(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -66,7 +62,7 @@ def ends_machines_without_intent(daemon: Controller, _: pytest.MonkeyPatch) -> N
         if intent is not None:
             txn.close_intent(intent.token)
 
-    daemon.applier.machines = _with(honest, record_terminate=record_terminate)
+    daemon.applier.machines = changed_by(honest, record_terminate=record_terminate)
 
 
 def explains_nothing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -116,43 +112,6 @@ def fails_in_the_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("a bug")
 
     daemon.snapshot = snapshot  # type: ignore[method-assign]
-
-
-def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
-        if any(job.state is JobState.RUNNING and job.id not in snapshot.left_out.jobs for job in snapshot.jobs):
-            raise Planted("a bug")
-        return make_plan(snapshot, policy, rng)
-
-    daemon.planner = planner
-
-
-def does_not_get_round_defects(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    daemon._plan = lambda snapshot: daemon.planner(snapshot, daemon.policy, daemon.rng)  # type: ignore[method-assign]
-
-
-def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    honest = daemon.applier._in_one_transaction
-
-    def in_one_transaction(actions: Any, refused: Any, lease: Any, carry_out: Any) -> Any:
-        def half(txn: Transaction, action: Action) -> Any:
-            try:
-                return carry_out(txn, action)
-            except Planted as defect:
-                raise Refused(str(defect)) from defect
-
-        return honest(actions, refused, lease, half)
-
-    daemon.applier._in_one_transaction = in_one_transaction  # type: ignore[method-assign]
-
-
-def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    honest = daemon.setbacks.note
-
-    def note(left_out: LeftOut, now: float) -> LeftOut:
-        return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
-
-    daemon.setbacks = _with(daemon.setbacks, note=note)
 
 
 # ------------------------------------------------------------------------------------------------- wishes and policies
@@ -274,10 +233,10 @@ def ends_machines_of_others(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 class Confused(Observer):
     """Knows its machines by their names, which others may use as well."""
 
-    def _cloud_changes(self, name: str, listing: Listing, *rest: Any) -> Any:
+    def _cloud_news(self, name: str, listing: Listing, *rest: Any) -> Any:
         tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
         named = tuple(replace(c, token=tokens.get(c.instance_id, c.token)) for c in listing.instances)
-        return super()._cloud_changes(name, replace(listing, instances=named), *rest)
+        return super()._cloud_news(name, replace(listing, instances=named), *rest)
 
 
 def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -386,7 +345,7 @@ def engine_that_tells_all_of_a_name(_: Controller, patch: pytest.MonkeyPatch) ->
 
 def renews_beyond_what_is_paid(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.runner
-    daemon.runner = _with(honest, renew=lambda due: honest.renew({name: at + 1000 for name, at in due.items()}))
+    daemon.runner = changed_by(honest, renew=lambda due: honest.renew({name: at + 1000 for name, at in due.items()}))
 
 
 class Gullible(Observer):
@@ -414,14 +373,14 @@ def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
             honest._units.pop(unit.id, None)
         return honest.start(units)
 
-    daemon.applier.units.runner = _with(honest, start=start)
+    daemon.applier.units.runner = changed_by(honest, start=start)
 
 
 def resizes_in_vain(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     def resize(units: Mapping[str, Any], **_: object) -> Mapping[str, ResizeResult]:
         return {unit: ResizeResult(outcome="resized") for unit in units}
 
-    daemon.applier.units.runner = _with(daemon.applier.units.runner, resize=resize)
+    daemon.applier.units.runner = changed_by(daemon.applier.units.runner, resize=resize)
 
 
 def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPatch) -> None:
@@ -447,7 +406,7 @@ def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None
                         job = release_allocation(txn, job, held.rank, ended_at=txn.now, cause=lost)
         return seen
 
-    daemon.observer = _with(honest, observe=observe)
+    daemon.observer = changed_by(honest, observe=observe)
 
 
 def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -461,7 +420,7 @@ def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatc
                 for held in job.attempt.allocations if job.attempt is not None else ():
                     job = release_allocation(txn, job, held.rank, ended_at=txn.now)
 
-    daemon.applier.units = _with(units, drive_stops=drive_stops)
+    daemon.applier.units = changed_by(units, drive_stops=drive_stops)
 
 
 def takes_every_end_for_a_good_one(_: Controller, patch: pytest.MonkeyPatch) -> None:
@@ -487,9 +446,9 @@ def _launched_for_less(book: Any, event: Any) -> None:
 class Late(Observer):
     """Takes machines for ended only when it hears of that."""
 
-    def _cloud_changes(self, name: str, listing: Listing, *rest: Any) -> Any:
+    def _cloud_news(self, name: str, listing: Listing, *rest: Any) -> Any:
         heard = tuple(replace(each, terminated_at=None) for each in listing.instances)
-        return super()._cloud_changes(name, replace(listing, instances=heard), *rest)
+        return super()._cloud_news(name, replace(listing, instances=heard), *rest)
 
 
 def books_machines_until_it_hears_of_their_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -528,7 +487,7 @@ def starts_each_rank_under_two_names(daemon: Controller, _: pytest.MonkeyPatch) 
     def start(specs: Sequence[Any]) -> Mapping[str, Any]:
         return honest([*specs, *[replace(each, id=f"{each.id}-1") for each in specs]])
 
-    units.runner = _with(units.runner, start=start)
+    units.runner = changed_by(units.runner, start=start)
 
 
 def ends_machines_in_use(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -549,7 +508,7 @@ def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> N
             end |= {"cause": FailureCause.EXIT_CODE, "exit_code": 1}
         return release_allocation(txn, job, rank, **end)
 
-    patch.setattr(hcloud.observe, "release_allocation", release)
+    patch.setattr(hcloud.apply.facts, "release_allocation", release)
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
@@ -570,7 +529,7 @@ class _Changed:
             setattr(self.honest, name, value)
 
 
-def _with(honest: Any, **changes: Any) -> Any:
+def changed_by(honest: Any, **changes: Any) -> Any:
     return _Changed(honest, changes)
 
 
@@ -591,6 +550,6 @@ def _plan_under(daemon: Controller, change: Callable[[Policy], Policy]) -> None:
 def _launching(daemon: Controller, launch: Callable[[Any, LaunchRequest], CloudInstance]) -> None:
     machines = daemon.applier.machines
     machines.providers = {
-        name: _with(cloud, launch=lambda request, cloud=cloud: launch(cloud, request))
+        name: changed_by(cloud, launch=lambda request, cloud=cloud: launch(cloud, request))
         for name, cloud in machines.providers.items()
     }

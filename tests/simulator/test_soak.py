@@ -21,6 +21,7 @@ from hcloud.simulator.defects import DEFECT
 from hcloud.simulator.small_worlds import Dangers, draw_world
 from hcloud.simulator.soak import Soak, Verdict, soak_seed
 from tests.simulator import seeded_bugs as bugs
+from tests.simulator import seeded_despite as despite
 from tests.simulator.seeded_bugs import Bug
 
 SEEDS = range(6)
@@ -135,8 +136,8 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "outlives": (bugs.pays_far_ahead, 128),
     "ordered": (bugs.minds_no_orders, 20),
     "bounds": (bugs.resizes_in_vain, 0),
-    "bug: the plan failed": (bugs.cannot_plan_what_runs, 1),
-    "bug: HCloud fails on": (bugs.blames_other_jobs_than_those_it_fails_on, 29),
+    "bug: the plan failed": (despite.cannot_plan_what_runs, 1),
+    "bug: HCloud fails on": (despite.blames_other_jobs_than_those_it_fails_on, 29),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
@@ -165,8 +166,10 @@ MORE: list[tuple[str, Bug, int]] = [
     ("ordered: .* was bought, though its type is drained", bugs.buys_types_that_are_drained, 17),
     ("not ours: .* was renewed", bugs.engine_that_tells_all_of_a_name, 0),
     ("lost: .* nothing is written of it", bugs.writes_nothing_of_new_jobs, 1),
-    ("bug: the cycle failed: .*planted in", bugs.does_not_get_round_defects, 29),
-    ("intent: .* nothing will start it", bugs.keeps_half_of_what_failed, 111),
+    ("bug: the cycle failed: .*planted in", despite.does_not_get_round_defects, 29),
+    ("intent: .* nothing will start it", despite.keeps_half_of_what_failed, 111),
+    ("bug: the cycle failed: .*planted in starting", despite.lets_one_failing_intent_stop_the_others, 0),
+    ("intent: .* nothing will start it", despite.drops_what_it_cannot_carry_out, 0),
     ("bounds", bugs.leaves_others_large_where_one_refused, 471),
 ]
 
