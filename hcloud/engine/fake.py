@@ -235,6 +235,11 @@ class FakeRunner:
             lives = (life for here in self._on.values() for life in here.values())
             return tuple(sorted(e.unit.id for e in lives if e.unit.started_at is not None and not e.ended(self._now)))
 
+    def has_forgotten(self, unit_id: UnitId) -> bool:
+        """Return whether all but the fence of a unit was deleted."""
+        unit = self._units.get(unit_id)
+        return unit is not None and unit.forgotten
+
     def bounds(self) -> Mapping[UnitId, Resources]:
         """Return what each of the units that :meth:`running` tells may use now."""
         running = self.running()

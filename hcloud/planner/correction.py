@@ -407,7 +407,7 @@ def destination(draft: Draft, job: Job) -> int:
         if preference is not None:
             return int(candidates[preference[candidates].argmin()])
         return int(candidates[0]) if candidates.size else -1
-    empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= 0.0)
+    empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= SLACK)
     as_large = fleet.capacity[0] >= max(
         (fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0
     )

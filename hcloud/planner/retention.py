@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hcloud.model import InstanceState, Market, Reason
 from hcloud.planner.draft import Draft
+from hcloud.planner.fleet import SLACK
 from hcloud.planner.leases import idle_for_s, idle_too_long
 from hcloud.planner.plan import Drain
 from hcloud.planner.wording import seconds
@@ -20,7 +21,7 @@ def is_idle(draft: Draft, at: int) -> bool:
         draft.fleet.instances[at].state is InstanceState.READY
         and draft.fleet.placeable[at]
         and not draft.fleet.holdings[at]
-        and draft.fleet.load[at] <= 0.0  # this plan may have just placed something there
+        and draft.fleet.load[at] <= SLACK  # this plan may have just placed something there
         and at not in draft.used
     )
 
@@ -54,7 +55,7 @@ def misbehaves(draft: Draft, at: int) -> bool:
 
 def release_idle(draft: Draft) -> None:
     """End machines idle beyond their retention, longest idle first; reserved ones are paid anyway, and kept."""
-    unused = draft.fleet.placeable & (draft.fleet.load <= 0.0) & ~draft.fleet.reserved
+    unused = draft.fleet.placeable & (draft.fleet.load <= SLACK) & ~draft.fleet.reserved
     idle = [at for at in unused.nonzero()[0].tolist() if is_idle(draft, at)]
     for at in sorted(idle, key=lambda at: -idle_for_s(draft, draft.fleet.instances[at])):
         instance = draft.fleet.instances[at]

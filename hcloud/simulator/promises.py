@@ -117,6 +117,7 @@ class Witness:
         found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
         found += self._bounds(seen)
+        found += self._ends(seen)
         found += self.purses.look(seen, moment, events)
         found += self.leaseholds.look(seen, moment, events, self.purses.ours(moment.now))
         found += self.leaseholds.booting(seen, moment)
@@ -304,6 +305,13 @@ class Witness:
             other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more
             if other != unit:
                 yield f"runs twice: {other} and {unit}"
+
+    def _ends(self, seen: LiveView) -> Iterator[str]:
+        """No worker is told to forget a unit before its end is written down."""
+        for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
+            for unit in [attempt.unit_id(held.rank) for held in attempt.allocations if not held.released]:
+                if self.runner.has_forgotten(unit):
+                    yield f"end lost: nothing is written of the end of {unit}, and its worker was told to forget it"
 
     def _bounds(self, seen: LiveView) -> Iterator[str]:
         """Each unit may use what its row says it holds, but while its worker is still to be told."""

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.forecast.recent import Recent, RecentBook
-from hcloud.model import Event, EventKind, InstanceState, JobState, Market
+from hcloud.model import Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
-from hcloud.policy import Policy, Retention
+from hcloud.planner.snapshot import Spend
+from hcloud.policy import Budgets, Policy, Retention, UserBudget
 from tests.planner.apply_model import apply_ideally
-from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 
 BAD = Recent(delivered={"inst-1": 0.5})
 
@@ -55,6 +56,19 @@ def test_plan_says_when_an_idle_machine_goes_if_nothing_comes_for_it() -> None:
     later = decide(replace(known, now=NOW + 1), ten_seconds)
     assert [each.instance_id for each in of(later, Terminate)] == ["inst-2"]
     assert later.due_at == NOW + 6
+
+
+def test_idle_machine_goes_though_somebody_tried_in_vain_to_be_placed_there() -> None:
+    """Three fifths of it taken and given back leave some dust: 0.2 + 0.2 + 0.2 - 0.2 - 0.2 - 0.2 is more than 0."""
+    of_four = replace(
+        offer(),
+        instance_type=replace(offer().instance_type, capacity=Resources(vcpus=4.0, memory_mib=16_384, disk_gib=50.0)),
+    )
+    asks = spec(resources=Resources(vcpus=0.8, memory_mib=900, disk_gib=1.0), nodes=Nodes(count=3))
+    poor = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.01)}), retention=Retention(maximum_s=10))
+    waits = replace(job(1, asks=asks), state=JobState.QUEUED)
+    plan = decide(scene(waits, machine(1, of_four, idle_since=NOW - 60), spend=Spend(day_ends_at=NOW + 40_000)), poor)
+    assert [a.reason.code for a in of(plan, Terminate)] == ["idle"]
 
 
 def test_plan_says_when_a_back_off_is_over_and_nothing_of_what_is_paid_anyway() -> None:

@@ -169,6 +169,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("bug: the cycle failed: .*planted in", despite.does_not_get_round_defects, 29),
     ("intent: .* nothing will start it", despite.keeps_half_of_what_failed, 111),
     ("bug: the cycle failed: .*planted in starting", despite.lets_one_failing_intent_stop_the_others, 0),
+    ("end lost", despite.forgets_ends_it_could_not_write_down, 57),
     ("intent: .* nothing will start it", despite.drops_what_it_cannot_carry_out, 0),
     ("bounds", bugs.leaves_others_large_where_one_refused, 471),
 ]
