@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from hcloud.assembly import load_mock_cloud
 from hcloud.cli.output import WholeRange, console
 from hcloud.errors import BadInput
 
+AGAIN_S = 0.2
+"""So often a signal is acted on again that something has swallowed."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,28 +70,37 @@ def seeds_options(function: F) -> F:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Leave the block by ``SystemExit`` on SIGTERM and SIGHUP, so that whatever it opened is closed on the way out.
+    """Leave the block by ``SystemExit`` on SIGTERM and SIGHUP, by ``KeyboardInterrupt`` on SIGINT, so that whatever it
+    opened is closed on the way out. Whoever is on the way is deaf to further signals; forked children just end.
 
-    Without this a measurement that is ended would leave the directories of its copies behind.
+    What a signal's handler raises is lost where CPython runs code that nobody called (a hook of a fork, of a weak
+    reference, of an import's lock): it is raised again until it is on its way.
     """
-    own = os.getpid()
+    own, asked = os.getpid(), list[int]()
 
     def end(number: int, _: object) -> None:
-        """Raise SystemExit (128 + the signal), deaf to further ones; a forked child ends without our clean-up."""
+        """Begin to leave."""
         if os.getpid() != own:  # a child on its way to another program
             os._exit(128 + number)
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        asked.append(number)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        leave(number, None)
+
+    def leave(_: int, __: object) -> None:
+        """Raise what was asked for first, unless that is being handled already."""
+        if isinstance(sys.exc_info()[1], (SystemExit, KeyboardInterrupt)):
+            return
+        raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
 
     load_mock_cloud()
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers}
+    ends = dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), end) | {signal.SIGALRM: leave}
+    before = {number: signal.signal(number, handler) for number, handler in ends.items()}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from hcloud.cli.soak import soak
-from hcloud.simulator.defects import DEFECT
+from hcloud.simulator.defects import DEEDS, DEFECT
 from hcloud.simulator.small_worlds import Dangers, draw_world
 from hcloud.simulator.soak import Soak, Verdict, soak_seed
 from tests.simulator import seeded_bugs as bugs
@@ -92,7 +92,7 @@ def test_worlds_differ_in_everything_that_matters() -> None:
     assert len({limit.per_day_usd for world in limited for limit in world.policies[0].budgets.per_user.values()}) > 3
     assert any(job.spec.budget_usd for world in worlds for job in world.jobs)
     defects = {job.spec.tags.get(DEFECT) for seed in range(120) for job in draw_world(seed).jobs}
-    assert defects == {None, "waiting", "running", "always", "placing"}
+    assert defects == {None, "waiting", "running", "always", *DEEDS}
 
 
 def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> Verdict:
@@ -162,7 +162,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("placed", bugs.minds_no_types, 6),
     ("ordered: .* was placed on", bugs.minds_no_orders, 20),
     ("ordered: .* is to be destroyed", bugs.minds_no_orders, 51),
-    ("ordered: .* runs on", bugs.minds_no_orders, 119),
+    ("ordered: .* runs on", bugs.minds_no_orders, 198),
     ("ordered: .* was bought, though its type is drained", bugs.buys_types_that_are_drained, 17),
     ("not ours: .* was renewed", bugs.engine_that_tells_all_of_a_name, 0),
     ("lost: .* nothing is written of it", bugs.writes_nothing_of_new_jobs, 1),
