@@ -149,6 +149,7 @@ class Controller:
         self.book = Book(library=library or Library())
         self._knowing = threading.Lock()
         """Held while the book is used: previews ask it from threads of their own."""
+        self._book_failed = False
         self.lease: Lease | None = None
         self.last_seen = _NOTHING_SEEN
         self.last_snapshot = Snapshot(now=clock.now())
@@ -228,19 +229,28 @@ class Controller:
             Job(id=f"job-{_HYPOTHETICAL + n}", spec=spec, state=JobState.SUBMITTED, submitted_at=snapshot.now)
             for n, spec in enumerate(specs)
         )
+        known = self._known_besides(snapshot, [job for job in jobs if _is_to_be_known(job)])
+        # This may be another thread than the cycle's.
+        return look_ahead(replace(known, memo=Memo()), jobs, self.policy, self.planner)
+
+    def _known_besides(self, snapshot: Snapshot, submitted: Sequence[Job]) -> Snapshot:
+        """Return ``snapshot`` with what is known of applications that ``submitted`` jobs may be taken for; without that
+        where it cannot be worked out, a defect."""
+        if CLASSIFICATION in self.setbacks.left_out(snapshot.now).stages:
+            return snapshot
         with self._knowing:
-            submitted = [job for job in jobs if _is_to_be_known(job)]
-            programs = self.book.programs
-            believed = {**snapshot.applications, **self.book.believe(self._taken_for(submitted))}
-        known = replace(
-            snapshot,
-            programs=programs,
-            applications=believed,
-            source_prior=self._source_prior(submitted),
-            type_prior=self._type_prior(submitted),
-            memo=Memo(),  # this may be another thread than the cycle's
-        )
-        return look_ahead(known, jobs, self.policy)
+            try:
+                return replace(
+                    snapshot,
+                    programs=self.book.programs,
+                    applications={**snapshot.applications, **self.book.believe(self._taken_for(submitted))},
+                    source_prior=self.book.source_prior() if self._chooses_sources(submitted) else None,
+                    type_prior=self.book.type_prior() if self._profiles(submitted) else None,
+                )
+            except Exception:  # noqa: BLE001 it is for information: made without; the book is not trusted any more
+                _log.exception("classification failed in a preview")
+                self._book_failed = True
+                return snapshot
 
     def release(self) -> None:
         """Give the leader lease back, so that a standby need not wait for it to run out."""
@@ -397,11 +407,13 @@ class Controller:
             return otherwise
         try:
             with self._knowing:
-                if CLASSIFICATION in self.setbacks.stages:
-                    self.book = Book(library=self.book.library)  # it failed, and may have kept half of something
+                if self._book_failed:
+                    self.book = Book(library=self.book.library)  # it may have kept half of something
+                    self._book_failed = False
                 return work_out()
         except Exception as defect:  # noqa: BLE001 what is believed gets old, which is better than no plan
             _log.exception("classification failed; going on with what was believed before")
+            self._book_failed = True
             failed = LeftOut(stages={CLASSIFICATION: said(defect)})
         self._tell_setbacks(self.setbacks.note(failed, now))
         return otherwise
@@ -417,13 +429,19 @@ class Controller:
 
     def _source_prior(self, submitted: Sequence[Job]) -> SourcePrior | None:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
-        if self.policy.profiling.sources is not None or not submitted or not self.policy.profiles_jobs:
+        if not self._chooses_sources(submitted):
             return None
         return self._classified(lambda: self.book.source_prior(), None)
 
+    def _profiles(self, submitted: Sequence[Job]) -> bool:
+        return bool(submitted) and self.policy.profiles_jobs
+
+    def _chooses_sources(self, submitted: Sequence[Job]) -> bool:
+        return self.policy.profiling.sources is None and self._profiles(submitted)
+
     def _type_prior(self, submitted: Sequence[Job]) -> TypePrior | None:
         """Return what types to profile on are chosen by, where a job may have to be profiled."""
-        if not submitted or not self.policy.profiles_jobs:
+        if not self._profiles(submitted):
             return None
         return self._classified(lambda: self.book.type_prior(), None)
 

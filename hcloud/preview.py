@@ -11,6 +11,7 @@ import numpy as np
 
 from hcloud.model import Job, JobState, Market, Offer, Reason
 from hcloud.planner import make_plan
+from hcloud.planner.despite import Planner, plan_somehow
 from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
@@ -29,14 +30,18 @@ class Preview:
     plan: Plan
 
 
-def look_ahead(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy) -> Preview:
-    """Return what would become of ``jobs`` (submitted ones that ``snapshot`` does not hold yet)."""
+def look_ahead(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
+    """Return what would become of ``jobs`` (submitted ones that ``snapshot`` does not hold yet).
+
+    One that planning fails with, a defect, would wait.
+    """
     supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
-    plan = knowing = make_plan(supposed, policy, np.random.default_rng(0))
+    plan = knowing = plan_somehow(planner, supposed, policy, np.random.default_rng(0)).plan
     taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
     if not {job.id for job in jobs} <= _enqueued(knowing):
         queued = tuple(replace(job, state=JobState.QUEUED, application=taken_for.get(job.id, "")) for job in jobs)
-        plan = make_plan(replace(snapshot, jobs=(*snapshot.jobs, *queued)), policy, np.random.default_rng(0))
+        past = replace(snapshot, jobs=(*snapshot.jobs, *queued))
+        plan = plan_somehow(planner, past, policy, np.random.default_rng(0)).plan
     return Preview(snapshot=supposed, jobs=tuple(jobs), knowing=knowing, plan=plan)
 
 

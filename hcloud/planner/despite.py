@@ -52,6 +52,16 @@ def plan_despite(
     return _Trials(plan, snapshot, policy, rng, defect, between).search(suspects)
 
 
+def plan_somehow(planner: Planner, snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Despite:
+    """Return a plan, without what it fails on if it does; ``rng`` is left alone. Raises what planning failed with where
+    it fails whatever is left out."""
+    try:
+        return Despite(planner(snapshot, policy, deepcopy(rng)), NOTHING_LEFT_OUT)
+    except Exception as defect:  # noqa: BLE001 any defect is to be got round
+        found = plan_despite(planner, snapshot, policy, rng, defect)
+        return replace(found, trace=found.trace or "".join(format_exception(defect)))
+
+
 class _Trials:
     def __init__(
         self, planner: Planner, snapshot: Snapshot, policy: Policy, rng: np.random.Generator, defect: Exception,

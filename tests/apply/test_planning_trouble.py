@@ -10,16 +10,17 @@ import pytest
 from hcloud.apply.machines import MachineActions
 from hcloud.classifier.book import Book
 from hcloud.errors import StaleWrite
-from hcloud.known import Application
-from hcloud.model import EventKind, Intent, JobState
+from hcloud.known import Application, Classification
+from hcloud.model import BestEffortTarget, EventKind, Intent, JobSpec, JobState
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Plan, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
+from hcloud.preview import describe_preview
 from hcloud.setbacks import TRIED_AGAIN_S
 from hcloud.simulator.defects import DEFECT, Planted, with_defects
 from hcloud.store import Transaction
-from tests.apply.deployment import Deployment
+from tests.apply.deployment import SMALL, Deployment
 
 Fails = Callable[[Snapshot], bool]
 
@@ -186,3 +187,39 @@ def test_a_daemon_that_lost_the_lead_while_it_searched_does_nothing(site: Deploy
         site.scene.controller.cycle()
     assert taken[0] is not None
     assert site.events(EventKind.PLANNING_TROUBLE) == []
+
+
+def asked(name: str) -> JobSpec:
+    return JobSpec(name=name, user="ada", command=("true",), target=BestEffortTarget(), resources=SMALL)
+
+
+def test_a_preview_tells_that_planning_fails_with_a_job_and_plans_the_others(site: Deployment) -> None:
+    specs = [asked(name) for name in ("fine", "poison")]
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        if any(job.spec.name == "poison" and job.id not in snapshot.left_out.jobs for job in snapshot.jobs):
+            raise Planted("a defect")
+        return make_plan(snapshot, policy, rng)
+
+    site.scene.controller.planner = plan
+    site.cycle()
+    preview = site.scene.controller.preview(specs)
+    told = [(each["action"], each["code"]) for each in describe_preview(preview, site.scene.controller.policy)]
+    assert told == [("launch", "launched_for_jobs"), ("wait", "planning_fails")]
+    assert site.events(EventKind.PLANNING_TROUBLE) == []
+
+
+def test_a_preview_of_what_cannot_be_classified_goes_by_what_was_believed_and_writes_nothing(site: Deployment) -> None:
+    class Failing(Book):
+        def believe(self, wanted: Mapping[str, None]) -> Mapping[str, Classification]:
+            raise Planted("singular matrix")
+
+    site.cycle()
+    controller = site.scene.controller
+    controller.book = Failing()
+    preview = controller.preview([asked("new")])
+    assert [each["action"] for each in describe_preview(preview, controller.policy)] == ["launch"]
+    assert site.events(EventKind.PLANNING_TROUBLE) == []
+    site.submit()
+    site.until_state(JobState.SUCCEEDED)  # by a book that is made anew
+    assert type(controller.book) is Book
