@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.apply import Applier, Outcome, Refusal, emit_trouble
+from hcloud.apply import DEFECT_AGAIN_S, Applier, Outcome, Refusal, emit_trouble
 from hcloud.apply.apart import Trouble, Troubles, asked, by_halves
 from hcloud.apply.orders import PAUSED
 from hcloud.classifier.applications import identify, key_of, known_as
@@ -47,6 +47,8 @@ OFFERS_EVERY_S = 15.0
 RENEW_EVERY_S = 30.0
 CLOCKS_APART_S = 600.0
 """Units start, and machines end, by clocks that may be so far behind ours."""
+MOST_TOLD = 20
+"""Of more that fails at one time only the number is told."""
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
 _GONE_KEPT = 1000
@@ -160,6 +162,8 @@ class Controller:
         self._recent = RecentBook()
         self._watch = WatchBook()
         self._renewed: dict[str, tuple[float, float]] = {}
+        self._not_renewed: dict[str, float] = {}
+        """Machines that could not be told to live on, by a defect, and when to try it again."""
         self._memo = Memo()
         self.setbacks = Setbacks()
         self._submitted = Chosen(_is_to_be_known)
@@ -320,20 +324,25 @@ class Controller:
             if job_id is not None:
                 jobs[job_id] = f"{what}: {each.why}"
             else:
-                others[f"{what} of {subject}"] = Trouble(each.why, ())
+                others[f"{what} of {subject}"] = Trouble(each.why, None)
         self._note_failing(others)
         self._tell_setbacks(self.setbacks.note(LeftOut(jobs=jobs), self.clock.now()))
 
     def _note_failing(self, troubles: Troubles) -> None:
         """Tell now and then of what fails. It is tried again and again, and no job is left out for it."""
-        if not troubles:
-            return
-        news = self.setbacks.note_besides({what: each.error for what, each in troubles.items()}, self.clock.now())
+        now = self.clock.now()
+        news = {what: troubles[what] for what in self.setbacks.untold(troubles, now)} if troubles else {}
         if not news:
             return
-        with self.store.transaction(self.clock.now(), self.lease) as txn:
-            for what in news:
-                _emit_failing(txn, what, troubles[what])
+        told = dict(list(news.items())[:MOST_TOLD])
+        for what, trouble in told.items():
+            _log.error("HCloud fails on %s, a defect: %s", what, trouble.error, exc_info=trouble.exc_info)
+        with self.store.transaction(now, self.lease) as txn:
+            for what, trouble in told.items():
+                _emit_failing(txn, what, trouble)
+            if len(news) > len(told):
+                _emit_failing(txn, f"{len(news) - len(told)} more", list(news.values())[-1]._replace(job_id=None))
+        self.setbacks.note_besides({what: each.error for what, each in news.items()}, now)
 
     def _tell_setbacks(self, news: LeftOut) -> None:
         with self.store.transaction(self.clock.now(), self.lease) as txn:
@@ -477,14 +486,22 @@ class Controller:
         due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
         if not due:
             return
-        failing = dict[str, Trouble]()
+        failing, put_off = dict[str, Trouble](), self._not_renewed
+        # Those that failed before come last: where many fail, the others are told first.
+        due = {name: due[name] for name in sorted(due, key=put_off.__contains__) if put_off.get(name, now) <= now}
+        self._not_renewed = {name: until for name, until in put_off.items() if name not in due}
 
         def renew(some: Sequence[str]) -> None:
             """Tell some of them."""
             took = self.runner.renew({name: due[name] for name in some})
             told.update({name: (due[name], now) for name in took})
 
-        by_halves(list(due), renew, lambda name, trouble: failing.update({f"renewal of {name}": trouble}))
+        def fails(name: str, trouble: Trouble) -> None:
+            """Try that one again after a while."""
+            failing[f"renewal of {name}"] = trouble
+            self._not_renewed[name] = now + DEFECT_AGAIN_S
+
+        by_halves(list(due), renew, fails)
         self._note_failing(failing)
 
 
@@ -512,7 +529,6 @@ def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | N
 
 def _emit_failing(txn: Transaction, what: str, trouble: Trouble) -> None:
     text = f"HCloud fails on {what}, a defect; the rest goes on, and it is tried again and again"
-    _log.error("%s:\n%s", text, "".join(trouble.trace))
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=trouble.job_id, left_out=what, error=trouble.error, text=text)
 
 

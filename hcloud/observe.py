@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
-from traceback import format_exception
 from typing import NamedTuple, TypeVar
 
 from hcloud.apply import facts
@@ -30,7 +29,6 @@ from hcloud.model import (
     Job,
     ServiceTarget,
 )
-from hcloud.planner.despite import said
 from hcloud.policy import Policy
 from hcloud.provider import (
     CloudInstance,
@@ -81,10 +79,11 @@ class Observation:
 
 
 class News(NamedTuple):
-    """A change that was learnt, and of whom: a machine."""
+    """What was learnt of one unit, or else of a machine: changes that stand or fall together. ``source``: who told."""
 
-    about: str
-    change: Change
+    instance_id: str
+    source: str
+    changes: tuple[Change, ...]
 
 
 @dataclass(slots=True)
@@ -125,13 +124,15 @@ class Observer:
     _orphans: Orphans = field(default_factory=Orphans)
     _failing: dict[str, Trouble] = field(default_factory=dict)
     """What could not be taken in at this look."""
+    _unclear: set[str] = field(default_factory=set)
+    """Machines of which not all could be taken in at this look."""
     _ended: dict[str, str] = field(default_factory=dict)
     """Units whose end is being recorded, or was before, and the machine each is on."""
     _forgot_at: float = -math.inf
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
-        self._failing, self._ended = {}, {}
+        self._failing, self._ended, self._unclear = {}, {}, set()
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self._ask_engine()
         self.silent = engine.silent
@@ -158,15 +159,22 @@ class Observer:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
-            self._failing["asking the engine"] = Trouble(said(defect), format_exception(defect))
+            self._failing["asking the engine"] = Trouble.of(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
+        """Forget units whose end is written down, and let their workers do so."""
+        for unit in self._ended:
+            self._windows.pop(unit, None)
+            self._reached.pop(unit, None)
+            self._sampling.forget(unit)
         try:
             if self._ended:
                 self.runner.forget(self._ended)
-        except Exception as defect:  # noqa: BLE001 whoever is not forgotten is reported, and forgotten, again
-            self._failing["cleaning up ended units"] = Trouble(said(defect), format_exception(defect))
+        except Exception as defect:  # noqa: BLE001 it is told of; they are reported, and forgotten, again
+            for name in self._ended.values():
+                self._settled.pop(name, None)
+            self._failing["cleaning up ended units"] = Trouble.of(exc_info=defect)
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
@@ -184,18 +192,19 @@ class Observer:
         if not news:
             return False
         done = in_one_go(self.store, self.clock, lease, news, lambda: _carry_out, self._pass_over)
-        return not all(isinstance(each.change, SampleChange) for each, _ in done)
+        return not all(isinstance(change, SampleChange) for each, _ in done for change in each.changes)
 
     def _pass_over(self, failed: News, defect: Exception) -> News | None:
         """Note what cannot be written down, and that its machine has more to tell than was taken in. A unit's end is
         worth more than what it teaches."""
-        name, change = failed
-        job_id = change.job_id if isinstance(change, UnitEnd) else None
-        self._failing[f"writing down what {name} tells"] = Trouble(said(defect), format_exception(defect), job_id)
+        name, source, changes = failed
+        end = next((change for change in changes if isinstance(change, UnitEnd)), None)
+        job_id = end.job_id if end is not None else None
+        self._failing[f"writing down what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
         self._settled.pop(name, None)
         self._heard.pop(name, None)
-        if isinstance(change, UnitEnd) and change.teaches:
-            return News(name, replace(change, teaches=False))
+        if end is not None and end.teaches:
+            return News(name, source, tuple(replace(each, teaches=False) if each is end else each for each in changes))
         self._ended = {unit: where for unit, where in self._ended.items() if where != name}
         return None
 
@@ -244,14 +253,12 @@ class Observer:
             try:
                 changes = list(self._told_of(instance, cloud, listing, view, now, policy))
             except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
-                self._failing[f"taking in what {name} tells of {instance.id}"] = Trouble(
-                    said(defect), format_exception(defect)
-                )
+                self._failing[f"taking in what {name} tells of {instance.id}"] = Trouble.of(exc_info=defect)
                 continue
             if cloud is not None and not changes:
                 heard[instance.id] = cloud
-            for change in changes:
-                yield News(instance.id, change)
+            if changes:
+                yield News(instance.id, instance.id, tuple(changes))
 
     def _told_of(
         self,
@@ -308,7 +315,7 @@ class Observer:
             if instance is None or instance.idle_since is not None or self.holders.busy(name):
                 continue
             if instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                yield News(name, facts.idle(name))
+                yield News(name, name, (facts.idle(name),))
 
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_news(self, engine: RunnerView, now: float, policy: Policy) -> list[News]:
@@ -323,42 +330,48 @@ class Observer:
             instance, before = machines.get(name), settled.pop(name, None)
             if instance is None:
                 continue
-            heard, failures = before.units if before is not None else _NOTHING_HEARD, len(self._failing)
-            changes = list(self._worker_changes(worker, instance, now, policy, heard))
-            learnt += [News(name, change) for change in changes]
+            heard = before.units if before is not None else _NOTHING_HEARD
+            found = list(self._worker_news(worker, instance, now, policy, heard))
+            learnt += found
             here = self.holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
-            said = all(type(change) is SampleChange for change in changes) and len(self._failing) == failures
+            said = name not in self._unclear and all(
+                type(change) is SampleChange for n in found for change in n.changes
+            )
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
                 settled[name] = worker
         return learnt
 
-    def _worker_changes(
+    def _worker_news(
         self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, heard: Sequence[UnitReport]
-    ) -> Iterator[Change]:
+    ) -> Iterator[News]:
         """``heard``: reports of units, the very same of which teach nothing new."""
-        yield from facts.registered(instance, worker, now)
-        here = self.holders.owners.get(instance.id, {})
+        name, here = instance.id, self.holders.owners.get(instance.id, {})
+        yield from self._apart(name, name, None, facts.registered(instance, worker, now))
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = Host(worker, instance, alone)
         known = set(map(id, heard))
         for report in worker.units:
-            if id(report) in known:
-                continue
-            owner = here.get(report.id)
-            try:
-                yield from self._unit(report, host, owner, policy)
-            except StoreError:
-                raise
-            except Exception as defect:  # noqa: BLE001 it is told of, hides no other unit, and is tried at each look
-                job_id = owner[0].id if owner is not None else None
-                self._note_failing(report, Trouble(said(defect), format_exception(defect), job_id))
+            if id(report) not in known:
+                owner = here.get(report.id)
+                yield from self._apart(name, report.id, owner, self._unit(report, host, owner, policy))
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
-            yield from self._missing(worker, here, now)
+            yield from self._apart(name, name, None, self._missing(worker, here, now))
 
-    def _note_failing(self, report: UnitReport, trouble: Trouble) -> None:
-        self._ended.pop(report.id, None)  # nothing of an end may be lost
-        self._failing[f"taking in what {report.id} tells"] = trouble
+    def _apart(self, name: str, source: str, owner: Owner | None, told: Iterator[Change]) -> Iterator[News]:
+        """Yield what one unit, or one worker, tells; where taking that in fails it hides nothing of the others."""
+        try:
+            changes = tuple(told)
+        except StoreError:
+            raise
+        except Exception as defect:  # noqa: BLE001 it is told of, and tried at each look
+            self._ended.pop(source, None)  # nothing of an end may be lost
+            self._unclear.add(name)
+            job_id = owner[0].id if owner is not None else None
+            self._failing[f"taking in what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
+            return
+        if changes:
+            yield News(name, source, changes)
 
     def _unit(self, report: UnitReport, host: Host, owner: Owner | None, policy: Policy) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
@@ -380,8 +393,7 @@ class Observer:
                 self._note_reached(report.id, report.sample, rate)
             for recorded in self._sampling.end(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
-            self._windows.pop(report.id, None)
-            reached = self._reached.pop(report.id, _NOTHING_REACHED)._replace(cpu_s=report.exit.cpu_s)
+            reached = self._reached.get(report.id, _NOTHING_REACHED)._replace(cpu_s=report.exit.cpu_s)
             yield UnitEnd(job.id, allocation.rank, report.exit, host, reached, self.believed.get(job.application))
 
     def _looked(
@@ -474,7 +486,8 @@ def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory
 
 
 def _carry_out(txn: Transaction, news: News) -> None:
-    news.change(txn)
+    for change in news.changes:
+        change(txn)
 
 
 def _number_of(instance_id: str) -> int:

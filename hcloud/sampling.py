@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
+from copy import copy
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -125,12 +126,19 @@ class Sampling:
         return gap_s(age_s, steady_s, missed, many, policy)
 
     def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
-        """Return what is still to be recorded of a unit that has ended, and forget it; ``sample``: its last, if any."""
-        course = self._courses.pop(unit, None)
+        """Return what is still to be recorded of a unit that has ended; ``sample``: its last, if any.
+
+        It stays the same until the unit is forgotten, as it may have to be recorded once more.
+        """
+        course = copy(self._courses.get(unit))
         if course is None:
             return () if sample is None else ((sample, sample.looks),)
         before = course.tell_held()
         return before if sample is None or sample.at <= course.told.at else (*before, course.tell(sample))
+
+    def forget(self, unit: str) -> None:
+        """Forget a unit whose end is recorded."""
+        self._courses.pop(unit, None)
 
     def keep(self, units: Set[str]) -> None:
         """Forget all other units: their machines vanished, and no end of theirs will ever be reported."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -55,11 +55,14 @@ class Setbacks:
         """Return what failed lately, and with what: jobs, stages, and all else."""
         return dict(chain.from_iterable(_still(kept, now) for kept in (self.jobs, self.stages, self.others)))
 
-    def note_besides(self, others: Mapping[str, str], now: float) -> list[str]:
-        """Remember what fails besides planning; return what of it was not remembered just before."""
-        news = [name for name in others if name not in self.others or self.others[name][0] <= now]
-        self.others.update({name: (now + TRIED_AGAIN_S, others[name]) for name in news})
-        return news
+    def untold(self, others: Iterable[str], now: float) -> list[str]:
+        """Return what of all that fails besides planning is not remembered, or was told long ago."""
+        return [name for name in others if name not in self.others or self.others[name][0] <= now]
+
+    def note_besides(self, others: Mapping[str, str], now: float) -> None:
+        """Remember what was told of what fails besides planning, and nothing that is long ago."""
+        self.others = dict(each for each in self.others.items() if each[1][0] > now)
+        self.others.update({name: (now + TRIED_AGAIN_S, error) for name, error in others.items()})
 
     def forget_mended(self, now: float) -> None:
         """Forget what a plan that went well was not made without."""

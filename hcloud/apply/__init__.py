@@ -54,7 +54,7 @@ from hcloud.policy import Policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
 from hcloud.store import Lease, Store, Transaction
 
-__all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
+__all__ = ["DEFECT_AGAIN_S", "Applier", "Outcome", "Refusal", "emit_trouble"]
 
 _log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
@@ -94,6 +94,11 @@ class Outcome:
     """When time alone changes what is decided (``Plan.due_at``)."""
     failed: tuple[Refusal, ...] = ()
     """Actions that could not be carried out, by a defect; they changed nothing."""
+
+
+def _subjects(intents: Sequence[Intent]) -> str:
+    names = list(dict.fromkeys(intent.subject for intent in intents))
+    return ", ".join(names[:3]) + (f" or {len(names) - 3} more" if len(names) > 3 else "")
 
 
 class Applier:
@@ -288,14 +293,18 @@ class Applier:
         what was asked of clouds and workers before it failed may be asked again."""
 
         def carry_out(some: Sequence[Intent]) -> None:
-            """Carry out those that an earlier try has not settled."""
+            """Carry out those that an earlier try has not settled, or put off."""
             if some is not intents:
                 live = {intent.token: intent for intent in self.store.live().intents}
-                some = [live[each.token] for each in some if each.token in live]
-            drive(some, lease)
+                some = [each for each in some if live.get(each.token) == each]
+            if some:
+                drive(some, lease)
 
-        if intents:
-            by_halves(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
+        if not intents:
+            return
+        trouble = by_halves(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
+        if trouble is not None:
+            self._troubles[f"{intents[0].kind.value} of {_subjects(intents)}"] = trouble
 
     def _put_off(self, intent: Intent, trouble: Trouble, lease: Lease | None) -> None:
         job_id = None if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE) else intent.subject

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from traceback import format_exception
 from typing import NamedTuple, TypeVar
 
 from hcloud.clock import Clock
@@ -23,11 +22,16 @@ ALONE = 8
 
 
 class Trouble(NamedTuple):
-    """What HCloud failed with, a defect, and its trace; ``job_id``: the job that it fails on, where it is one."""
+    """What HCloud failed with, a defect (``exc_info``); ``job_id``: the job that it fails on, where it is one."""
 
     error: str
-    trace: Sequence[str]
+    exc_info: Exception | None
     job_id: JobId | None = None
+
+    @classmethod
+    def of(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Trouble:
+        """Return what a defect is told as."""
+        return cls(said(exc_info), exc_info, job_id)
 
 
 Troubles = Mapping[str, Trouble]
@@ -66,32 +70,46 @@ def in_one_go(
             left[failed.at : failed.at + 1] = [] if other is None else [other]
     done = list[tuple[A, R]]()
     for item in left:
-        try:
-            done += _in_one_transaction(store, clock, lease, [item], recording())
-        except _Failed as failed:
-            instead(item, failed.defect)
+        alone: A | None = item
+        while alone is not None:
+            try:
+                done += _in_one_transaction(store, clock, lease, [alone], recording())
+                break
+            except _Failed as failed:
+                alone = instead(alone, failed.defect)
     return done
 
 
 def _in_one_transaction(
     store: Store, clock: Clock, lease: Lease | None, items: Sequence[A], carry_out: Callable[[Transaction, A], R]
 ) -> list[tuple[A, R]]:
+    """Carry out all; raises _Failed. An error leaves the transaction first: only there does the store say whether it is
+    its own (a full disk, a lost connection), which is no defect of the item."""
     done: list[tuple[A, R]] = []
-    with store.transaction(clock.now(), lease) as txn:
-        for at, item in enumerate(items):
-            try:
+    at: int | None = None
+    try:
+        with store.transaction(clock.now(), lease) as txn:
+            for at, item in enumerate(items):  # noqa: B007 it tells where it failed
                 done.append((item, carry_out(txn, item)))
-            except StoreError:
-                raise
-            except Exception as defect:  # whatever it is, the others are to be carried out
-                raise _Failed(at, defect) from defect
+            at = None
+    except StoreError:
+        raise
+    except Exception as defect:  # whatever it is, the others are to be carried out
+        if at is None:
+            raise
+        raise _Failed(at, defect) from defect
     return done
 
 
-def by_halves(items: Sequence[A], do: Callable[[Sequence[A]], object], fails: Callable[[A, Trouble], object]) -> None:
+def by_halves(
+    items: Sequence[A], do: Callable[[Sequence[A]], object], fails: Callable[[A, Trouble], object]
+) -> Trouble | None:
     """Do something with all ``items`` at once; where that fails by a defect, with halves of them, and so on, until only
-    those are left that fail alone. It must be harmless to repeat. Raises StoreError."""
-    untried, alone = [items], 0
+    those are left that fail alone. It must be harmless to repeat.
+
+    Returns what it failed with, where nobody failed alone. Raises StoreError.
+    """
+    untried, alone, failed = [items] if items else [], 0, list[Trouble]()
     while untried and alone <= ALONE:
         some = untried.pop()
         try:
@@ -99,11 +117,13 @@ def by_halves(items: Sequence[A], do: Callable[[Sequence[A]], object], fails: Ca
         except StoreError:
             raise
         except Exception as defect:  # noqa: BLE001 whatever it is, the others are to be served
+            failed.append(Trouble.of(exc_info=defect))
             if len(some) > 1:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
-            elif some:
+            else:
                 alone += 1
-                fails(some[0], Trouble(said(defect), format_exception(defect)))
+                fails(some[0], failed[-1])
+    return failed[0] if failed and not alone else None
 
 
 def asked(call: Callable[[], R], what: str) -> R:

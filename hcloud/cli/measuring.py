@@ -76,31 +76,42 @@ def ending_in_order() -> Iterator[None]:
     What a signal's handler raises is lost where CPython runs code that nobody called (a hook of a fork, of a weak
     reference, of an import's lock): it is raised again until it is on its way.
     """
-    own, asked = os.getpid(), list[int]()
+    own, asked, timer = os.getpid(), list[int](), signal.getitimer(signal.ITIMER_REAL)
 
     def end(number: int, _: object) -> None:
         """Begin to leave."""
         if os.getpid() != own:  # a child on its way to another program
             os._exit(128 + number)
         asked.append(number)
+        signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
         leave(number, None)
 
     def leave(_: int, __: object) -> None:
-        """Raise what was asked for first, unless that is being handled already."""
-        if isinstance(sys.exc_info()[1], (SystemExit, KeyboardInterrupt)):
-            return
-        raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
+        """Raise what was asked for first, unless that is being handled already, or what it has become."""
+        raised = sys.exc_info()[1]
+        while raised is not None and not isinstance(raised, (SystemExit, KeyboardInterrupt)):
+            raised = raised.__context__
+        if raised is None:
+            raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
 
     load_mock_cloud()
-    ends = dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), end) | {signal.SIGALRM: leave}
-    before = {number: signal.signal(number, handler) for number, handler in ends.items()}
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heard}
+    alarm = signal.getsignal(signal.SIGALRM)
     try:
         yield
+        if asked:
+            leave(asked[0], None)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if asked:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
         for number, earlier in before.items():
             signal.signal(number, earlier)
+        if asked:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, alarm)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -22,6 +23,7 @@ from hcloud.errors import ConfigError, NotFound, WorkerUnreachable
 from hcloud.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
+_log = logging.getLogger("hcloud")
 T = TypeVar("T")
 Answer = dict[str, Any]
 OBSERVE_TIMEOUT_S = 3.0
@@ -51,6 +53,7 @@ class DaskRunner:
         self._epoch, self._until = "", 0
         self._reports: dict[InstanceId, WorkerReport] = {}
         self._heard: dict[InstanceId, float] = {}
+        self._illegible: set[InstanceId] = set()
         self._uploads = itertools.count(int(time.monotonic() * 1e6))
         self._last_error = ""
 
@@ -69,10 +72,11 @@ class DaskRunner:
         now = time.monotonic()
         if answer["epoch"] != self._epoch:
             self._reports.clear()
-        self._epoch, self._until = answer["epoch"], answer["until"]
-        for name, plain in answer["reports"].items():
-            self._reports[name] = report_from_wire(name, plain)
+        self._epoch, illegible = answer["epoch"], self._read(answer["reports"])
+        if not illegible:  # else they are told again
+            self._until = answer["until"]
         connected, silent = set(answer["connected"]), set(answer["silent"])
+        silent |= illegible & connected - self._reports.keys()
         self._heard |= dict.fromkeys(connected | silent, now)
         self._heard = {name: at for name, at in self._heard.items() if now - at < REMEMBER_S}
         # One that was here before and is not now is silent, not unknown: nobody may conclude that it never registered.
@@ -80,6 +84,19 @@ class DaskRunner:
         self._reports = {name: report for name, report in self._reports.items() if name in connected | silent}
         workers = tuple(self._reports[name] for name in sorted(connected) if name in self._reports)
         return RunnerView(workers=workers, silent=frozenset(silent))
+
+    def _read(self, reports: Mapping[str, Answer]) -> set[InstanceId]:
+        """Take reports in; return those that make no sense: of these stands what was told before."""
+        illegible = set[InstanceId]()
+        for name, plain in reports.items():
+            try:
+                self._reports[name] = report_from_wire(name, plain)
+            except Exception as defect:  # noqa: BLE001 a worker of another version may tell anything; others are heard
+                illegible.add(name)
+                if name not in self._illegible:
+                    _log.exception("the report of the worker on %s makes no sense: %s", name, defect)
+        self._illegible = illegible
+        return illegible
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
         """Read output from byte ``offset``."""

@@ -173,7 +173,8 @@ def _tend_serving(draft: Draft, at: int, instance: Instance, order: Order | None
     elif draining and not draft.running_on(at):
         draft.ledger.let_go(instance)
     elif (overdue := _only_overdue(draft, at)) is not None:
-        _let_go(draft, at, instance, overdue)
+        draft.ledger.let_go(instance)
+        _drain(draft, instance, overdue)
     else:
         _tend_lease(draft, at, instance, draining, ordered=order is not None)
 
@@ -181,20 +182,22 @@ def _tend_serving(draft: Draft, at: int, instance: Instance, order: Order | None
 def _only_overdue(draft: Draft, at: int) -> Reason | None:
     """Return why a machine is not to be renewed on which nothing is but units that were asked to end, and should have
     long ago: nobody is to pay for them without an end."""
-    held = draft.fleet.holdings[at]
-    if not held or at in draft.kept or draft.running_on(at):
+    held, instance = draft.fleet.holdings[at], draft.fleet.instances[at]
+    if not held or at in draft.kept or draft.running_on(at) or instance.offer.market is Market.RESERVED:
         return None
-    late_s = min(draft.now - _gone_at(draft, job) for job, _ in held)
+    # While the engine was away nobody was told to end: their grace begins when it is back.
+    late_s = draft.now - max(_gone_at(draft, job, draft.snapshot.engine_reachable_since) for job, _ in held)
     if late_s <= 0.0:
         return None
-    text = f"what is on it was asked to end, and is late by {seconds(late_s)}"
+    text = f"{instance.id} is not renewed: what is on it was asked to end, and is late by {seconds(late_s)}"
     return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
 
 
-def _gone_at(draft: Draft, job: Job) -> float:
-    """Return when the units of a job that was asked to end should be gone."""
+def _gone_at(draft: Draft, job: Job, since: float = 0.0) -> float:
+    """Return when the units of a job that was asked to end should be gone, if they were told ``since`` then at the
+    earliest."""
     asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
-    return (asked_at or draft.now) + job.spec.stop_grace_s + END_MARGIN_S
+    return max(asked_at or draft.now, since) + job.spec.stop_grace_s + END_MARGIN_S
 
 
 def _tend_lease(draft: Draft, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:

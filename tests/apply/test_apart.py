@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hcloud import controller
+from hcloud.apply import facts
 from hcloud.apply.apart import ALONE, TOGETHER, Trouble, asked, by_halves, in_one_go
-from hcloud.errors import OutcomeUnknown, ProviderUnavailable, StaleWrite
-from hcloud.model import EventKind, IntentKind, JobState
+from hcloud.apply.facts import Change, UnitEnd
+from hcloud.apply.machines import adopt
+from hcloud.apply.units import note_started
+from hcloud.controller import MOST_TOLD
+from hcloud.errors import OutcomeUnknown, ProviderUnavailable, StaleWrite, StoreBusy, Throttled
+from hcloud.model import EventKind, Instance, IntentKind, Job, JobState, Resources
+from hcloud.provider import CloudInstance, LaunchRequest, RunnerView, UnitReport, UnitSample, WorkerReport
 from hcloud.setbacks import TRIED_AGAIN_S
 from hcloud.simulator.defects import DEFECT, Planted, with_defects
 from hcloud.store import Transaction
 from tests.apply.deployment import Deployment
+
+Make = Callable[..., Deployment]
 
 
 def plant(site: Deployment) -> list[bool]:
@@ -58,8 +69,7 @@ def test_an_end_that_cannot_be_written_down_is_kept_by_the_worker_until_it_can(s
     site.until(lambda: site.state(1) is site.state(2) is JobState.SUCCEEDED)
     site.cycle(times=10)
     assert site.state(3) is JobState.RUNNING
-    ((job_id, what),) = told(site)
-    assert (job_id, what.partition(" inst-")[0]) == ("job-3", "writing down what")
+    assert told(site) == [("job-3", "writing down what job-3.1.0 tells")]
     broken.clear()
     site.until_state(JobState.SUCCEEDED, number=3)
     assert site.job(3).attempts_made == 1
@@ -92,7 +102,199 @@ def test_who_cannot_be_stopped_keeps_no_other_from_it(site: Deployment) -> None:
     for number in (1, 2, 3):
         site.scene.store.request_cancel(f"job-{number}", "ada", site.now)
     site.until(lambda: all(site.state(number) is JobState.CANCELLED for number in (1, 2, 3)))
-    assert told(site) == [("job-3", "stop of job-3")]
+    assert told(site) == [(None, "stop of job-1, job-2, job-3")]  # all were asked; nobody failed alone
+
+
+def test_no_end_is_lost_however_many_cannot_teach(make: Make) -> None:
+    site = make({"types": {"m.one": {"vcpus": 64, "memory_mib": 131_072, "usd_per_h": 0.3}}})
+    jobs = site.submit("sleep", "20", count=TOGETHER + 10, tags={DEFECT: "learning"})
+    plant(site)
+    site.until(lambda: all(site.scene.store.job(job.id).state is JobState.SUCCEEDED for job in jobs))
+    assert {site.scene.store.job(job.id).attempts_made for job in jobs} == {1}
+    assert len(told(site)) == MOST_TOLD + 1
+    assert told(site)[-1] == (None, f"{TOGETHER + 10 - MOST_TOLD} more")
+
+
+def test_what_one_unit_tells_stands_or_falls_together(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end without its start would cost nothing."""
+    honest, broken = note_started, [True]
+
+    def note(txn: Transaction, job: Job, rank: int, at: float) -> Job:
+        if broken:
+            raise Planted("its start")
+        return honest(txn, job, rank, at)
+
+    for module in ("units", "facts"):
+        monkeypatch.setattr(f"hcloud.apply.{module}.note_started", note)
+    site.submit("sleep", "20")
+    site.cycle(times=60)
+    assert site.state() is JobState.PLACED
+    broken.clear()
+    site.until_state(JobState.SUCCEEDED)
+    assert float(str(site.events(EventKind.JOB_FINISHED)[0].fields["run_s"])) == 20.0
+
+
+def test_the_last_sample_of_a_unit_is_recorded_once_though_its_end_comes_late(site: Deployment) -> None:
+    site.submit("sleep", "20", tags={DEFECT: "ending"})
+    broken, honest = plant(site), site.scene.engine
+
+    class Sampled:
+        """Tells a last sample of each ended unit, as real workers do."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(honest, name)
+
+        def observe(self) -> RunnerView:
+            view = honest.observe()
+            return replace(view, workers=tuple(replace(w, units=tuple(map(self._unit, w.units))) for w in view.workers))
+
+        def _unit(self, unit: UnitReport) -> UnitReport:
+            if unit.exit is None:
+                return unit
+            return replace(unit, sample=UnitSample(at=unit.exit.ended_at, cpu_s=16.0, memory_mib=16.0))
+
+    sampled: Any = Sampled()
+    site.scene.controller.observer.runner = sampled
+    site.until(lambda: told(site))
+    site.cycle(times=30)
+    broken.clear()
+    site.until_state(JobState.SUCCEEDED)
+    ats = [each.at for each in site.events(EventKind.SAMPLE)]
+    assert len(ats) == len(set(ats))
+
+
+def test_a_full_disk_is_no_defect_of_who_is_written_down_then(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, full, learnt = UnitEnd._learn, [True], list[str]()
+
+    def learn(self: UnitEnd, txn: Transaction, job: Job) -> None:
+        if full:
+            full.clear()
+            pages = txn._connection.exec_driver_sql("PRAGMA page_count").scalar()
+            txn._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            try:
+                txn.put_meta("large", "x" * 5_000_000)
+            finally:
+                txn._connection.exec_driver_sql("PRAGMA max_page_count = 1073741823")
+        learnt.append(job.id)
+        honest(self, txn, job)
+
+    monkeypatch.setattr(UnitEnd, "_learn", learn)
+    site.submit()
+    with pytest.raises(StoreBusy, match="full"):
+        site.cycle(times=30)
+    site.until_state(JobState.SUCCEEDED)
+    assert (learnt, told(site)) == (["job-1"], [])
+
+
+def test_who_was_put_off_by_a_cloud_is_not_asked_again_for_the_sake_of_another(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make({}, {"caps": {"max_instances": 20}})
+    site.submit("sleep", "50", count=16, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
+    machines, calls = site.scene.controller.applier.machines, Counter[str]()
+    honest = machines.providers["mock"]
+
+    class Throttling:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(honest, name)
+
+        def launch(self, request: LaunchRequest) -> CloudInstance:
+            calls[request.instance_id] += 1
+            if request.instance_id == "inst-16":
+                return honest.launch(request)
+            raise Throttled("slow down", retry_after_s=8.0)
+
+    throttling: Any = Throttling()
+    machines.providers = {"mock": throttling}
+    honest_adopt = adopt
+
+    def failing(txn: Transaction, instance_id: str, cloud: CloudInstance) -> object:
+        if instance_id == "inst-16":
+            raise Planted("adopt")
+        return honest_adopt(txn, instance_id, cloud)
+
+    monkeypatch.setattr("hcloud.apply.machines.adopt", failing)
+    site.cycle()
+    assert {calls[f"inst-{number}"] for number in range(1, 16)} == {1}
+    assert len(site.events(EventKind.PROVIDER_TROUBLE)) == 15
+    assert told(site) == [(None, "launch of inst-16")]
+
+
+def test_however_many_machines_cannot_be_told_to_live_on_the_others_are(make: Make) -> None:
+    site = make({}, {"caps": {"max_instances": 14}, "lease": {"horizon_s": 600, "renew_before_s": 120}})
+    site.submit("sleep", "5000", count=12, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
+    site.until(lambda: all(site.state(number) is JobState.RUNNING for number in range(1, 13)))
+    bad, honest = {f"inst-{number}" for number in range(1, ALONE + 2)}, site.scene.controller.runner
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(honest, name)
+
+        def renew(self, expiries: Mapping[str, float]) -> frozenset[str]:
+            if bad & set(expiries):
+                raise KeyError("renew")
+            return honest.renew(expiries)
+
+    failing: Any = Failing()
+    site.scene.controller.runner = failing
+    for _ in range(150):
+        site.cycle(step_s=5.0)
+    assert {each.instance_id for each in site.events(EventKind.INSTANCE_TERMINATED)} == bad
+
+
+def test_what_a_worker_could_not_be_told_to_forget_is_told_again(make: Make) -> None:
+    site = make({}, {"retention": {"spin_up_multiple": 1000, "maximum_s": 3600}})
+    site.submit()
+    observer, left = site.scene.controller.observer, [3]
+    honest = observer.runner
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(honest, name)
+
+        def forget(self, units: Mapping[str, str]) -> None:
+            if left[0] > 0:
+                left[0] -= 1
+                raise KeyError("forget")
+            honest.forget(units)
+
+    failing: Any = Failing()
+    observer.runner = failing
+    site.until(lambda: site.scene.engine.has_forgotten("job-1.1.0"))
+
+
+def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = facts.registered
+
+    def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
+        if instance.id == "inst-1":
+            raise Planted("registered")
+        yield from honest(instance, worker, now)
+
+    monkeypatch.setattr(facts, "registered", registered)
+    site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
+    site.until(lambda: site.state(2) is JobState.SUCCEEDED)
+    assert told(site) == [(None, "taking in what inst-1 tells")]
+
+
+def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, busy = controller._emit_failing, [True]
+
+    def emit(txn: Transaction, what: str, trouble: Trouble) -> None:
+        if busy:
+            busy.clear()
+            raise StoreBusy("locked")
+        honest(txn, what, trouble)
+
+    monkeypatch.setattr(controller, "_emit_failing", emit)
+    site.submit(tags={DEFECT: "hearing"})
+    plant(site)
+    with pytest.raises(StoreBusy):
+        site.cycle(times=60)
+    site.cycle()
+    assert told(site) == [("job-1", "taking in what job-1.1.0 tells")]
 
 
 class Broken:

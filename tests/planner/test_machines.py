@@ -240,9 +240,13 @@ def test_machine_is_not_renewed_for_units_that_should_have_ended_long_ago(asked_
     (action,) = decide(scene(ending, near)).actions
     assert type(action).__name__ == told
     if told == "Drain":
-        text = "what is on it was asked to end, and is late by 5 s"
-        assert action.reason.text == f"inst-1 expires in 13.3 min and cannot be renewed: {text}"
+        text = "inst-1 is not renewed: what is on it was asked to end, and is late by 5 s"
+        assert action.reason.text == text
     assert [type(a) for a in decide(scene(ending, running(2, near), near)).actions] == [Renew]  # for the other
+    heard_of_late = replace(scene(ending, near), engine_reachable_since=NOW - 1)
+    assert [type(a) for a in decide(heard_of_late).actions] == [Renew]
+    paid_anyway = replace(near, offer=replace(near.offer, market=Market.RESERVED))
+    assert not of(decide(scene(ending, paid_anyway)), Drain)
 
 
 @pytest.mark.parametrize(("limit_usd", "renewed"), [(0.06, False), (0.1, True)])
