@@ -111,7 +111,7 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     _show(whole, whole, series, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, whole, series, _pictures(made.outcomes))
-    return _ended(whole, stuck, wanted.form)
+    return _ended(whole, stuck, wanted.form, made.outcomes)
 
 
 def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wanted) -> int:
@@ -129,7 +129,7 @@ def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wan
     _show(paired(table, _rounded), table, more, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
-    return _ended(table, stuck, wanted.form)
+    return _ended(table, stuck, wanted.form, first)
 
 
 # ---------------------------------------------------------------------------------------------------------- simulating
@@ -262,11 +262,17 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> d
 
 
 # ------------------------------------------------------------------------------------------------------------- telling
-def _ended(table: ReportTable, stuck: Mapping[int, str], form: str) -> int:
+def _ended(table: ReportTable, stuck: Mapping[int, str], form: str, outcomes: Sequence[Outcome]) -> int:
     """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it."""
     for place, why in stuck.items() if form == "csv" else ():
         click.echo(f"hcloud: {table.rows[place][0]}: given up: {why}", err=True)
-    return EXIT_STUCK if stuck else 0
+    never = {each.name: sum(why.jobs for why in each.failed_by if why.code == "impossible") for each in outcomes}
+    least = min(never.values(), default=0)
+    fewer = [each for each in outcomes if least < never[each.name] or 0 < never[each.name] == each.jobs]
+    for each in fewer:
+        what = f"{never[each.name]} of {each.jobs} jobs can never run: what it costs is not to be held beside others"
+        click.echo(f"hcloud: {each.name}: {what}", err=True)
+    return EXIT_STUCK if stuck or fewer else 0
 
 
 def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[int, str]) -> ReportTable:
@@ -376,6 +382,24 @@ def _write_files(
     }
     if TARGETS not in contents:  # an earlier run's would be taken for this one's
         (folder / TARGETS).unlink(missing_ok=True)
-    for name, text in contents.items():
-        (folder / name).write_text(text)
+    _write_all({folder / name: text for name, text in contents.items()})
+    for name in contents:
         click.echo(f"wrote {folder / name}", err=True)
+
+
+def _write_all(contents: Mapping[Path, str]) -> None:
+    """Write all files, or none. Raises BadInput, which names the file that cannot be."""
+    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    try:
+        for path, text in contents.items():
+            if path.is_dir():
+                raise BadInput(f"{path}: is a directory, where a file is to be written")
+            try:
+                new[path].write_text(text)
+            except OSError as error:
+                raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
+        for path in contents:
+            new[path].replace(path)
+    finally:
+        for path in new.values():
+            path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -69,12 +70,13 @@ def seeds_options(function: F) -> F:
 
 
 @contextmanager
-def ending_in_order() -> Iterator[None]:
+def ending_in_order() -> Iterator[Callable[[], None]]:
     """Leave the block by ``SystemExit`` on SIGTERM and SIGHUP, by ``KeyboardInterrupt`` on SIGINT, so that whatever it
     opened is closed on the way out. Whoever is on the way is deaf to further signals; forked children just end.
 
     What a signal's handler raises is lost where CPython runs code that nobody called (a hook of a fork, of a weak
-    reference, of an import's lock): it is raised again until it is on its way.
+    reference, of an import's lock), and turned into something else by some libraries: it is raised again until it is
+    on its way. What the block is given raises it where it was asked for: to be called before anything is told.
     """
     own, asked, timer = os.getpid(), list[int](), signal.getitimer(signal.ITIMER_REAL)
 
@@ -83,6 +85,7 @@ def ending_in_order() -> Iterator[None]:
         if os.getpid() != own:  # a child on its way to another program
             os._exit(128 + number)
         asked.append(number)
+        broken_off.setLevel(logging.CRITICAL)
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
         leave(number, None)
@@ -95,20 +98,27 @@ def ending_in_order() -> Iterator[None]:
         if raised is None:
             raise KeyboardInterrupt if asked[0] == signal.SIGINT else SystemExit(128 + asked[0])
 
+    def go_on() -> None:
+        """Raise what was asked for, if it was."""
+        if asked:
+            leave(asked[0], None)
+
     load_mock_cloud()
+    broken_off = logging.getLogger("sqlalchemy.pool")  # of a connection that is cut off as it closes it has a trace
+    level = broken_off.level
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in heard}
     alarm = signal.getsignal(signal.SIGALRM)
     try:
-        yield
-        if asked:
-            leave(asked[0], None)
+        yield go_on
+        go_on()
     finally:
         if asked:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
         for number, earlier in before.items():
             signal.signal(number, earlier)
+        broken_off.setLevel(level)
         if asked:
             signal.setitimer(signal.ITIMER_REAL, *timer)
             signal.signal(signal.SIGALRM, alarm)

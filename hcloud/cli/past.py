@@ -76,7 +76,7 @@ def recorded_outcome(client: Client, past: Past) -> Recorded:
     reserved_usd = cost.get(Market.RESERVED.value, 0.0)
     services = [each for each in replayed if isinstance(past.jobs[each["job"]].spec.target, ServiceTarget)]
     batch = [each for each in replayed if each not in services]
-    waits = [each["queue_s"] for each in replayed] or [0.0]
+    waits = [each["queue_s"] for each in replayed]
     numbers: dict[str, float | int | str | None] = {
         "policy": AS_IT_WAS,
         "cost_usd": sum(cost.values()),
@@ -85,8 +85,8 @@ def recorded_outcome(client: Client, past: Past) -> Recorded:
         "target_met_pct": _mean_met(replayed),
         "batch_met_pct": _mean_met(batch),
         "service_met_pct": _mean_met(services),
-        "wait_p50_s": float(np.quantile(waits, 0.5)),
-        "wait_p95_s": float(np.quantile(waits, 0.95)),
+        "wait_p50_s": float(np.quantile(waits, 0.5)) if waits else None,
+        "wait_p95_s": float(np.quantile(waits, 0.95)) if waits else None,
         "launches": sum(1 for _ in _launches(client, past)),
         "succeeded": len(replayed),
         "jobs": len(replayed),

@@ -39,6 +39,7 @@ from hcloud.simulator.world import Truth
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
 """Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""
 OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
+SETTINGS_OF = f"providers.{PROVIDER}.settings."
 REFUSED = {
     "state_file": "a simulated cloud is forgotten at its end; leave this out",
     "persist": "a simulated cloud is forgotten at its end; leave this out",
@@ -321,16 +322,19 @@ def _place_in_catalogue(file: Path | None) -> tuple[str, str] | None:
 
 
 def _settings_in(file: Path) -> Mapping[str, object]:
-    value = read_document(file).value
+    document = read_document(file)
+    value = document.value
     if not isinstance(value, dict):
         raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
     try:
         check_provider_settings(PROVIDER, PROVIDER, value)
-    except ConfigError as wrong:
-        raise BadInput(f"{file}: {wrong}") from wrong
+    except ConfigError as wrong:  # it names a key of a configuration, which nobody wrote
+        path = tuple(wrong.where.removeprefix(SETTINGS_OF).split(".")) if wrong.where.startswith(SETTINGS_OF) else ()
+        text = str(wrong).removeprefix(f"{wrong.where}: ")
+        raise BadInput(f"{document.where(path)}: {text}") from wrong
     for key, why in REFUSED.items():
         if value.get(key) is not None and value[key] is not False:
-            raise BadInput(f"{file}: {key}: {why}")
+            raise BadInput(f"{document.where((key,))}: {why}")
     return value
 
 

@@ -35,12 +35,14 @@ def soak(seed: int, worlds: int, cycles: int, verbose: bool, form: str) -> int:
     """
     verdicts: list[Verdict] = []
     try:
-        with ending_in_order(), console(stderr=True).status("", refresh_per_second=2) as shown:
+        with ending_in_order() as go_on, console(stderr=True).status("", refresh_per_second=2) as shown:
             for number in range(seed, seed + worlds):
                 shown.update(f"world {number}, {_broken(verdicts)} of {len(verdicts)} broken")
                 with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
-                    verdicts.append(world.run(cycles))
-                _tell(verdicts[-1])
+                    verdict = world.run(cycles)
+                go_on()  # where it was broken off, what it says is of no world
+                verdicts.append(verdict)
+                _tell(verdict)
     except (KeyboardInterrupt, SystemExit):
         click.echo(f"ended after {len(verdicts)} of {worlds} worlds, {_broken(verdicts)} of them broken", err=True)
         raise

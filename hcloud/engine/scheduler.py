@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -154,13 +156,15 @@ def serve(listen: str, tls_dir: Path) -> int:
     """
     host, _, port = listen.rpartition(":")
     files = context_files(tls_dir, "scheduler")
-    with dask.config.set(quiet.DASK_SETTINGS):
-        quiet.hush()
-        asyncio.run(_serve(host.strip("[]"), int(port), files))
+    # Dask makes a directory for what it never writes here; by itself it would leave it in $TMPDIR.
+    with tempfile.TemporaryDirectory(prefix="hcloud-engine-") as scratch:
+        with dask.config.set({**quiet.DASK_SETTINGS, "temporary-directory": scratch}):
+            quiet.hush()
+            asyncio.run(_serve(host.strip("[]"), int(port), files, scratch))
     return 0
 
 
-async def _serve(host: str, port: int, files: Mapping[str, str]) -> None:
+async def _serve(host: str, port: int, files: Mapping[str, str], scratch: str) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -179,4 +183,5 @@ async def _serve(host: str, port: int, files: Mapping[str, str]) -> None:
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
     sd_notify.stopping()
     # Not closed but left: closing would tell the workers to end instead of to come back.
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(0)

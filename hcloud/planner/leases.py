@@ -11,14 +11,13 @@ These drains and stops are forced: the machine goes away in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from math import inf
 
-from hcloud.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason, Resources
+from hcloud.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason
 from hcloud.planner.draft import Draft
 from hcloud.planner.ledger import launch_shares
 from hcloud.planner.plan import Drain
-from hcloud.planner.roster import held_by
 from hcloud.planner.snapshot import Order
 from hcloud.planner.wording import seconds, size_share
 
@@ -267,19 +266,7 @@ def _who_cannot_pay_is_leaving(draft: Draft, at: int) -> bool:
             shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
     if draft.now >= gone_at or instance.expires_at - draft.now <= 2.0 * END_MARGIN_S:
         return False
-    beside = draft.ledger.overstays(_asked_to_end(draft, shares.keys(), instance))
-    return draft.ledger.stay_refusal(instance, draft.renewed_until_at, shares, beside) is not None
-
-
-def _asked_to_end(draft: Draft, users: Set[str], but: Instance) -> Iterator[tuple[Job, Instance, Resources]]:
-    """Yield what units of ``users`` hold that were asked to end in earlier plans, on other machines than ``but``."""
-    rows, fleet = draft.snapshot.memo.roster.rows, draft.fleet
-    for job in [rows[name] for name in sorted(draft.stopping) if name in rows]:
-        if job.spec.user in users and job.attempt is not None and job.attempt.stop_requested_at is not None:
-            for held in held_by(job):
-                at = fleet.index.get(held.instance_id)
-                if at is not None and fleet.instances[at] is not but:
-                    yield job, fleet.instances[at], held.resources
+    return draft.ledger.stay_refusal(instance, draft.renewed_until_at, shares) is not None
 
 
 def _holders_shares(draft: Draft, at: int) -> dict[str, float]:

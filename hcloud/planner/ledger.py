@@ -207,39 +207,15 @@ class Ledger:
         """Return why ``user`` may not take ``resources`` of a live machine (their own limits), or None."""
         return self._users_refusal({user: self._held(instance, resources)})
 
-    def stay_refusal(
-        self, instance: Instance, until_at: float, shares: Shares, beside: Mapping[str, Bill]
-    ) -> Reason | None:
-        """Return why users may not hold their ``shares`` of a live machine until ``until_at``, or None.
-
-        ``beside``: what others of their units may cost them beyond what is booked.
-        """
-        whole = self.bill(instance.offer.price_usd_per_h, until_at)
-        wanted = {user: _plus(_NOTHING, whole, part) for user, part in shares.items()}
-        return self._users_refusal({user: _plus(bill, beside.get(user, _NOTHING)) for user, bill in wanted.items()})
-
-    def overstays(self, units: Iterable[tuple[Job, Instance, Resources]]) -> dict[str, Bill]:
-        """Return by user what units that were asked to end may cost beyond what is booked of them, if they hold on
-        until their machines expire: nobody may be there to end them."""
-        found: dict[str, Bill] = {}
-        for job, instance, resources in units:
-            more = _plus(self._held(instance, resources), self._stopping_bill(job, instance, resources), -1.0)
-            found[job.spec.user] = _plus(found.get(job.spec.user, _NOTHING), more)
-        return found
+    def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
+        """Return why users whose units hold ``shares`` of a live machine may not hold them until ``until_at``, when it
+        were renewed to, or None."""
+        more = _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return self._users_refusal({user: _plus(_NOTHING, more, part) for user, part in shares.items()})
 
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
         """Count what ``user`` now holds of a live machine."""
         self._charge(self._held(instance, resources), {user: 1.0})
-
-    def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
-        """Count what a unit that was asked to end may hold until its grace is over: others do not get that money."""
-        self._charge(self._stopping_bill(job, instance, resources), {job.spec.user: 1.0})
-
-    def _stopping_bill(self, job: Job, instance: Instance, resources: Resources) -> Bill:
-        asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
-        until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
-        bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
-        return _plus(_NOTHING, bill, size_share(resources, instance))
 
     def _held(self, instance: Instance, resources: Resources) -> Bill:
         return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
@@ -300,16 +276,16 @@ def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job
     awaited: list[tuple[Job, Instance, float]] = []
     coming = _coming_for_running(by_id.values())
     for job in jobs:
-        # An attempt that was asked to end holds on for its grace at most: no more is promised to it.
+        # An attempt that was asked to end counts until its end is known: should we be away by then, nobody is told of
+        # it, and it is booked as long as its machine is paid for.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
         for held in job.attempt.allocations if job.attempt is not None else ():
             instance = by_id.get(held.instance_id)
             if instance is None or held.released:
                 continue
-            if not staying:
-                ledger.book_stopping(job, instance, held.resources)
-                continue
             ledger.book_placement(job.spec.user, instance, held.resources)
+            if not staying:
+                continue
             taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
         grows = staying and job.attempt is not None and not job.attempt.over
         for instance_id in (*job.awaiting, *(coming.get(job.id, ()) if grows else ())):

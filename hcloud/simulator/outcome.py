@@ -138,9 +138,9 @@ class Outcome:
         """Return all of the money."""
         return self.metered_usd + self.committed_usd
 
-    def wait_quantile_s(self, share: float) -> float:
-        """Return the wait that this share (0..1) of the jobs did not exceed."""
-        return float(np.quantile(self.wait_s, share)) if self.wait_s else 0.0
+    def wait_quantile_s(self, share: float) -> float | None:
+        """Return the wait that this share (0..1) of the jobs that started did not exceed; None where none did."""
+        return float(np.quantile(self.wait_s, share)) if self.wait_s else None
 
 
 @dataclass(slots=True)

@@ -124,7 +124,8 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
     for number, each in enumerate(outcomes):
         colour, dashes = LINES[number % len(LINES)], DASHES[number // len(LINES) % len(DASHES)]
         shares = [n / 100 for n in range(101)]
-        points = [(_log_x(each.wait_quantile_s(s), longest), bottom - (bottom - top) * s) for s in shares]
+        waits = [(each.wait_quantile_s(s), s) for s in shares]
+        points = [(_log_x(wait_s, longest), bottom - (bottom - top) * s) for wait_s, s in waits if wait_s is not None]
         parts.append(_line(points, colour, dashes))
         x, y = PLOT_LEFT + PLOT_WIDTH + 12, top + 16 + 18 * number
         parts.append(_line([(x, y - 4), (x + 20, y - 4)], colour, dashes))

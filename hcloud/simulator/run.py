@@ -199,7 +199,7 @@ class Simulation:
     def _run(self, watch: Callable[[Progress], object]) -> None:
         # Whatever slows the longest job down: it is given up only when it takes twice as long, and the tail beside.
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
-        moved_at = START_AT
+        moved_at = will_move_at = START_AT
         give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
         while self._waiting or self.store.live().jobs or self._unreserved():
             self._submit_due()
@@ -211,8 +211,9 @@ class Simulation:
             left = len(jobs) - len(self._profiling.of(jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
-            moved_at = self.clock.now() if outcome.moved or self._will_move() else moved_at
-            if self.clock.now() > min(give_up_at, moved_at + STILL_S):
+            moved_at = self.clock.now() if outcome.moved else moved_at
+            will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
+            if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
                 late_s = self.clock.now() - START_AT - self.setting.workload.span_s
                 raise Standstill(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
@@ -241,7 +242,7 @@ class Simulation:
 
     def _step_s(self, outcome: Outcome, still_s: float) -> float:
         """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
-        seconds, or a minute when nothing has moved for an hour."""
+        seconds, or a minute when nothing has moved for an hour; straight to it where nobody is there at all."""
         step_s = self.setting.cycle_s
         if outcome.moved:
             return step_s
@@ -250,6 +251,8 @@ class Simulation:
         if self._waiting:
             events.append(START_AT + self._waiting[-1].at_s)
         quiet_s = STILL_STEP_S if still_s > HOUR_S else QUIET_STEP_S
+        if self._waiting and not self.store.live().jobs and not self._unreserved():
+            quiet_s = math.inf
         return max(step_s, math.ceil(min(quiet_s, min(events) - self.clock.now() - 1e-6)))
 
     def _why(self) -> str:

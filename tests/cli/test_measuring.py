@@ -28,12 +28,18 @@ def opened():
 def strike():
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))
 
-with ending_in_order(), opened():
+with ending_in_order() as go_on, opened():
     if sys.argv[2] == "lost":
         thing = Thing()
         hook = weakref.ref(thing, lambda _: strike())
         del thing
         print("lost", flush=True)
+    elif sys.argv[2] == "swallowed":
+        try:
+            strike()
+        except (KeyboardInterrupt, SystemExit):
+            print("swallowed", flush=True)
+        go_on()
     elif sys.argv[2] == "handling":
         try:
             raise ValueError
@@ -47,18 +53,19 @@ with ending_in_order(), opened():
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143), ("SIGHUP", 129)])
-@pytest.mark.parametrize("where", ["lost", "handling", "anywhere"])
+@pytest.mark.parametrize("where", ["lost", "swallowed", "handling", "anywhere"])
 def test_a_signal_ends_a_measurement_in_order_also_where_what_it_raises_is_lost(
     name: str, code: int, where: str
 ) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, name, where], capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
-    assert done.stdout.split() == (["lost", "closed"] if where == "lost" else ["closed"])
+    assert done.stdout.split() == [*([where] if where in ("lost", "swallowed") else []), "closed"]
     assert ("Exception ignored in" in done.stderr) is (where == "lost")
 
 
 def test_a_forked_child_ends_without_closing_what_its_parent_opened(tmp_path: Path) -> None:
-    forking = PROGRAM.replace("with ending_in_order(), opened():", "with ending_in_order(), opened():\n    os.fork()")
+    block = "with ending_in_order() as go_on, opened():"
+    forking = PROGRAM.replace(block, f"{block}\n    os.fork()")
     with (tmp_path / "out").open("w") as out:
         words = [sys.executable, "-c", forking, "SIGTERM", "anywhere"]
         assert subprocess.run(words, stdout=out, stderr=subprocess.DEVNULL, timeout=60).returncode == 143

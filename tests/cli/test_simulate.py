@@ -143,14 +143,14 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--node-vcpus", "9" * 30], "invalid value for '--node-vcpus': "),
         (["jobs.csv", "--reserved", "m.two=99999999999"], "'m.two=99999999999': at most 1000000 machines of a type"),
         (["jobs.csv", "--reserved", "m.two=" + "9" * 5000], "at most 1000000 machines of a type can be reserved"),
-        (["jobs.csv", "--cloud", "far.yaml"], "far.yaml: providers.mock.settings.boot.p50_s: "),
-        (["jobs.csv", "--cloud", "often.yaml"], "often.yaml: providers.mock.settings.spot.step_s: "),
+        (["jobs.csv", "--cloud", "far.yaml"], "far.yaml:1: boot.p50_s: "),
+        (["jobs.csv", "--cloud", "often.yaml"], "often.yaml:1: spot.step_s: "),
         (["jobs.csv", "--cloud", "twice.yaml"], "must name each once; 'east-1a' is there twice"),
         (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
         (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': write TYPE=COUNT"),
-        (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml: state_file: a simulated cloud is forgotten at its end"),
-        (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml: seed: chance is set by --seed; leave this out"),
-        (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml: providers.mock.settings.reserved.m.large: "),
+        (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml:1: state_file: a simulated cloud is forgotten at its end"),
+        (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml:1: seed: chance is set by --seed; leave this out"),
+        (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml:1: reserved.m.large: "),
         (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
         (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
         (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
@@ -176,7 +176,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "free.yaml"], "region_price_factors.east-1: input should be greater than 0"),
         (["jobs.csv", "--cloud", "slow.yaml"], "boot: must have a p50_s of at most p95_s (5)"),
         (["jobs.csv", "--cloud", "over.yaml"], "must have a to_s of more than from_s (5)"),
-        (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml: providers.mock.settings.types.m.one.vcpus: "),
+        (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml:1: types.m.one.vcpus: "),
     ],
 )
 def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
@@ -385,3 +385,32 @@ def test_jobs_submitted_in_one_moment_are_replayed_in_their_order() -> None:
     work = recorded_workload(cast(Client, Daemon()), 100.0)
     assert [each.spec.name for each in work.arrivals] == ["job-1", "job-2", "job-3"]
     assert [each.at_s for each in work.arrivals] == [0.0, 10.0, 10.0]
+
+
+def test_a_policy_under_which_jobs_never_run_that_run_under_another_ends_with_1(desk: Shell) -> None:
+    (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,100,1\n5,50,4\n")
+    (desk.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
+    _, err = desk.run("simulate", "few.csv", "default", "small.yaml", exit_code=1)
+    assert "hcloud: small: 1 of 2 jobs can never run: what it costs is not to be held beside others" in err
+    desk.run("simulate", "few.csv", "small.yaml", exit_code=0)
+
+
+def test_who_never_started_has_no_wait(desk: Shell) -> None:
+    (desk.directory / "large.csv").write_text("at_s,run_s,vcpus\n0,100,64\n")
+    out, _ = desk.run("simulate", "large.csv", "-o", "json", exit_code=1)
+    (row,) = json.loads(out)["rows"]
+    assert (row["wait_p50_s"], row["wait_p95_s"], row["succeeded"]) == (None, None, 0)
+
+
+def test_where_one_file_cannot_be_written_none_is(desk: Shell) -> None:
+    (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,10,1\n")
+    (desk.directory / "made" / "outcome.csv").mkdir(parents=True)
+    _, err = desk.run("simulate", "few.csv", "--out", "made", exit_code=2)
+    assert err.endswith("hcloud: made/outcome.csv: is a directory, where a file is to be written\n")
+    assert [each.name for each in (desk.directory / "made").iterdir()] == ["outcome.csv"]
+
+
+def test_a_gap_of_years_between_arrivals_takes_no_time(desk: Shell) -> None:
+    (desk.directory / "gap.csv").write_text(f"at_s,run_s,vcpus\n0,10,1\n{300_000_000},10,1\n")
+    out, _ = desk.run("simulate", "gap.csv", "-o", "json")
+    assert json.loads(out)["rows"][0]["succeeded"] == 2
