@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from hcloud.cli.client import Client
 from hcloud.errors import BadInput
 from hcloud.model import InstanceState, JobSpec, Market, Offer, ServiceTarget
-from hcloud.quantity import parse_duration_s
+from hcloud.quantity import parse_duration_s, shown
 from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
@@ -26,7 +26,7 @@ def back_s_of(since: str) -> float:
     try:
         back_s = parse_duration_s(since)
     except ValueError as error:
-        raise BadInput(f"--since {since!r}: write a duration such as 7d") from error
+        raise BadInput(f"--since {shown(since)}: {error}") from error
     if back_s <= 0:
         raise BadInput(f"--since {since!r}: nothing is so short ago; write a duration such as 7d")
     return back_s

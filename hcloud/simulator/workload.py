@@ -24,6 +24,9 @@ MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
 SWF_COLUMNS, SWF_COLUMNS_LEAST, SUBMITTED, UNKNOWN = 18, 12, 1, -1.0
 """Of a job log: numbers in a line, those that must be there, which says when a job was submitted, and what says that
 nobody knows."""
+STATUS, PARTS = 10, (2.0, 3.0, 4.0)
+"""Of a job log: the column that says how a job ended, and what stands there where the line is about a part of one that
+was stopped and went on later; another line tells the whole of it."""
 NAME_MOST = 255
 """Characters of a name."""
 COMMAND = ("simulated",)
@@ -126,25 +129,32 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
 
     Raises BadInput, naming the line, for one that is no line of such a log.
     """
-    arrivals, never_ran = [], 0
+    arrivals, never_ran, parts = [], 0, 0
     # Comments may hold form feeds and the like, at which str.splitlines would end a line.
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
+        if columns[STATUS] in PARTS:
+            parts += 1
+            continue
         if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
             never_ran += 1
             continue
         arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
     notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
+    notes += [f"{parts} lines tell parts of jobs that were stopped and went on; those of the whole jobs count"] * (
+        parts > 0
+    )
     return workload_of(name, arrivals, notes)
 
 
 def _swf_numbers(line: str, where: str) -> list[float]:
     words = line.split()
     numbers = [number for word in words if (number := parse_number(word)) is not None]
-    if len(numbers) < len(words):
-        raise BadInput(f"{where}: a line of a job log holds 18 numbers, not {line.strip()[:40]!r}")
+    wrong = next((word for word in words if parse_number(word) is None), None)
+    if wrong is not None:
+        raise BadInput(f"{where}: a line of a job log holds {SWF_COLUMNS} numbers, and {shown(wrong)} is none")
     if largest := next((each for each in numbers if abs(each) > NUMBER_MOST), None):
         raise BadInput(f"{where}: {largest:g} is none of a job log's numbers; times are in seconds, memory in KiB")
     if not SWF_COLUMNS_LEAST <= len(numbers) <= SWF_COLUMNS:

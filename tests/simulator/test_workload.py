@@ -33,6 +33,14 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
 
 
+def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
+    line = "1 0 5 {} 4 -1 -1 4 600 -1 {} 1 1 1 1 -1 -1 -1\n"
+    whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3)
+    made = read_swf(whole + first + last, "log.swf", LogReading())
+    assert [each.run_s for each in made.arrivals] == [60.0]
+    assert made.notes == ("2 lines tell parts of jobs that were stopped and went on; those of the whole jobs count",)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_job_log_has_lines_as_editors_count_them_whatever_its_comments_hold(end: str) -> None:
     comments = "; a page\x0c ends, 1 2\x85 3\u2028 4" + end + end
@@ -50,15 +58,15 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
     ("text", "words"),
     [
         ("1 2 3\n", "log.swf:1: a line of a job log holds 18 numbers, not 3"),
-        ("; fine\nname,size\n", "log.swf:2: a line of a job log holds 18 numbers, not 'name,size'"),
+        ("; fine\nname,size\n", "log.swf:2: a line of a job log holds 18 numbers, and 'name,size' is none"),
         ("; nothing\n", "log.swf: there is no job in it that could be simulated"),
         (
             "1 nan 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, not '1 nan",
+            "log.swf:1: a line of a job log holds 18 numbers, and 'nan' is none",
         ),
         (
             "1 0 0 60 inf -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+            "log.swf:1: a line of a job log holds 18 numbers, and 'inf' is none",
         ),
         (
             "1 0 0 60 1e9 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
@@ -72,11 +80,11 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
         ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
         (
             "1 0 5 \uff16\uff10 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+            "log.swf:1: a line of a job log holds 18 numbers, and ",
         ),
         (
             "1 0 5 6_0 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, not '1 0",
+            "log.swf:1: a line of a job log holds 18 numbers, and ",
         ),
         ("1 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: -60 is none .*; of those below 0 there is -1"),
         ("1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: nobody knows when this job was submitted"),
