@@ -154,7 +154,9 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    ledger, caps, budgets = open_ledger(snapshot, policy, live, snapshot.jobs), policy.caps, policy.budgets
+    # A machine is renewed for others though somebody on it who cannot pay was just asked to end, where time is short.
+    ledger = open_ledger(snapshot, policy, live, snapshot.jobs, heard=True)
+    caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [
         ("caps.max_instances", ledger.instances, caps.max_instances),
         ("caps.max_vcpus", ledger.vcpus, caps.max_vcpus),

@@ -186,7 +186,7 @@ def _only_overdue(draft: Draft, at: int) -> Reason | None:
         return None
     # While the engine was away nobody was told to end: their grace begins when it is back.
     late_s = draft.now - max(_gone_at(draft, job, draft.snapshot.engine_reachable_since) for job, _ in held)
-    if late_s <= 0.0:
+    if late_s < 0.0:
         return None
     text = f"{instance.id} is not renewed: what is on it was asked to end, and is late by {seconds(late_s)}"
     return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
@@ -250,20 +250,29 @@ def renew_for_payers(draft: Draft, at: int) -> Reason | None:
             draft.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
     if _who_cannot_pay_is_leaving(draft, at):
         return None
-    draft.ledger.book_renewal(instance, draft.renewed_until_at, shares, waiters if awaited else ())
+    # Who was asked to end holds it as well until that is known: their users' other jobs do not spend that money.
+    ending, _ = _ending_shares(draft, at)
+    held = {user: shares.get(user, 0.0) + ending.get(user, 0.0) for user in [*shares, *ending]}
+    draft.ledger.book_renewal(instance, draft.renewed_until_at, held, waiters if awaited else ())
     draft.renew(at)
     return None
 
 
-def _who_cannot_pay_is_leaving(draft: Draft, at: int) -> bool:
-    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
-    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
+def _ending_shares(draft: Draft, at: int) -> tuple[dict[str, float], float]:
+    """Return the parts of a machine that units hold which were asked to end, by user, and when all should be gone."""
     instance, shares, gone_at = draft.fleet.instances[at], dict[str, float](), draft.now
     for job, held in draft.fleet.holdings[at]:
         if job.id in draft.stopping:
             gone_at = max(gone_at, _gone_at(draft, job))
             part = size_share(held.resources, instance)
             shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+    return shares, gone_at
+
+
+def _who_cannot_pay_is_leaving(draft: Draft, at: int) -> bool:
+    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
+    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
+    instance, (shares, gone_at) = draft.fleet.instances[at], _ending_shares(draft, at)
     if draft.now >= gone_at or instance.expires_at - draft.now <= 2.0 * END_MARGIN_S:
         return False
     return draft.ledger.stay_refusal(instance, draft.renewed_until_at, shares) is not None

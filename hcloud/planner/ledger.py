@@ -217,6 +217,13 @@ class Ledger:
         """Count what ``user`` now holds of a live machine."""
         self._charge(self._held(instance, resources), {user: 1.0})
 
+    def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
+        """Count what a unit that was asked to end holds until its grace is over."""
+        asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
+        until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
+        bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
+        self._charge(_plus(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
+
     def _held(self, instance: Instance, resources: Resources) -> Bill:
         return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
 
@@ -250,8 +257,14 @@ class Ledger:
                 self.users[user] = _plus(self.users.get(user, _NOTHING), bill, part)
 
 
-def open_ledger(snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job]) -> Ledger:
-    """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked."""
+def open_ledger(
+    snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job], *, heard: bool = False
+) -> Ledger:
+    """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked.
+
+    ``heard``: units that were asked to end are taken to do so in time, and to be heard of; else they count until their
+    end is known.
+    """
     spend = snapshot.spend
     ledger = Ledger(
         policy=policy,
@@ -267,11 +280,11 @@ def open_ledger(snapshot: Snapshot, policy: Policy, instances: Collection[Instan
         day, month = spend.by_user_day_usd, spend.by_user_month_usd
         for user in sorted(day.keys() | month.keys()):
             ledger.users[user] = (day.get(user, 0.0), month.get(user, 0.0), 0.0, 0.0)
-        _attribute(ledger, {instance.id: instance for instance in instances}, jobs)
+        _attribute(ledger, {instance.id: instance for instance in instances}, jobs, heard=heard)
     return ledger
 
 
-def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job]) -> None:
+def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
     coming = _coming_for_running(by_id.values())
@@ -282,6 +295,9 @@ def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job
         for held in job.attempt.allocations if job.attempt is not None else ():
             instance = by_id.get(held.instance_id)
             if instance is None or held.released:
+                continue
+            if not staying and heard:
+                ledger.book_stopping(job, instance, held.resources)
                 continue
             ledger.book_placement(job.spec.user, instance, held.resources)
             if not staying:

@@ -264,6 +264,17 @@ def test_who_is_ending_could_pay_for_all_machines_they_hold_should_nobody_end_th
     assert bool(of(plan, Renew)) is renewed
 
 
+def test_who_is_ending_on_a_machine_that_is_renewed_for_others_pays_for_it_until_the_end_is_known() -> None:
+    """There is no time to wait for that: what it may hold of the renewed machine, no other job of its user spends."""
+    near, other = machine(1, expires_at=NOW + 9, idle_since=None), machine(2)
+    limits = {"ann": UserBudget(per_day_usd=0.045), "bob": UserBudget(per_day_usd=9.0)}  # half of other: 0.0417 USD
+    poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
+    plan = decide(scene(poor, rich, job(3), near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
+    assert of(plan, Renew) and not of(plan, Place)
+    assert of(decide(scene(rich, job(3), near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits))), Place)
+
+
 def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
     near = machine(1, expires_at=NOW + 800, idle_since=NOW - 5000)
     assert [type(a) for a in decide(scene(near)).actions] == [Terminate]
