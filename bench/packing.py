@@ -14,13 +14,13 @@ import numpy as np
 from bench.rows import Row
 from hcloud.model import Event, EventKind
 from hcloud.planner.fleet import SLACK
+from hcloud.pricing import HOUR_S
 from hcloud.simulator.reproduce.fuller import FULL_HF, WHOLE, case_of
 from hcloud.simulator.reproduce.study import Size, setting_of
 from hcloud.simulator.run import simulated
 
 SEEDS = (0, 1, 2)
 CYCLE_S, STEP_S = 5.0, 5.0
-HOUR_S = 3600.0
 TOLERANCE = dict(WHOLE)[FULL_HF]
 
 

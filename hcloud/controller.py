@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.apply import DEFECT_AGAIN_S, Applier, Outcome, Refusal, emit_trouble
-from hcloud.apply.apart import Trouble, Troubles, asked, by_halves
+from hcloud.apply import Applier, Outcome, Refusal, emit_trouble
+from hcloud.apply.apart import Trouble, Troubles, asked
 from hcloud.apply.orders import PAUSED
+from hcloud.apply.renewing import Renewals
 from hcloud.classifier.applications import identify, key_of, known_as
 from hcloud.classifier.book import Book, Surprise
 from hcloud.classifier.library import Library
@@ -44,16 +45,13 @@ from hcloud.store.documents import instance_number
 _log = logging.getLogger("hcloud")
 LEADER_TTL_S = 15.0
 OFFERS_EVERY_S = 15.0
-RENEW_EVERY_S = 30.0
 CLOCKS_APART_S = 600.0
 """Units start, and machines end, by clocks that may be so far behind ours."""
 MOST_TOLD = 20
 """Of more that fails at one time only the number is told."""
 _EVENTS_AT_ONCE = 10_000
 _HYPOTHETICAL = 10**12
-_GONE_KEPT = 1000
-"""What was told of so many machines that are gone is kept; it is thrown away in one go."""
-_SUBMITTED, _USABLE = JobState.SUBMITTED, (InstanceState.READY, InstanceState.DRAINING)
+_SUBMITTED = JobState.SUBMITTED
 _ENDING = InstanceState.TERMINATING
 T = TypeVar("T")
 _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
@@ -105,8 +103,8 @@ class OfferBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """One finished cycle, for status and metrics. ``left_out``: the jobs and stages that planning fails on, and with
-    what."""
+    """One finished cycle, for status and metrics. ``left_out``: the jobs and stages that planning fails on, and all
+    else that HCloud does, and with what."""
 
     at: float = 0.0
     duration_s: float = 0.0
@@ -161,9 +159,7 @@ class Controller:
         self._book: SpendBook | None = None
         self._recent = RecentBook()
         self._watch = WatchBook()
-        self._renewed: dict[str, tuple[float, float]] = {}
-        self._not_renewed: dict[str, float] = {}
-        """Machines that could not be told to live on, by a defect, and when to try it again."""
+        self.renewals = Renewals()
         self._memo = Memo()
         self.setbacks = Setbacks()
         self._submitted = Chosen(_is_to_be_known)
@@ -188,7 +184,8 @@ class Controller:
         plan = self._plan(self.last_snapshot)
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._leave_out_failed(outcome.failed)
-        self._renew_leases()
+        live, now = self.store.live().instances, self.clock.now()
+        self._note_failing(self.renewals.renew(self.runner, live, self.last_seen.reachable, now))
         self._note_failing(self.applier.take_troubles())
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
@@ -474,35 +471,6 @@ class Controller:
             return instances
         since = self._silent_since
         return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
-
-    def _renew_leases(self) -> None:
-        """Tell machines their expiry again and again: it renews their lease, and repairs a renewal they missed."""
-        now = self.clock.now()
-        live, reachable, told = self.store.live().instances, self.last_seen.reachable, self._renewed
-        if len(told) > 2 * len(live) + _GONE_KEPT:
-            told = self._renewed = {each.id: told[each.id] for each in live if each.id in told}
-        due_at = now - RENEW_EVERY_S
-        to_tell = [i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at]
-        due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
-        if not due:
-            return
-        failing, put_off = dict[str, Trouble](), self._not_renewed
-        # Those that failed before come last: where many fail, the others are told first.
-        due = {name: due[name] for name in sorted(due, key=put_off.__contains__) if put_off.get(name, now) <= now}
-        self._not_renewed = {name: until for name, until in put_off.items() if name not in due}
-
-        def renew(some: Sequence[str]) -> None:
-            """Tell some of them."""
-            took = self.runner.renew({name: due[name] for name in some})
-            told.update({name: (due[name], now) for name in took})
-
-        def fails(name: str, trouble: Trouble) -> None:
-            """Try that one again after a while."""
-            failing[f"renewal of {name}"] = trouble
-            self._not_renewed[name] = now + DEFECT_AGAIN_S
-
-        by_halves(list(due), renew, fails)
-        self._note_failing(failing)
 
 
 def read_spend(store: Store, now: float) -> SpendBook:

@@ -564,7 +564,7 @@ class EventKind(StrEnum):
     INSTANCE_NOTICE = "instance_notice"  # preempt_at
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
-    PLANNING_TROUBLE = "planning_trouble"  # left_out: the job, or the stage, that planning failed on; error, text
+    PLANNING_TROUBLE = "planning_trouble"  # left_out: the job, stage or else that HCloud fails on; error, text
     OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
     ORPHAN = "orphan"  # provider_id: carries our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text

@@ -87,6 +87,16 @@ class News(NamedTuple):
 
 
 @dataclass(slots=True)
+class Look:
+    """What comes up at one look. ``failing``: what could not be taken in, or written down; ``unclear``: the machines of
+    which that is; ``ended``: units whose end is being recorded, or was before, and the machine each is on."""
+
+    failing: dict[str, Trouble] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+    ended: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Observer:
     """Reads providers and the engine. Its memory (poll times, absences, sample times) may be lost without harm."""
 
@@ -122,17 +132,12 @@ class Observer:
     """Machines that may have become idle since that was last looked at."""
     _on_the_way: set[str] = field(default_factory=set)
     _orphans: Orphans = field(default_factory=Orphans)
-    _failing: dict[str, Trouble] = field(default_factory=dict)
-    """What could not be taken in at this look."""
-    _unclear: set[str] = field(default_factory=set)
-    """Machines of which not all could be taken in at this look."""
-    _ended: dict[str, str] = field(default_factory=dict)
-    """Units whose end is being recorded, or was before, and the machine each is on."""
+    _look: Look = field(default_factory=Look)
     _forgot_at: float = -math.inf
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
-        self._failing, self._ended, self._unclear = {}, {}, set()
+        self._look = Look()
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self._ask_engine()
         self.silent = engine.silent
@@ -151,7 +156,7 @@ class Observer:
         self._forget_vanished(now)
         reachable = frozenset(map(_name_of, engine.workers))
         return Observation(
-            reachable=reachable, engine_reachable=engine.reachable, moved=moved, failing=dict(self._failing)
+            reachable=reachable, engine_reachable=engine.reachable, moved=moved, failing=self._look.failing
         )
 
     def _ask_engine(self) -> RunnerView:
@@ -159,22 +164,22 @@ class Observer:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
-            self._failing["asking the engine"] = Trouble.of(exc_info=defect)
+            self._look.failing["asking the engine"] = Trouble.of(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
         """Forget units whose end is written down, and let their workers do so."""
-        for unit in self._ended:
+        for unit in self._look.ended:
             self._windows.pop(unit, None)
             self._reached.pop(unit, None)
             self._sampling.forget(unit)
         try:
-            if self._ended:
-                self.runner.forget(self._ended)
+            if self._look.ended:
+                self.runner.forget(self._look.ended)
         except Exception as defect:  # noqa: BLE001 it is told of; they are reported, and forgotten, again
-            for name in self._ended.values():
+            for name in self._look.ended.values():
                 self._settled.pop(name, None)
-            self._failing["cleaning up ended units"] = Trouble.of(exc_info=defect)
+            self._look.failing["cleaning up ended units"] = Trouble.of(exc_info=defect)
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
@@ -200,12 +205,12 @@ class Observer:
         name, source, changes = failed
         end = next((change for change in changes if isinstance(change, UnitEnd)), None)
         job_id = end.job_id if end is not None else None
-        self._failing[f"writing down what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
+        self._look.failing[f"writing down what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
         self._settled.pop(name, None)
         self._heard.pop(name, None)
         if end is not None and end.teaches:
             return News(name, source, tuple(replace(each, teaches=False) if each is end else each for each in changes))
-        self._ended = {unit: where for unit, where in self._ended.items() if where != name}
+        self._look.ended = {unit: where for unit, where in self._look.ended.items() if where != name}
         return None
 
     # --------------------------------------------------------------------------------------------------------- machines
@@ -253,7 +258,7 @@ class Observer:
             try:
                 changes = list(self._told_of(instance, cloud, listing, view, now, policy))
             except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
-                self._failing[f"taking in what {name} tells of {instance.id}"] = Trouble.of(exc_info=defect)
+                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Trouble.of(exc_info=defect)
                 continue
             if cloud is not None and not changes:
                 heard[instance.id] = cloud
@@ -335,7 +340,7 @@ class Observer:
             learnt += found
             here = self.holders.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
-            said = name not in self._unclear and all(
+            said = name not in self._look.unclear and all(
                 type(change) is SampleChange for n in found for change in n.changes
             )
             if said and here.keys() == {report.id for report in worker.units if report.exit is None}:
@@ -365,10 +370,10 @@ class Observer:
         except StoreError:
             raise
         except Exception as defect:  # noqa: BLE001 it is told of, and tried at each look
-            self._ended.pop(source, None)  # nothing of an end may be lost
-            self._unclear.add(name)
+            self._look.ended.pop(source, None)  # nothing of an end may be lost
+            self._look.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            self._failing[f"taking in what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
+            self._look.failing[f"taking in what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
             return
         if changes:
             yield News(name, source, changes)
@@ -387,7 +392,7 @@ class Observer:
         if report.exit is None and sample is not None and self._sampling.due(report.id, sample, every_s):
             yield from self._looked(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
-            self._ended[report.id] = instance_id
+            self._look.ended[report.id] = instance_id
             if report.sample is not None:
                 rate = served_as_promised(report.sample, job.spec.target)
                 self._note_reached(report.id, report.sample, rate)
@@ -443,7 +448,7 @@ class Observer:
     def _unowned(self, report: UnitReport, worker: WorkerReport) -> Iterator[Change]:
         """A unit no live allocation knows: its end is recorded already (clean up), or it must not run (stop it)."""
         if report.state is UnitState.ENDED:
-            self._ended[report.id] = worker.instance_id
+            self._look.ended[report.id] = worker.instance_id
             self._told_to_stop.pop(report.id, None)
             return
         self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -85,3 +85,25 @@ def of_kind(honest: Part, kind: type[Part]) -> Part:
     for name in names:
         setattr(other, name, getattr(honest, name))
     return other
+
+
+@dataclass
+class _Changed:
+    """Something with a few of its methods exchanged."""
+
+    honest: Any
+    changes: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.changes.get(name) or getattr(self.honest, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("honest", "changes"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.honest, name, value)
+
+
+def changed_by(honest: Any, **changes: Any) -> Any:
+    """Return ``honest`` with some of its methods exchanged."""
+    return _Changed(honest, changes)

@@ -24,7 +24,7 @@ class PolicyStatus(TypedDict, total=False):
 
 
 class CycleStatus(TypedDict, total=False):
-    """The last cycle. ``error`` is "" when it went through; ``left_out``: jobs and stages that planning fails on."""
+    """The last cycle. ``error`` is "" when it went through; ``left_out``: what HCloud fails on."""
 
     at: float
     duration_s: float

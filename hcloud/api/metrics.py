@@ -44,7 +44,7 @@ def _lines(gauges: Gauges) -> Iterator[str]:
     yield from _metric("cycle_duration_seconds", "How long the last cycle took.", _plain(cycle.get("duration_s")))
     yield from _metric("cycle_failed", "1 when the last cycle ended with an error.", _plain(_flag(cycle.get("error"))))
     left_out = cycle.get("left_out")
-    help_text = "Jobs and stages that planning fails on, and that are left out of plans."
+    help_text = "Jobs and stages that planning fails on and is done without, and what else HCloud fails on."
     yield from _metric("planning_left_out", help_text, _plain(None if left_out is None else len(left_out)))
     yield from _metric("engine_reachable", "1 when the engine answered.", _plain(engine.get("reachable")))
     yield from _metric("engine_workers", "Workers that answered.", _plain(engine.get("workers")))

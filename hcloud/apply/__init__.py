@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.apart import Trouble, Troubles, by_halves, in_one_go
+from hcloud.apply.apart import DEFECT_AGAIN_S, Trouble, Troubles, by_halves, in_one_go
 from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, on_demand_price, renew
@@ -54,14 +54,12 @@ from hcloud.policy import Policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
 from hcloud.store import Lease, Store, Transaction
 
-__all__ = ["DEFECT_AGAIN_S", "Applier", "Outcome", "Refusal", "emit_trouble"]
+__all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
 
 _log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
 R = TypeVar("R")
 Drive = Callable[[Sequence[Intent], Lease | None], object]
-DEFECT_AGAIN_S = 30.0
-"""An intent that cannot be carried out, by a defect, is tried again after this long."""
 _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Enqueue: enqueue,  # type: ignore[dict-item]
     Preempted: preempted,  # type: ignore[dict-item]

@@ -15,6 +15,8 @@ from hcloud.store import Lease, Store, Transaction
 _log = logging.getLogger("hcloud")
 A = TypeVar("A")
 R = TypeVar("R")
+DEFECT_AGAIN_S = 30.0
+"""What cannot be carried out, by a defect, is tried again after this long."""
 TOGETHER = 20
 """Where more items than these fail, each of the others gets a transaction of its own."""
 ALONE = 8

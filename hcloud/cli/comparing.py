@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import click
 
-from hcloud.cli.measuring import Seeds, ending_in_order
+from hcloud.cli.leaving import ending_in_order
+from hcloud.cli.measuring import Seeds
 from hcloud.cli.measuring import progress as steps
 from hcloud.cli.output import console, write_json
 from hcloud.cli.past import Recorded

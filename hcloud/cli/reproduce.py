@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hcloud.cli.measuring import ending_in_order
+from hcloud.cli.leaving import ending_in_order
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
 from hcloud.errors import BadInput
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure

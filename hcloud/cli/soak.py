@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hcloud.cli.measuring import ending_in_order
+from hcloud.cli.leaving import ending_in_order
 from hcloud.cli.output import WholeRange, console, format_option, write_rows
 from hcloud.simulator.soak import MOST_CYCLES, Verdict, soaking
 
@@ -35,12 +35,12 @@ def soak(seed: int, worlds: int, cycles: int, verbose: bool, form: str) -> int:
     """
     verdicts: list[Verdict] = []
     try:
-        with ending_in_order() as go_on, console(stderr=True).status("", refresh_per_second=2) as shown:
+        with ending_in_order() as leaving, console(stderr=True).status("", refresh_per_second=2) as shown:
             for number in range(seed, seed + worlds):
                 shown.update(f"world {number}, {_broken(verdicts)} of {len(verdicts)} broken")
                 with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
                     verdict = world.run(cycles)
-                go_on()  # where it was broken off, what it says is of no world
+                leaving.go_on()  # where it was broken off, what it says is of no world
                 verdicts.append(verdict)
                 _tell(verdict)
     except (KeyboardInterrupt, SystemExit):

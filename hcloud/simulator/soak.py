@@ -267,7 +267,8 @@ class Soak:
             self._fails("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
-        return led and len(life.peril.struck) == struck
+        whole = not life.controller.setbacks.left_out(life.clock.now()).stages
+        return led and whole and len(life.peril.struck) == struck
 
     def _fails(self, what: str, trace: Sequence[str]) -> None:
         self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")

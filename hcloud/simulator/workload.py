@@ -135,25 +135,28 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
         if not line.strip() or line.lstrip().startswith(";"):
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
-        if columns[STATUS] in PARTS:
+        if columns[STATUS] in PARTS:  # of these only the first tells when it was submitted
             parts += 1
             continue
+        if columns[SUBMITTED] == UNKNOWN:
+            raise BadInput(
+                f"{name}:{number}: nobody knows when this job was submitted (-1); leave it out or write when"
+            )
         if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
             never_ran += 1
             continue
         arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
     notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
-    notes += [f"{parts} lines tell parts of jobs that were stopped and went on; those of the whole jobs count"] * (
-        parts > 0
-    )
+    if parts:
+        notes.append(f"{parts} lines tell parts of jobs that were stopped and went on; those of the whole jobs count")
     return workload_of(name, arrivals, notes)
 
 
 def _swf_numbers(line: str, where: str) -> list[float]:
     words = line.split()
     numbers = [number for word in words if (number := parse_number(word)) is not None]
-    wrong = next((word for word in words if parse_number(word) is None), None)
-    if wrong is not None:
+    if len(numbers) < len(words):
+        wrong = next(word for word in words if parse_number(word) is None)
         raise BadInput(f"{where}: a line of a job log holds {SWF_COLUMNS} numbers, and {shown(wrong)} is none")
     if largest := next((each for each in numbers if abs(each) > NUMBER_MOST), None):
         raise BadInput(f"{where}: {largest:g} is none of a job log's numbers; times are in seconds, memory in KiB")
@@ -161,8 +164,6 @@ def _swf_numbers(line: str, where: str) -> list[float]:
         raise BadInput(f"{where}: a line of a job log holds {SWF_COLUMNS} numbers, not {len(numbers)}")
     if negative := next((each for each in numbers if each < 0 and each != UNKNOWN), None):
         raise BadInput(f"{where}: {negative:g} is none of a job log's numbers; of those below 0 there is -1, unknown")
-    if numbers[SUBMITTED] == UNKNOWN:
-        raise BadInput(f"{where}: nobody knows when this job was submitted (-1); leave it out or write when")
     return numbers
 
 

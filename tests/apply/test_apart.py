@@ -23,6 +23,7 @@ from hcloud.setbacks import TRIED_AGAIN_S
 from hcloud.simulator.defects import DEFECT, Planted, with_defects
 from hcloud.store import Transaction
 from tests.apply.deployment import Deployment
+from tests.assembled import changed_by
 
 Make = Callable[..., Deployment]
 
@@ -40,14 +41,17 @@ def told(site: Deployment) -> list[tuple[str | None, str]]:
 
 
 # ------------------------------------------------------------------------------------------------------ whole daemons
-def test_a_unit_whose_reports_cannot_be_taken_in_hides_no_other_and_its_end_is_not_lost(site: Deployment) -> None:
-    site.submit(count=2, tags={})
-    site.submit(tags={DEFECT: "hearing"})
+@pytest.mark.parametrize(("deed", "what"), [("hearing", "taking in"), ("ending", "writing down")])
+def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
+    site: Deployment, deed: str, what: str
+) -> None:
+    site.submit(count=2)
+    site.submit(tags={DEFECT: deed})
     broken = plant(site)
     site.until(lambda: site.state(1) is site.state(2) is JobState.SUCCEEDED)
     site.cycle(times=10)
     assert site.state(3) is JobState.RUNNING
-    assert told(site) == [("job-3", "taking in what job-3.1.0 tells")]
+    assert told(site) == [("job-3", f"{what} what job-3.1.0 tells")]
     broken.clear()
     site.until_state(JobState.SUCCEEDED, number=3)
     assert site.job(3).attempts_made == 1
@@ -60,19 +64,6 @@ def test_it_is_told_again_while_it_lasts(site: Deployment) -> None:
     site.scene.clock.advance(TRIED_AGAIN_S)
     site.cycle(times=2)
     assert len(told(site)) == 2
-
-
-def test_an_end_that_cannot_be_written_down_is_kept_by_the_worker_until_it_can(site: Deployment) -> None:
-    site.submit(count=2)
-    site.submit(tags={DEFECT: "ending"})
-    broken = plant(site)
-    site.until(lambda: site.state(1) is site.state(2) is JobState.SUCCEEDED)
-    site.cycle(times=10)
-    assert site.state(3) is JobState.RUNNING
-    assert told(site) == [("job-3", "writing down what job-3.1.0 tells")]
-    broken.clear()
-    site.until_state(JobState.SUCCEEDED, number=3)
-    assert site.job(3).attempts_made == 1
 
 
 def test_an_end_is_worth_more_than_what_it_teaches(site: Deployment) -> None:
@@ -138,23 +129,18 @@ def test_the_last_sample_of_a_unit_is_recorded_once_though_its_end_comes_late(si
     site.submit("sleep", "20", tags={DEFECT: "ending"})
     broken, honest = plant(site), site.scene.engine
 
-    class Sampled:
-        """Tells a last sample of each ended unit, as real workers do."""
+    def with_last_sample(unit: UnitReport) -> UnitReport:
+        if unit.exit is None:
+            return unit
+        return replace(unit, sample=UnitSample(at=unit.exit.ended_at, cpu_s=16.0, memory_mib=16.0))
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(honest, name)
+    def observe() -> RunnerView:
+        """Tell a last sample of each ended unit, as real workers do."""
+        view = honest.observe()
+        units = {worker.instance_id: tuple(map(with_last_sample, worker.units)) for worker in view.workers}
+        return replace(view, workers=tuple(replace(each, units=units[each.instance_id]) for each in view.workers))
 
-        def observe(self) -> RunnerView:
-            view = honest.observe()
-            return replace(view, workers=tuple(replace(w, units=tuple(map(self._unit, w.units))) for w in view.workers))
-
-        def _unit(self, unit: UnitReport) -> UnitReport:
-            if unit.exit is None:
-                return unit
-            return replace(unit, sample=UnitSample(at=unit.exit.ended_at, cpu_s=16.0, memory_mib=16.0))
-
-    sampled: Any = Sampled()
-    site.scene.controller.observer.runner = sampled
+    site.scene.controller.observer.runner = changed_by(honest, observe=observe)
     site.until(lambda: told(site))
     site.cycle(times=30)
     broken.clear()
@@ -196,18 +182,13 @@ def test_who_was_put_off_by_a_cloud_is_not_asked_again_for_the_sake_of_another(
     machines, calls = site.scene.controller.applier.machines, Counter[str]()
     honest = machines.providers["mock"]
 
-    class Throttling:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(honest, name)
+    def launch(request: LaunchRequest) -> CloudInstance:
+        calls[request.instance_id] += 1
+        if request.instance_id == "inst-16":
+            return honest.launch(request)
+        raise Throttled("slow down", retry_after_s=8.0)
 
-        def launch(self, request: LaunchRequest) -> CloudInstance:
-            calls[request.instance_id] += 1
-            if request.instance_id == "inst-16":
-                return honest.launch(request)
-            raise Throttled("slow down", retry_after_s=8.0)
-
-    throttling: Any = Throttling()
-    machines.providers = {"mock": throttling}
+    machines.providers = {"mock": changed_by(honest, launch=launch)}
     honest_adopt = adopt
 
     def failing(txn: Transaction, instance_id: str, cloud: CloudInstance) -> object:
@@ -228,17 +209,12 @@ def test_however_many_machines_cannot_be_told_to_live_on_the_others_are(make: Ma
     site.until(lambda: all(site.state(number) is JobState.RUNNING for number in range(1, 13)))
     bad, honest = {f"inst-{number}" for number in range(1, ALONE + 2)}, site.scene.controller.runner
 
-    class Failing:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(honest, name)
+    def renew(expiries: Mapping[str, float]) -> frozenset[str]:
+        if bad & set(expiries):
+            raise KeyError("renew")
+        return honest.renew(expiries)
 
-        def renew(self, expiries: Mapping[str, float]) -> frozenset[str]:
-            if bad & set(expiries):
-                raise KeyError("renew")
-            return honest.renew(expiries)
-
-    failing: Any = Failing()
-    site.scene.controller.runner = failing
+    site.scene.controller.runner = changed_by(honest, renew=renew)
     for _ in range(150):
         site.cycle(step_s=5.0)
     assert {each.instance_id for each in site.events(EventKind.INSTANCE_TERMINATED)} == bad
@@ -250,18 +226,13 @@ def test_what_a_worker_could_not_be_told_to_forget_is_told_again(make: Make) -> 
     observer, left = site.scene.controller.observer, [3]
     honest = observer.runner
 
-    class Failing:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(honest, name)
+    def forget(units: Mapping[str, str]) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            raise KeyError("forget")
+        honest.forget(units)
 
-        def forget(self, units: Mapping[str, str]) -> None:
-            if left[0] > 0:
-                left[0] -= 1
-                raise KeyError("forget")
-            honest.forget(units)
-
-    failing: Any = Failing()
-    observer.runner = failing
+    observer.runner = changed_by(honest, forget=forget)
     site.until(lambda: site.scene.engine.has_forgotten("job-1.1.0"))
 
 
@@ -297,19 +268,13 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
     assert told(site) == [("job-1", "taking in what job-1.1.0 tells")]
 
 
-class Broken:
-    """A port of which one call fails in a way that it never should."""
+def broken_at(port: object, call: str) -> Any:
+    """Return a port of which one call fails in a way that it never should."""
 
-    def __init__(self, port: object, call: str) -> None:
-        self._port, self._call = port, call
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._call:
-            return self.fail
-        return getattr(self._port, name)
-
-    def fail(self, *_: object, **__: object) -> Any:
+    def fail(*_: object, **__: object) -> object:
         raise KeyError("zone")
+
+    return changed_by(port, **{call: fail})
 
 
 @pytest.mark.parametrize("call", ["instances", "offers"])
@@ -317,7 +282,7 @@ def test_a_provider_that_answers_with_a_defect_is_one_that_does_not_answer(site:
     site.submit()
     site.until_state(JobState.RUNNING)
     providers = dict(site.scene.controller.offers.providers)
-    broken: Mapping[str, Any] = {name: Broken(provider, call) for name, provider in providers.items()}
+    broken: Mapping[str, Any] = {name: broken_at(provider, call) for name, provider in providers.items()}
     site.scene.controller.offers.providers = broken
     site.scene.controller.observer.providers = broken
     site.until_state(JobState.SUCCEEDED)
@@ -331,7 +296,7 @@ def test_a_provider_that_answers_with_a_defect_is_one_that_does_not_answer(site:
 def test_a_launch_that_fails_by_a_defect_may_have_happened_and_is_repeated_with_its_token(site: Deployment) -> None:
     machines = site.scene.controller.applier.machines
     honest = machines.providers
-    machines.providers = {name: Broken(provider, "launch") for name, provider in honest.items()}  # type: ignore[misc]
+    machines.providers = {name: broken_at(provider, "launch") for name, provider in honest.items()}  # type: ignore[misc]
     site.submit()
     site.cycle(times=3)
     (intent,) = site.scene.store.live().intents
@@ -347,7 +312,7 @@ def test_an_engine_that_fails_is_told_of_and_ends_no_machine(site: Deployment, c
     site.until_state(JobState.RUNNING)
     controller = site.scene.controller
     honest = controller.runner
-    broken: Any = Broken(honest, call)
+    broken: Any = broken_at(honest, call)
     controller.runner = controller.observer.runner = broken
     site.scene.clock.advance(30)
     site.cycle(times=60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
 from hcloud.store import Lease, Submission, Transaction
 from providers.mock.provider import MockProvider
-from tests.assembled import observes_as
+from tests.assembled import changed_by, observes_as
 
 Bug = Callable[[Controller, pytest.MonkeyPatch], object]
 
@@ -244,7 +244,7 @@ def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPat
 
 
 def tells_no_machine_to_live_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    daemon._renew_leases = lambda: None  # type: ignore[method-assign]
+    daemon.renewals = changed_by(daemon.renewals, renew=lambda *_: {})
 
 
 def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -512,27 +512,6 @@ def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> N
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
-@dataclass
-class _Changed:
-    """Something with a few of its methods exchanged."""
-
-    honest: Any
-    changes: dict[str, Any]
-
-    def __getattr__(self, name: str) -> Any:
-        return self.changes.get(name) or getattr(self.honest, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("honest", "changes"):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.honest, name, value)
-
-
-def changed_by(honest: Any, **changes: Any) -> Any:
-    return _Changed(honest, changes)
-
-
 def _without(daemon: Controller, kind: type) -> None:
     honest = daemon.applier._rows
 

@@ -19,7 +19,7 @@ from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.policy import Policy
 from hcloud.simulator.defects import Planted
 from hcloud.store import Transaction
-from tests.simulator.seeded_bugs import changed_by
+from tests.assembled import changed_by
 
 
 def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,9 @@ def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatc
     honest = Observer._pass_over
 
     def pass_over(self: Observer, failed: News, defect: Exception) -> News | None:
-        ended = dict(self._ended)
+        ended = dict(self._look.ended)
         instead = honest(self, failed, defect)
-        self._ended = ended
+        self._look.ended = ended
         return instead
 
     patch.setattr(Observer, "_pass_over", pass_over)

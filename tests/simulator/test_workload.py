@@ -35,7 +35,7 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
 
 def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
     line = "1 0 5 {} 4 -1 -1 4 600 -1 {} 1 1 1 1 -1 -1 -1\n"
-    whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3)
+    whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3).replace("1 0 5", "1 -1 5")
     made = read_swf(whole + first + last, "log.swf", LogReading())
     assert [each.run_s for each in made.arrivals] == [60.0]
     assert made.notes == ("2 lines tell parts of jobs that were stopped and went on; those of the whole jobs count",)
