@@ -9,7 +9,8 @@ HCloudError
 |-- Refused                  policy or budget says no; exit 4
 |-- Unreachable              the daemon cannot be reached; exit 3
 |-- Unmeasurable             profiling found no number here: note the sentence, go on without it
-|-- StoreError
+|-- StoreError               what was asked of it is at fault, or a row: a bug; others can be written
+|   |-- StoreDamaged         the file itself is broken: stop, restore a copy
 |   |-- StoreBusy            locked, full or gone for now: keep state as it is, try the cycle again
 |   `-- StaleWrite           somebody else moved the row or holds the leader lease: drop this write
 |-- ProviderError
@@ -82,6 +83,10 @@ class Unmeasurable(HCloudError):
 
 class StoreError(HCloudError):
     """The database could not do what was asked."""
+
+
+class StoreDamaged(StoreError):
+    """The database itself is damaged, whatever is asked of it; it must be restored from a copy."""
 
 
 class StoreBusy(StoreError):

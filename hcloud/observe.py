@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from hcloud.apply import facts
-from hcloud.apply.apart import Trouble, Troubles, asked, in_one_go
+from hcloud.apply.apart import NO_FAULT, Trouble, Troubles, asked, in_one_go
 from hcloud.apply.facts import Change, Host, UnitEnd
 from hcloud.apply.learning import Reached, record_window
 from hcloud.apply.machines import adopt, emit_trouble
 from hcloud.apply.orphans import Orphans
 from hcloud.clock import Clock
-from hcloud.errors import ProviderError, StoreError
+from hcloud.errors import ProviderError
 from hcloud.holders import Holders, Owner
 from hcloud.known import Classification
 from hcloud.logs import LogArchive
@@ -367,7 +367,7 @@ class Observer:
         """Yield what one unit, or one worker, tells; where taking that in fails it hides nothing of the others."""
         try:
             changes = tuple(told)
-        except StoreError:
+        except NO_FAULT:
             raise
         except Exception as defect:  # noqa: BLE001 it is told of, and tried at each look
             self._look.ended.pop(source, None)  # nothing of an end may be lost

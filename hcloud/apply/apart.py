@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from hcloud.clock import Clock
-from hcloud.errors import OutcomeUnknown, ProviderError, StoreError
+from hcloud.errors import OutcomeUnknown, ProviderError, StaleWrite, StoreBusy, StoreDamaged
 from hcloud.model import JobId
 from hcloud.planner.despite import said
 from hcloud.store import Lease, Store, Transaction
@@ -17,6 +17,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 DEFECT_AGAIN_S = 30.0
 """What cannot be carried out, by a defect, is tried again after this long."""
+NO_FAULT = (StoreBusy, StaleWrite, StoreDamaged)
+"""What is no item's fault: the database cannot be written to at all now, or not by us. The cycle ends with it."""
 TOGETHER = 20
 """Where more items than these fail, each of the others gets a transaction of its own."""
 ALONE = 8
@@ -60,7 +62,7 @@ def in_one_go(
     """Carry out the row changes of ``items`` in one transaction; return those done, and what they gave.
 
     Where one fails by a defect that transaction is given up, as half of it may have been written, and the others are
-    carried out in another, with what ``instead`` returns in its place, if anything. Raises StoreError.
+    carried out in another, with what ``instead`` returns in its place, if anything. Raises NO_FAULT.
     """
     left, failures = list(items), 0
     while left and failures <= TOGETHER:
@@ -94,7 +96,7 @@ def _in_one_transaction(
             for at, item in enumerate(items):  # noqa: B007 it tells where it failed
                 done.append((item, carry_out(txn, item)))
             at = None
-    except StoreError:
+    except NO_FAULT:
         raise
     except Exception as defect:  # whatever it is, the others are to be carried out
         if at is None:
@@ -109,14 +111,14 @@ def by_halves(
     """Do something with all ``items`` at once; where that fails by a defect, with halves of them, and so on, until only
     those are left that fail alone. It must be harmless to repeat.
 
-    Returns what it failed with, where nobody failed alone. Raises StoreError.
+    Returns what it failed with, where nobody failed alone. Raises NO_FAULT.
     """
     untried, alone, failed = [items] if items else [], 0, list[Trouble]()
     while untried and alone <= ALONE:
         some = untried.pop()
         try:
             do(some)
-        except StoreError:
+        except NO_FAULT:
             raise
         except Exception as defect:  # noqa: BLE001 whatever it is, the others are to be served
             failed.append(Trouble.of(exc_info=defect))

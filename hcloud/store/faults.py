@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from hcloud.errors import ConfigError, HCloudError, StoreBusy, StoreError
+from hcloud.errors import ConfigError, HCloudError, StoreBusy, StoreDamaged, StoreError
 
 # SQLite's error names, by beginning; the longer ones first.
 _SQLITE_BUSY = {
@@ -41,7 +41,7 @@ def sentence(raised: BaseException) -> str:
 
 def database_fault(raised: BaseException, name: str, timeout_s: float) -> HCloudError:
     """Return the error that what the driver ``raised`` calls for: StoreBusy for what may pass, ConfigError for what
-    must be mended, plain StoreError for a bug."""
+    must be mended, StoreDamaged where it is, plain StoreError for a bug: a row or statement that it refuses."""
     text = _passing_fault(raised)
     if text is not None:
         return StoreBusy(
@@ -51,7 +51,7 @@ def database_fault(raised: BaseException, name: str, timeout_s: float) -> HCloud
     if code == "SQLITE_NOTADB":
         return ConfigError(f"{name} is not a SQLite database; name another file", where="database")
     if code is not None and code.startswith("SQLITE_CORRUPT"):
-        return StoreError(f"database {name} is damaged ({sentence(raised)}); stop the daemon and restore a copy")
+        return StoreDamaged(f"database {name} is damaged ({sentence(raised)}); stop the daemon and restore a copy")
     return StoreError(f"database {name}: {sentence(raised)}; nothing was written")
 
 

@@ -385,6 +385,22 @@ def test_of_what_fails_in_one_go_nothing_is_kept_and_the_others_are_written(site
     assert [store.get_meta(key) for key in items] == [None] * count + ["written", "written"]
 
 
+def test_a_row_that_the_database_refuses_is_the_fault_of_who_writes_it(site: Deployment) -> None:
+    store, failed = site.scene.store, list[str]()
+
+    def carry_out(txn: Transaction, key: str) -> None:
+        txn.put_meta("before " + key, "written")
+        if key == "poison":
+            txn._connection.exec_driver_sql("INSERT INTO meta (key, value) VALUES ('before poison', 'twice')")
+
+    def instead(key: str, defect: Exception) -> None:
+        failed.append(f"{key}: {type(defect).__name__}")
+
+    in_one_go(store, site.scene.clock, None, ["poison", "fine"], lambda: carry_out, instead)
+    assert failed == ["poison: StoreError"]
+    assert [store.get_meta(f"before {key}") for key in ("poison", "fine")] == [None, "written"]
+
+
 def test_what_a_provider_may_raise_is_passed_on() -> None:
     def away() -> None:
         raise ProviderUnavailable("no answer")
