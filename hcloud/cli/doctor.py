@@ -215,8 +215,8 @@ def _daemon(status: Mapping[str, Any]) -> Iterator[Check]:
         role = "leads" if leader else "stands by for another one"
         yield Check(check="daemon", verdict="ok", finding=f"version {status['version']} answers and {role}")
     for name, error in sorted(cycle.get("left_out", {}).items()):
-        finding, do = f"it fails on {name}, which is left out: {error}", "a defect: see its log, and report it"
-        yield Check(check="planning", verdict="fail", finding=finding, do=do)
+        finding, do = f"it fails on {name}, and goes on without: {error}", "a defect: see its log, and report it"
+        yield Check(check="daemon", verdict="fail", finding=finding, do=do)
     if status["paused"]:
         yield Check(check="daemon", verdict="warn", finding=f"paused: {status['paused']}", do="hcloud resume")
     wrong = status["daemon"].get("policy", {}).get("error")

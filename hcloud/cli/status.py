@@ -227,7 +227,7 @@ def troubles(status: dict[str, Any]) -> list[str]:
     if daemon.get("cycle", {}).get("error"):
         found.append(f"the last cycle failed: {daemon['cycle']['error']}")
     found += [
-        f"HCloud fails on {name}, a defect; left out: {error}"
+        f"HCloud fails on {name}, a defect, and goes on without: {error}"
         for name, error in sorted(daemon.get("cycle", {}).get("left_out", {}).items())
     ]
     found += [

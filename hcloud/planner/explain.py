@@ -182,6 +182,10 @@ def _notice(event: Event) -> Iterator[Line]:
     yield _line(event, "preempt_notice", f"the provider takes {event.instance_id} back{soon}")
 
 
+def _failing(event: Event) -> Iterator[Line]:
+    yield _line(event, "planning_trouble", f"{event.fields.get('text')}: {event.fields.get('error')}")
+
+
 def _finished(event: Event) -> Iterator[Line]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
     text = f"{f.get('state')}: {f.get('outcome')}"
@@ -198,6 +202,7 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
     EventKind.JOB_FINISHED: _finished,
     EventKind.ATTEMPT_PLACED: _placed,
     EventKind.CORRECTION: _corrected,
+    EventKind.PLANNING_TROUBLE: _failing,
     EventKind.UNIT_RESIZED: _resized,
     EventKind.UNIT_ENDED: _unit_ended,
     EventKind.JOB_PROFILED: _profiled,

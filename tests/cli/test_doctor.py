@@ -137,7 +137,7 @@ def status(now: float = 1_000.0, paused: str = "", **daemon: Any) -> dict[str, A
             status(cycle={"at": 1_000.0, "left_out": {"job-7": "KeyError: 3"}}),
             [
                 ("daemon", "ok", "version 1.2 answers and leads"),
-                ("planning", "fail", "it fails on job-7, which is left out: KeyError: 3"),
+                ("daemon", "fail", "it fails on job-7, and goes on without: KeyError: 3"),
             ],
         ),
         (

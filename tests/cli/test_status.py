@@ -65,7 +65,7 @@ def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
         "TROUBLE  paused: kernel update; 'hcloud resume' goes on",
         "TROUBLE  the policy file is not in force, the one before is: p.yaml:3: bad",
         "TROUBLE  the last cycle failed: the database is locked",
-        "TROUBLE  HCloud fails on job-7, a defect; left out: KeyError: 3",
+        "TROUBLE  HCloud fails on job-7, a defect, and goes on without: KeyError: 3",
         "TROUBLE  provider mock: throttled",
     ]
 

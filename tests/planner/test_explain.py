@@ -93,6 +93,15 @@ def test_exit_code_is_told_only_where_there_was_one() -> None:
     assert "exit code" not in texts[1] and "instance_lost" in texts[1]
 
 
+def test_a_defect_that_hits_the_job_is_told() -> None:
+    text = "HCloud fails on taking in what job-1.1.0 tells, a defect; the rest goes on"
+    trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)
+    elsewhere = _event(8, EventKind.PLANNING_TROUBLE, job="job-2", error="KeyError", text="HCloud fails on job-2")
+    lines = [each.text for each in tell_story(running(1, machine(1)), [*EVENTS, trouble, elsewhere], [machine(1)])]
+    assert f"{text}: KeyError: 'state'" in lines
+    assert not [each for each in lines if "job-2, a defect" in each or "on job-2" in each]
+
+
 def test_story_of_a_job_without_events_is_empty() -> None:
     assert tell_story(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
 
