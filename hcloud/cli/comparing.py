@@ -112,7 +112,7 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     _show(whole, whole, series, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, whole, series, _pictures(made.outcomes))
-    return _ended(whole, stuck, wanted.form, made.outcomes)
+    return _ended(whole, stuck, wanted.form, [[each] for each in made.outcomes])
 
 
 def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wanted) -> int:
@@ -130,7 +130,7 @@ def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wan
     _show(paired(table, _rounded), table, more, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
-    return _ended(table, stuck, wanted.form, first)
+    return _ended(table, stuck, wanted.form, [each.outcomes for each in ended])
 
 
 # ---------------------------------------------------------------------------------------------------------- simulating
@@ -263,16 +263,21 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> d
 
 
 # ------------------------------------------------------------------------------------------------------------- telling
-def _ended(table: ReportTable, stuck: Mapping[int, str], form: str, outcomes: Sequence[Outcome]) -> int:
-    """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it."""
+def _ended(table: ReportTable, stuck: Mapping[int, str], form: str, by_policy: Sequence[Sequence[Outcome]]) -> int:
+    """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it.
+
+    ``by_policy``: of each policy that came to an end its outcomes, with every seed.
+    """
     for place, why in stuck.items() if form == "csv" else ():
         click.echo(f"hcloud: {table.rows[place][0]}: given up: {why}", err=True)
-    never = {each.name: sum(why.jobs for why in each.failed_by if why.code == "impossible") for each in outcomes}
-    least = min(never.values(), default=0)
-    fewer = [each for each in outcomes if least < never[each.name] or 0 < never[each.name] == each.jobs]
-    for each in fewer:
-        what = f"{never[each.name]} of {each.jobs} jobs can never run: what it costs is not to be held beside others"
-        click.echo(f"hcloud: {each.name}: {what}", err=True)
+    never = [sum(why.jobs for each in some for why in each.failed_by if why.code == "impossible") for some in by_policy]
+    jobs = [sum(each.jobs for each in some) for some in by_policy]
+    least = min(never, default=0)
+    fewer = [at for at, count in enumerate(never) if least < count or 0 < count == jobs[at]]
+    for at in fewer:
+        told = f"{never[at]} of {jobs[at]} jobs" + (", of all seeds," if len(by_policy[at]) > 1 else "")
+        what = f"{told} can never run: what it costs is not to be held beside others"
+        click.echo(f"hcloud: {by_policy[at][0].name}: {what}", err=True)
     return EXIT_STUCK if stuck or fewer else 0
 
 

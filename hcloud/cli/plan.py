@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -75,32 +76,41 @@ def reservations(
 
 
 @plan.command()
-@click.argument("file", type=NamedPath(path_type=Path, dir_okay=False))
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY...", type=NamedPath(path_type=Path, dir_okay=False))
 @click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @seeds_options
 @format_option
-def policy(file: Path, since: str, out: Path | None, seeds: Seeds, form: str) -> int:
-    """Replay the jobs of the last while under the policy in FILE, beside the one in force, on a virtual cloud; and what
-    they really cost and kept.
+def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seeds, form: str) -> int:
+    """Replay the jobs of the last while under each POLICY (a file, the name of a shipped one, or peer:NAME: another
+    tool's rules), beside the one in force, on a virtual cloud; and what they really cost and kept.
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
     from hcloud.cli.comparing import Wanted, compare
     from hcloud.cli.past import back_s_of, offered_clouds, read_past, recorded_outcome
-    from hcloud.cli.simulate import called
+    from hcloud.cli.simulate import called, decided_by, policies_named
+    from hcloud.simulator.compare import PREFIX
     from hcloud.simulator.run import Setting
 
-    client, tried, back_s = Client(), load_policy(file), back_s_of(since)
+    client, (ours, rivals), back_s = Client(), policies_named(policies), back_s_of(since)
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     past, clouds = read_past(client, back_s), offered_clouds(client)
     made = past.workload()
-    other = tried if tried.name != in_force.name else called(tried, str(file))
-    policies = (called(in_force, "in force"), other)
+    files = [str(each) for each in policies if not str(each).startswith(PREFIX)]
+    others = [
+        called(each, file) if each.name == in_force.name else each for each, file in zip(ours, files, strict=True)
+    ]
 
     def replayed(seed: int) -> list[Setting]:
         """Return what is to be simulated with a seed."""
-        return [Setting(workload=made, policy=each, clouds=clouds, seed=seed) for each in policies]
+        now = Setting(workload=made, policy=called(in_force, "in force"), clouds=clouds, seed=seed)
+        as_now = replace(now, policy=in_force)
+        return [
+            now,
+            *(replace(now, policy=each) for each in others),
+            *(decided_by(each, as_now) for each in rivals),
+        ]
 
     return compare(seeds, replayed, Wanted(form=form, out=out, recorded=recorded_outcome(client, past)))
 

@@ -133,9 +133,7 @@ def simulate(
     so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
     `hcloud simulate static --compare A.yaml B.yaml`. Ends with 1 where one of several could never run all jobs.
     """
-    named = (*policies, *further)
-    rivals = [peer_named(str(each)) for each in named if str(each).startswith(PREFIX)]
-    ours = _told_apart([each for each in named if not str(each).startswith(PREFIX)])
+    ours, rivals = policies_named((*policies, *further))
     rules = Rules(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
         rivals=tuple(PEERS.values() if peers else rivals),
@@ -207,10 +205,14 @@ class Rules:
         alike = Setting(workload=load.workload, policy=first, seed=seed, truth=load.truth, cycle_s=cycle_s)
         found = [replace(alike, policy=each, clouds=clouds(each)) for each in self.ours]
         for peer in self.rivals:
-            limits = replace(first, name=PREFIX + peer.name)
-            buys = replace(limits, provisioning=replace(limits.provisioning, strategy=peer.commits))
-            found.append(replace(alike, policy=limits, clouds=clouds(buys), planner=peer.plan))
+            buys = replace(first, provisioning=replace(first.provisioning, strategy=peer.commits))
+            found.append(replace(decided_by(peer, alike), clouds=clouds(buys)))
         return found
+
+
+def decided_by(peer: Peer, setting: Setting) -> Setting:
+    """Return the setting with another tool's rules, within the limits of its policy."""
+    return replace(setting, policy=replace(setting.policy, name=PREFIX + peer.name), planner=peer.plan)
 
 
 def _loads(name: str, reading: Reading) -> Callable[[int], Experiment | Workload]:
@@ -251,12 +253,19 @@ def _workload(source: str, reading: Reading) -> Workload:
     if source == "history":
         reading.only("since")
         return recorded_workload(Client(), back_s_of(SINCE if reading.since is None else reading.since))
-    if path.suffix or path.exists():
+    if source and (path.suffix or path.exists()):
         raise BadInput(
             f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "
             "packed (.gz) or not"
         )
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
+
+
+def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[Peer]]:
+    """Return the policies (files, or names of shipped ones) and other tools (``peer:NAME``) that are meant, in their
+    order. Raises BadInput where one is neither, and what reading a policy raises."""
+    rivals = [peer_named(str(each)) for each in named if str(each).startswith(PREFIX)]
+    return _told_apart([each for each in named if not str(each).startswith(PREFIX)]), rivals
 
 
 def _told_apart(files: Sequence[Path]) -> list[Policy]:
@@ -280,7 +289,8 @@ def _policy(named: Path) -> Policy:
     shipped = {each.stem: each for each in shipped_path("policies").glob("*.yaml")}
     if not named.exists() and not named.suffix and str(named) not in shipped:
         raise BadInput(
-            f"--policy {named}: there is no such file and no such shipped policy; {nearest(str(named), shipped)}"
+            f"policy {shown(str(named))}: there is no such file and no such shipped policy; "
+            f"{nearest(str(named), shipped)}"
         )
     found = load_policy(named if named.exists() else shipped.get(str(named), named))
     if found.name.startswith(PREFIX):

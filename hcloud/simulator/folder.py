@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hcloud.errors import BadInput
+
 IN_MEMORY = Path("/dev/shm")
 PREFIX = "hcloud-virtual-"
 
@@ -19,11 +21,15 @@ def quick_folder() -> Iterator[Path]:
     """Open a folder for a block: in ``$TMPDIR`` if that is set, else in memory, else where temporary files go.
 
     It is held by a lock that ends with the process (and those it forked), however that ends. So what a killed one left
-    is known as nobody's, and the next one removes it. Raises OSError where no folder can be made.
+    is known as nobody's, and the next one removes it. Raises BadInput where no folder can be made.
     """
     place = _place()
-    _sweep(place)
-    made, held = _made_and_held(place)
+    try:
+        _sweep(place)
+        made, held = _made_and_held(place)
+    except OSError as error:
+        said = f"no folder for temporary files can be made in {place}: {error.strerror}"
+        raise BadInput(f"{said}; set TMPDIR to a directory of yours") from error
     try:
         yield made
     finally:

@@ -226,6 +226,8 @@ def _check_header(columns: Sequence[str], where: str) -> None:
     unknown = sorted(set(columns) - {*NEEDED, *OPTIONAL})
     missing = [each for each in NEEDED if each not in columns]
     twice = [each for each in columns if columns.count(each) > 1]
+    if len(columns) == 1 and (by := next((each for each in ";\t|" if each in columns[0]), None)):
+        raise BadInput(f"{where}: columns are separated by {by!r}; separate them, and all values, by commas")
     if unknown or missing:
         what = f"there is no column {unknown[0]!r}" if unknown else f"the column {missing[0]!r} is missing"
         raise BadInput(f"{where}: {what}; columns are {', '.join(NEEDED)} and, if wanted, {', '.join(OPTIONAL)}")
@@ -245,6 +247,8 @@ def arrival_of(row: Mapping[str, str], where: str) -> Arrival:
 
     if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
         raise BadInput(f"{where}: there are {len(more)} values more than columns; the first is {more[0]!r}")
+    if lacking := [each for each in NEEDED if row.get(each, "") is None]:  # so DictReader tells what is not there
+        raise BadInput(f"{where}: the line ends before {lacking[0]}; values are separated by commas")
     vcpus = number("vcpus", None, 0.001, VCPUS_MOST)
     memory_mib = number("memory_mib", vcpus * MIB_PER_VCPU, 1.0, MEMORY_MOST_MIB)
     nodes = _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)

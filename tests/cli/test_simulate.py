@@ -119,6 +119,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     ("arguments", "words"),
     [
         (["statik"], "there is no scenario 'statik'; did you mean 'static'?"),
+        ([""], "there is no scenario ''; known here: "),
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
         (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
@@ -347,6 +348,11 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
     assert "--since 'soon': must be a duration" in err
     _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)
     assert "none.yaml" in err
+    _, err = shell.run("plan", "policy", "mine.yaml", "cheapst", exit_code=2)
+    assert "policy 'cheapst': there is no such file and no such shipped policy; did you mean 'cheapest'?" in err
+    several = json.loads(shell.run("plan", "policy", "cheapest", "mine.yaml", "peer:ray-like", "-o", "json")[0])
+    assert [row["policy"] for row in several["rows"]][1:] == ["cheapest", "mine", "peer:ray-like", "as it was"]
+    assert [row["succeeded"] for row in several["rows"]] == [1] * 5
 
 
 def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
@@ -393,6 +399,14 @@ def test_a_policy_under_which_jobs_never_run_that_run_under_another_ends_with_1(
     _, err = desk.run("simulate", "few.csv", "default", "small.yaml", exit_code=1)
     assert "hcloud: small: 1 of 2 jobs can never run: what it costs is not to be held beside others" in err
     desk.run("simulate", "few.csv", "small.yaml", exit_code=0)
+
+
+def test_jobs_that_never_run_with_a_later_seed_end_a_comparison_with_1(desk: Shell) -> None:
+    (desk.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
+    words = ("simulate", "high-variability", "--share", "0.002", "--hours", "0.4", "default", "small.yaml")
+    desk.run(*words, "--seed", "1", exit_code=0)
+    _, err = desk.run(*words, "--seed", "1", "--seeds", "2", exit_code=1)
+    assert "hcloud: small: 2 of 4 jobs, of all seeds, can never run: what it costs is not to be" in err
 
 
 def test_who_never_started_has_no_wait(desk: Shell) -> None:

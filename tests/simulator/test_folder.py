@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.errors import BadInput
 from hcloud.simulator.folder import quick_folder
 
 HOLD = """
@@ -52,3 +53,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_
         with quick_folder():
             assert mine.is_dir() and not theirs.exists()
     assert [each.name for each in place.iterdir()] == ["hcloud-virtual-file"]
+
+
+def test_where_no_folder_can_be_made_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(place / "none"))
+    with pytest.raises(BadInput, match=r"can be made in .*none: No such file or directory; set TMPDIR to"), quick_folder():
+        pass

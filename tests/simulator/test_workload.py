@@ -110,6 +110,8 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
     [
         ("at_s,run_s\n1,2\n", "jobs.csv:1: the column 'vcpus' is missing"),
         ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: there is no column 'cpus'"),
+        ("at_s;run_s;vcpus\n1;2;3\n", "jobs.csv:1: columns are separated by ';'; separate them, and all values, by"),
+        ("at_s,run_s,vcpus\n1;2;3\n", "jobs.csv:2: the line ends before run_s; values are separated by commas"),
         ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
         ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is 'nan'; it must be a number"),
         ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
