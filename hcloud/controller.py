@@ -35,7 +35,7 @@ from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import LeftOut, Snapshot, Spend, closed
 from hcloud.policy import Policy
 from hcloud.preview import Preview, look_ahead
-from hcloud.provider import Provider, Runner
+from hcloud.provider import Provider, Runner, are_offers
 from hcloud.rows import Chosen
 from hcloud.setbacks import CLASSIFICATION, TRIED_AGAIN_S, Setbacks
 from hcloud.spend import SPEND_KINDS, SpendBook, month_start
@@ -78,7 +78,7 @@ class OfferBook:
                 continue
             self._asked_at[name] = now
             try:
-                told = asked(provider.offers, f"{name}.offers")
+                told = asked(provider.offers, f"{name}.offers", are_offers)
                 if told != self.by_provider.get(name):  # the same objects while they say the same
                     self.by_provider[name] = told
                 self.errors.pop(name, None)

@@ -41,6 +41,7 @@ from hcloud.provider import (
     UnitSample,
     UnitState,
     WorkerReport,
+    is_listing,
 )
 from hcloud.sampling import SampleChange, Sampling, record_sample, served_as_promised
 from hcloud.store import Lease, LiveView, Store, Transaction
@@ -221,7 +222,7 @@ class Observer:
             return None
         self._listed_at[name] = now
         try:
-            listing = asked(lambda: self.providers[name].instances(self.owner), f"{name}.instances")
+            listing = asked(lambda: self.providers[name].instances(self.owner), f"{name}.instances", is_listing)
         except ProviderError as trouble:
             # Nothing is concluded from a failed read; it is only told.
             with self.store.transaction(now, lease) as txn:

@@ -100,6 +100,21 @@ class Listing:
     consistent_after_s: float = 0.0
 
 
+def is_machine(answer: object) -> bool:
+    """Return whether a plug-in's answer to a launch is a machine at all."""
+    return isinstance(answer, CloudInstance)
+
+
+def is_listing(answer: object) -> bool:
+    """Return whether a plug-in's answer is a listing of machines."""
+    return isinstance(answer, Listing) and all(isinstance(each, CloudInstance) for each in answer.instances)
+
+
+def are_offers(answer: object) -> bool:
+    """Return whether a plug-in's answer is offers, and nothing else."""
+    return isinstance(answer, tuple) and all(isinstance(each, Offer) for each in answer)
+
+
 class Provider(Protocol):
     """A place that rents machines. Built by its entry point as ``factory(name, settings, clock, owner, state_dir)``.
 

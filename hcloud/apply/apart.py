@@ -130,13 +130,16 @@ def by_halves(
     return failed[0] if failed and not alone else None
 
 
-def asked(call: Callable[[], R], what: str) -> R:
-    """Return what a provider answers. Raises ProviderError, and nothing else: what a provider fails with by a defect of
-    its own is OutcomeUnknown."""
+def asked(call: Callable[[], R], what: str, answers: Callable[[object], bool] = lambda _: True) -> R:
+    """Return what a provider answers, if that is of the kind it has to be (``answers``). Raises ProviderError, and
+    nothing else: what a provider fails with by a defect of its own is OutcomeUnknown."""
     try:
-        return call()
+        told = call()
     except ProviderError:
         raise
     except Exception as defect:  # a plug-in may raise anything; what it did is not known
         _log.exception("%s fails in a way that it never should", what)
         raise OutcomeUnknown(f"{what} fails in a way that it never should: {said(defect)}") from defect
+    if not answers(told):
+        raise OutcomeUnknown(f"{what} answers what it never should, a {type(told).__name__}")
+    return told

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from hcloud.apply.apart import asked
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError, ProviderUnavailable
-from hcloud.provider import CloudInstance, LaunchRequest, Provider
+from hcloud.provider import CloudInstance, LaunchRequest, Provider, is_machine
 
 SEND_FOR_S = 5.0
 """Nothing more is sent after this long, so that a big plan does not hold up the cycle; the next cycle goes on."""
@@ -35,7 +35,7 @@ def send_launches(
             return None
         try:
             name = request.offer.provider
-            return asked(lambda: named(providers, name).launch(request), f"{name}.launch")
+            return asked(lambda: named(providers, name).launch(request), f"{name}.launch", is_machine)
         except ProviderError as trouble:
             return trouble
 

@@ -76,7 +76,9 @@ def reservations(
 
 
 @plan.command()
-@click.argument("policies", nargs=-1, required=True, metavar="POLICY...", type=NamedPath(path_type=Path, dir_okay=False))
+@click.argument(
+    "policies", nargs=-1, required=True, metavar="POLICY...", type=NamedPath(path_type=Path, dir_okay=False)
+)
 @click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @seeds_options

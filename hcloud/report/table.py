@@ -83,7 +83,7 @@ def columns(*described: str) -> tuple[Column, ...]:
 
 def share_pct(part: float, whole: float) -> float | None:
     """Return ``part`` of ``whole`` in percent, or None where there is no whole."""
-    return 100.0 * part / whole if whole else None
+    return 100.0 * (part / whole) if whole else None  # exactly 100 of itself
 
 
 def total_row(names: Sequence[Column], rows: Sequence[Row], summed: set[str]) -> Row:

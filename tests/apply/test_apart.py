@@ -18,7 +18,18 @@ from hcloud.apply.units import note_started
 from hcloud.controller import MOST_TOLD
 from hcloud.errors import OutcomeUnknown, ProviderUnavailable, StaleWrite, StoreBusy, Throttled
 from hcloud.model import EventKind, Instance, IntentKind, Job, JobState, Resources
-from hcloud.provider import CloudInstance, LaunchRequest, RunnerView, UnitReport, UnitSample, WorkerReport
+from hcloud.provider import (
+    CloudInstance,
+    LaunchRequest,
+    Listing,
+    RunnerView,
+    UnitReport,
+    UnitSample,
+    WorkerReport,
+    are_offers,
+    is_listing,
+    is_machine,
+)
 from hcloud.setbacks import TRIED_AGAIN_S
 from hcloud.simulator.defects import DEFECT, Planted, with_defects
 from hcloud.store import Transaction
@@ -268,12 +279,18 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
     assert told(site) == [("job-1", "taking in what job-1.1.0 tells")]
 
 
+def fail(*_: object, **__: object) -> object:
+    """Fail in a way that no port ever should."""
+    raise KeyError("zone")
+
+
+def nothing(*_: object, **__: object) -> object:
+    """Answer what no port ever should."""
+    return None
+
+
 def broken_at(port: object, call: str) -> Any:
     """Return a port of which one call fails in a way that it never should."""
-
-    def fail(*_: object, **__: object) -> object:
-        raise KeyError("zone")
-
     return changed_by(port, **{call: fail})
 
 
@@ -293,10 +310,14 @@ def test_a_provider_that_answers_with_a_defect_is_one_that_does_not_answer(site:
     assert "mock." + call + " fails in a way that it never should: KeyError: 'zone'" in str(trouble.fields["text"])
 
 
-def test_a_launch_that_fails_by_a_defect_may_have_happened_and_is_repeated_with_its_token(site: Deployment) -> None:
+@pytest.mark.parametrize("answer", [fail, nothing])
+def test_a_launch_that_fails_by_a_defect_may_have_happened_and_is_repeated_with_its_token(
+    site: Deployment, answer: Callable[..., object]
+) -> None:
     machines = site.scene.controller.applier.machines
     honest = machines.providers
-    machines.providers = {name: broken_at(provider, "launch") for name, provider in honest.items()}  # type: ignore[misc]
+    broken: dict[str, Any] = {name: changed_by(provider, launch=answer) for name, provider in honest.items()}
+    machines.providers = broken  # type: ignore[misc]
     site.submit()
     site.cycle(times=3)
     (intent,) = site.scene.store.live().intents
@@ -409,3 +430,27 @@ def test_what_a_provider_may_raise_is_passed_on() -> None:
         asked(away, "mock.launch")
     with pytest.raises(OutcomeUnknown, match=r"mock\.launch fails in a way that it never should: ZeroDivisionError"):
         asked(lambda: 1 / 0, "mock.launch")
+
+
+@pytest.mark.parametrize("nonsense", [None, "t", [], (None,), Listing(instances=(None,))])  # type: ignore[arg-type]
+@pytest.mark.parametrize("answers", [are_offers, is_listing, is_machine])
+def test_an_answer_of_another_kind_is_none(nonsense: object, answers: Callable[[object], bool]) -> None:
+    with pytest.raises(OutcomeUnknown, match=r"mock\.call answers what it never should, a \w+"):
+        asked(lambda: nonsense, "mock.call", answers)
+
+
+@pytest.mark.parametrize("call", ["instances", "offers"])
+def test_a_provider_that_answers_nonsense_is_told_of_and_stops_nobody(site: Deployment, call: str) -> None:
+    site.submit()
+    site.until_state(JobState.RUNNING)
+    controller = site.scene.controller
+    providers = controller.offers.providers
+    broken: Mapping[str, Any] = {name: changed_by(each, **{call: nothing}) for name, each in providers.items()}
+    controller.offers.providers = controller.observer.providers = broken
+    site.submit(user="eve")
+    site.until_state(JobState.SUCCEEDED)
+    site.scene.clock.advance(40)
+    site.cycle()
+    trouble = site.events(EventKind.PROVIDER_TROUBLE)[0]
+    assert trouble.fields["call"] == call
+    assert "answers what it never should, a NoneType" in str(trouble.fields["text"])

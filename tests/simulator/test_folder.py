@@ -57,5 +57,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_
 
 def test_where_no_folder_can_be_made_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(place / "none"))
-    with pytest.raises(BadInput, match=r"can be made in .*none: No such file or directory; set TMPDIR to"), quick_folder():
+    said = r"can be made in .*none: No such file or directory; set TMPDIR to"
+    with pytest.raises(BadInput, match=said), quick_folder():
         pass
