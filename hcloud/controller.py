@@ -190,7 +190,8 @@ class Controller:
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.ask_again()
-        return replace(outcome, moved=outcome.moved or seen.moved or resumed > 0, due_at=plan.due_at)
+        more = seen.moved or resumed > 0
+        return replace(outcome, moved=outcome.moved or more, went_on=outcome.went_on and not more, due_at=plan.due_at)
 
     def snapshot(self) -> Snapshot:
         """Return the present picture, sorted and frozen."""

@@ -88,6 +88,8 @@ class Outcome:
     refused: tuple[Refusal, ...] = ()
     moved: bool = False
     """Whether anything but a Wait was carried out, so that planning again soon is worth while."""
+    went_on: bool = True
+    """Whether nothing was, but machines that are in use were renewed, if that."""
     due_at: float = inf
     """When time alone changes what is decided (``Plan.due_at``)."""
     failed: tuple[Refusal, ...] = ()
@@ -140,7 +142,10 @@ class Applier:
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
-        return Outcome(applied=len(done), refused=tuple(refused), moved=moved, failed=tuple(self._failed))
+        went_on = all(isinstance(a, Wait | Renew) for a in done)
+        return Outcome(
+            applied=len(done), refused=tuple(refused), moved=moved, went_on=went_on, failed=tuple(self._failed)
+        )
 
     def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
         """Repeat open intents whose time has come (found at start-up, or left open by trouble); return how many."""

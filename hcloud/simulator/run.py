@@ -211,7 +211,7 @@ class Simulation:
             left = len(jobs) - len(self._profiling.of(jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
-            moved_at = self.clock.now() if outcome.moved else moved_at
+            moved_at = moved_at if outcome.went_on else self.clock.now()
             will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
             if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
                 late_s = self.clock.now() - START_AT - self.setting.workload.span_s
@@ -242,7 +242,7 @@ class Simulation:
 
     def _step_s(self, outcome: Outcome, still_s: float) -> float:
         """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
-        seconds, or a minute when nothing has moved for an hour; straight to it where nobody is there at all."""
+        seconds, or a minute when all has just gone on for an hour; straight to it where nobody is there at all."""
         step_s = self.setting.cycle_s
         if outcome.moved:
             return step_s

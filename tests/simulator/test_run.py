@@ -108,6 +108,17 @@ def test_samples_alone_make_no_cycles(tmp_path: Path) -> None:
         assert simulation.progress.cycles < 150
 
 
+def test_who_just_goes_on_is_looked_at_every_minute_though_machines_are_renewed(tmp_path: Path) -> None:
+    """Renewals keep what runs as it is: a job of a month need not be decided about every ten seconds."""
+    setting = Setting(workload=Workload(name="one", arrivals=(arrival(0.0, 86_400.0),)), policy=policy(), cloud=CLOUD)
+    with simulated(setting, tmp_path) as simulation:
+        simulation.run()
+        renewed = sum(each.kind is EventKind.INSTANCE_RENEWED for each in simulation.events())
+        assert renewed > 20 and simulation.progress.cycles < 2500
+        ended = next(each for each in simulation.events() if each.kind is EventKind.UNIT_ENDED)
+        assert ended.at - START_AT == pytest.approx(86_400.0, abs=60.0)
+
+
 TROUBLED: dict[str, object] = {
     "markets": ["on_demand", "spot"],
     "spot": {"preemptions_per_h": 4},
