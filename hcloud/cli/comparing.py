@@ -24,7 +24,7 @@ from hcloud.report import ReportTable
 from hcloud.report.table import Row, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
-from hcloud.simulator.folder import quick_folder
+from hcloud.simulator.folder import folder_in, quick_folder
 from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
 from hcloud.simulator.pool import in_order, open_pool
@@ -178,14 +178,14 @@ def _bounds(settings: Sequence[Setting], ran: Sequence[Ran | Stuck], folder: Pat
     for setting, _ in ended:
         cloud = repr(setting.providers)
         if cloud not in known:
-            with _place_in(folder) as place:
+            with folder_in(folder) as place:
                 known[cloud] = distance(setting, place, outcomes, runs)
         yield known[cloud]
 
 
 def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> Ran:
     """Run it to its end, in a folder of its own within ``folder``. Raises Standstill."""
-    with _place_in(folder) as place, simulated(setting, place) as simulation:
+    with folder_in(folder) as place, simulated(setting, place) as simulation:
         commitments = simulation.commitments()
         if watched is None:
             simulation.run()
@@ -195,14 +195,6 @@ def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any]
         outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
         ran_s = run_times_s(setting.workload, simulation.events())
         return Ran(name=setting.policy.name, outcome=outcome, ran_s=ran_s)
-
-
-@contextmanager
-def _place_in(folder: Path) -> Iterator[Path]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        yield Path(made)
 
 
 @contextmanager

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
 from hcloud.cli.leaving import ending_in_order
 from hcloud.cli.output import WholeRange, console, format_option, write_rows
-from hcloud.simulator.soak import MOST_CYCLES, Verdict, soaking
+from hcloud.errors import BadInput
+from hcloud.simulator.folder import quick_folder
+from hcloud.simulator.pool import in_order, open_pool
+from hcloud.simulator.soak import MOST_CYCLES, Verdict, silent, soak_seed
 
 SUMMED = ("cycles", "jobs", "machines", "lives", "struck")
 COLUMNS = ("seed", *SUMMED, "violations", "digest")
@@ -25,29 +31,44 @@ COLUMNS = ("seed", *SUMMED, "violations", "digest")
     default=MOST_CYCLES,
     help="Stop each world after so many cycles; by default at its end.",
 )
+@click.option("--processes", type=WholeRange(1, 1024), help="So many worlds at the same time (default: CPUs; -v: 1).")
 @click.option("-v", "--verbose", is_flag=True, help="Tell what befalls each world, and when.")
 @format_option
-def soak(seed: int, worlds: int, cycles: int, verbose: bool, form: str) -> int:
+def soak(seed: int, worlds: int, cycles: int, processes: int | None, verbose: bool, form: str) -> int:
     """Run the daemon's own cycle in small random worlds where clouds, engine, database, clocks and operators make
     trouble and the daemon is killed between any two effects, and check after each cycle what must always hold.
 
     Ends with 1 where a promise was broken, and says which command shows it again.
     """
+    if verbose and (processes or 1) > 1:
+        raise BadInput("--processes: what befalls worlds is told of one after the other; leave it out beside --verbose")
+    at_once = 1 if verbose else min(worlds, processes or os.cpu_count() or 1)
     verdicts: list[Verdict] = []
     try:
-        with ending_in_order() as leaving, console(stderr=True).status("", refresh_per_second=2) as shown:
-            for number in range(seed, seed + worlds):
-                shown.update(f"world {number}, {_broken(verdicts)} of {len(verdicts)} broken")
-                with soaking(number, tell=click.echo if verbose else lambda _: None) as world:
-                    verdict = world.run(cycles)
+        with ExitStack() as within:
+            leaving = within.enter_context(ending_in_order())
+            shown = within.enter_context(console(stderr=True).status("", refresh_per_second=2))
+            shown.update(f"world {seed}")
+            for verdict in _run(within, range(seed, seed + worlds), cycles, at_once, verbose):
                 leaving.go_on()  # where it was broken off, what it says is of no world
                 verdicts.append(verdict)
+                shown.update(f"world {verdict.seed + 1}, {_broken(verdicts)} of {len(verdicts)} broken")
                 _tell(verdict)
     except (KeyboardInterrupt, SystemExit):
         click.echo(f"ended after {len(verdicts)} of {worlds} worlds, {_broken(verdicts)} of them broken", err=True)
         raise
     _write(verdicts, form)
     return 1 if _broken(verdicts) else 0
+
+
+def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, verbose: bool) -> Iterator[Verdict]:
+    """Return what became of each world, in their order; processes for several at once live as long as ``within``."""
+    run = partial(soak_seed, most=cycles, tell=click.echo if verbose else silent)
+    if at_once == 1:
+        return map(run, seeds)
+    # What processes leave that are ended is removed with this.
+    run = partial(run, place=within.enter_context(quick_folder()))
+    return in_order(within.enter_context(open_pool(at_once)), run, seeds, 2 * at_once)
 
 
 def _broken(verdicts: Sequence[Verdict]) -> int:

@@ -37,6 +37,13 @@ def quick_folder() -> Iterator[Path]:
         os.close(held)
 
 
+@contextmanager
+def folder_in(place: Path | None) -> Iterator[Path]:
+    """Open a folder for a block, in one that somebody else holds and removes (None: :func:`quick_folder`)."""
+    with quick_folder() if place is None else tempfile.TemporaryDirectory(dir=place) as made:
+        yield Path(made)
+
+
 def _place() -> Path:
     chosen = os.environ.get("TMPDIR")
     if chosen:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hcloud.engine.fake import Work, read_work
 from hcloud.model import (
     BatchTarget,
     BestEffortTarget,
@@ -22,6 +23,7 @@ from hcloud.model import (
 )
 from hcloud.planner.make import OPTIONAL
 from hcloud.policy import Policy, parse_policy
+from hcloud.provider import UnitSpec
 from hcloud.simulator.defects import DEEDS, DEFECT
 
 TROUBLED_S = 240.0
@@ -402,3 +404,12 @@ def _nodes(rng: np.random.Generator) -> Nodes:
     if choice < 0.75:
         return Nodes()
     return Nodes(count=2, minimum=2) if choice < 0.9 else Nodes(count=3, minimum=1, gang=False)
+
+
+def work_of(unit: UnitSpec) -> Work:
+    """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
+    work = read_work(unit)
+    if THIRST in unit.env:
+        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
+        work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
+    return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work

@@ -25,18 +25,17 @@ from hcloud.classifier.library import Library
 from hcloud.clock import Clock, ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
-from hcloud.engine.fake import FakeRunner, StartFault, Work, read_work
+from hcloud.engine.fake import FakeRunner, StartFault
 from hcloud.errors import StaleWrite, StoreError
 from hcloud.model import InstanceState, Market
 from hcloud.policy import Allow, Budgets, Caps, Policy
-from hcloud.provider import UnitSpec
 from hcloud.simulator.defects import with_defects
-from hcloud.simulator.folder import quick_folder
+from hcloud.simulator.folder import folder_in
 from hcloud.simulator.leaseholds import left_alone
 from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
 from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
 from hcloud.simulator.promises import Witness
-from hcloud.simulator.small_worlds import ON_TERM, THIRST, TROUBLED_S, Coming, World, draw_world
+from hcloud.simulator.small_worlds import TROUBLED_S, Coming, World, draw_world, work_of
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
 from hcloud.spend import DAY_S
 from hcloud.store import Store, Submission
@@ -158,7 +157,7 @@ class Soak:
         )
         providers = build_providers(self._config, self.clock)
         self.clouds = cast(dict[str, VirtualCloud], providers)
-        self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=_work)
+        self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=work_of)
         self.witness = Witness(
             store=Store.open(self._config.database),
             clouds=self.clouds,
@@ -203,6 +202,8 @@ class Soak:
         self.witness.store.close()
 
     def _verdict(self, found: list[str]) -> Verdict:
+        if self._away:  # stopped in the middle of it
+            self._move_database()
         digest = hashlib.sha256()
         for event in self.witness.store.iter_events():
             digest.update(repr(event).encode())
@@ -558,15 +559,6 @@ def _booked(daemon: Controller) -> Booked:
     return Booked(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
 
 
-def _work(unit: UnitSpec) -> Work:
-    """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
-    work = read_work(unit)
-    if THIRST in unit.env:
-        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
-        work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
-    return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work
-
-
 def _spot_volatility(cloud: Mapping[str, Any]) -> float:
     return float(cloud["spot"]["volatility"]) if "spot" in cloud["markets"] else 0.0
 
@@ -579,13 +571,15 @@ def _told_for_s(cloud: Mapping[str, Any]) -> float:
     return float(cloud["keep_terminated_s"])
 
 
+def silent(_: object) -> None:
+    """Do nothing."""
+
+
 @contextmanager
-def soaking(
-    seed: int, tamper: Tamper = lambda _: None, tell: Callable[[str], object] = lambda _: None
-) -> Iterator[Soak]:
-    """Open the world of a seed for a block, in a folder in memory where there is such a place."""
+def soaking(seed: int, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None) -> Iterator[Soak]:
+    """Open the world of a seed for a block, in a folder in ``place``, or in memory where there is such a place."""
     logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
-    with quick_folder() as made:
+    with folder_in(place) as made:
         soak = Soak(draw_world(seed), made, tamper, tell)
         try:
             yield soak
@@ -593,7 +587,9 @@ def soaking(
             soak.close()
 
 
-def soak_seed(seed: int, most: int = MOST_CYCLES, tamper: Tamper = lambda _: None) -> Verdict:
+def soak_seed(
+    seed: int, most: int = MOST_CYCLES, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None
+) -> Verdict:
     """Run the world of a seed, to its end or for ``most`` cycles."""
-    with soaking(seed, tamper) as soak:
+    with soaking(seed, tamper, tell, place) as soak:
         return soak.run(most)

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from hcloud.cli.soak import soak
 from hcloud.simulator.defects import DEEDS, DEFECT
 from hcloud.simulator.small_worlds import Dangers, draw_world
-from hcloud.simulator.soak import Soak, Verdict, soak_seed
+from hcloud.simulator.soak import Soak, Verdict, soak_seed, soaking
 from tests.simulator import seeded_bugs as bugs
 from tests.simulator import seeded_despite as despite
 from tests.simulator.seeded_bugs import Bug
@@ -72,12 +72,40 @@ def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
     monkeypatch.setattr(Soak, "_one_cycle", broken_in_the_first_world_and_ended_in_the_second)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         monkeypatch.setenv("TMPDIR", folder)
-        told = CliRunner().invoke(soak, ["--seed", "1", "--worlds", "9"], standalone_mode=False)
+        told = CliRunner().invoke(soak, ["--seed", "1", "--worlds", "9", "--processes", "1"], standalone_mode=False)
         left = list(Path(folder).iterdir())
     assert isinstance(told.exception, (click.Abort, SystemExit))
     assert "see it again: hcloud soak --seed 1 --cycles 0" in told.stderr
     assert "ended after 1 of 9 worlds, 1 of them broken" in told.stderr
     assert left == []
+
+
+def test_worlds_side_by_side_are_told_in_their_order_and_an_early_end_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    words = ["--seed", "1", "--worlds", "5", "--cycles", "6", "-o", "json", "--processes"]
+    alone, beside = (CliRunner().invoke(soak, [*words, count], standalone_mode=False).stdout for count in ("1", "3"))
+    assert json.loads(alone) == json.loads(beside) and len(json.loads(alone)) == 5
+    daemon = os.getpid()
+
+    def ended_in_the_fourth_world(world: Soak) -> list[str]:
+        if world.world.seed == 4:
+            os.kill(daemon, signal.SIGTERM)
+            signal.pause()
+        return ["lost: job-1"]
+
+    monkeypatch.setattr(Soak, "_one_cycle", ended_in_the_fourth_world)
+    told = CliRunner().invoke(soak, [*words, "2"], standalone_mode=False)
+    assert isinstance(told.exception, SystemExit) and "of 5 worlds" in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_world_that_is_stopped_while_its_database_is_away_has_a_verdict() -> None:
+    with soaking(1) as world:
+        before = world.run(3)
+        world._move_database()
+        assert world.run(3) == before
 
 
 def test_worlds_differ_in_everything_that_matters() -> None:
