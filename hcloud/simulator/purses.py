@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.invariants import check_invariants
 from hcloud.model import Event
+from hcloud.planner.leases import END_MARGIN_S
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Caps, Policy
+from hcloud.planner.wording import size_share
+from hcloud.policy import Budgets, Caps, Policy, UserBudget
 from hcloud.report import build_report
 from hcloud.simulator.accounts import Accounts
 from hcloud.simulator.small_worlds import DESERVES
@@ -49,12 +52,19 @@ class Purses:
     _looked_at: float | None = None
     _over: frozenset[str] = frozenset()
     """Jobs that had cost more than their own budgets at the last look."""
+    _expiries: Mapping[str, float] = field(default_factory=dict)
+    """When machines were to expire, at the last look."""
+    _asked: set[str] = field(default_factory=set)
+    """Attempts that were asked to end, as far as they were looked at."""
+    _excused_usd: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """By user how far limits may be passed: see :meth:`_excuse`."""
 
     def look(self, seen: LiveView, moment: Moment, events: Iterable[Event]) -> Iterator[str]:
         """Return what does not hold, given what is new in the log."""
         news = [event for event in events if event.kind in SPEND_KINDS]
         self._events += news
         self.accounts.follow(news)
+        self._excuse(seen)
         yield from self._burn(seen)
         periods = self._periods(moment.now)
         yield from self._bills(periods)
@@ -66,6 +76,37 @@ class Purses:
             yield from self._booked(moment.booked)
             yield from self._promised(seen, moment.booked)
         self._looked_at = moment.now
+
+    def _excuse(self, seen: LiveView) -> None:
+        """Note what units may cost that were asked to end, as their user cannot pay, in the last moment before their
+        machine expired, which was then renewed for others: in their grace they hold what nobody had promised.
+        """
+        machines = {machine.id: machine for machine in seen.instances}
+        for job in seen.jobs:
+            attempt, asked_at = job.attempt, job.attempt.stop_requested_at if job.attempt is not None else None
+            if attempt is None or asked_at is None or attempt.id in self._asked:
+                continue
+            self._asked.add(attempt.id)
+            for held in attempt.allocations:
+                machine, before = machines.get(held.instance_id), self._expiries.get(held.instance_id, inf)
+                if machine is None or not before < machine.expires_at or before - asked_at > 2.0 * END_MARGIN_S:
+                    continue
+                late_h = max(0.0, asked_at + job.spec.stop_grace_s - before) / HOUR_S
+                usd = size_share(held.resources, machine) * machine.offer.price_usd_per_h * late_h
+                self._excused_usd[job.spec.user] += usd
+        self._expiries = {name: machine.expires_at for name, machine in machines.items()}
+
+    def _excusing(self, policy: Policy) -> Policy:
+        """Return the policy with limits of users only, each with what is excused."""
+        limits = dict(policy.budgets.per_user)
+        for user, usd in self._excused_usd.items():
+            limit = policy.budgets.for_user(user)
+            day_usd, month_usd = limit.per_day_usd, limit.per_month_usd
+            limits[user] = UserBudget(
+                per_day_usd=None if day_usd is None else day_usd + usd,
+                per_month_usd=None if month_usd is None else month_usd + usd,
+            )
+        return replace(policy, budgets=Budgets(per_user=limits), caps=Caps())
 
     def _periods(self, now: float) -> list[Period]:
         """Return the present day and month, and those that ended since the last look, up to their end."""
@@ -108,7 +149,7 @@ class Purses:
         for name, since, until in periods:
             for user, usd in self.accounts.user_usd(since, until, gone).items():
                 limit_usd = max(_user_limit(policy, user, name) for policy in self.policies)
-                if usd > limit_usd + self._drift_usd() + CENT_DUST:
+                if usd > limit_usd + self._excused_usd[user] + self._drift_usd() + CENT_DUST:
                     yield f"overspent by {user}: {usd:.4f} USD this {name}, {limit_usd:g} are allowed"
 
     def _promised(self, seen: LiveView, booked: Booked) -> Iterator[str]:
@@ -116,7 +157,7 @@ class Purses:
         stale = any(each.expires_at <= booked.at for each in seen.instances)  # it is gone, and nobody has heard of it
         if len(self.policies) > 1 or not self.fixed_prices or stale:
             return
-        policy = replace(self.policies[-1], budgets=Budgets(per_user=self.policies[-1].budgets.per_user), caps=Caps())
+        policy = self._excusing(self.policies[-1])
         # What is awaited is counted whole with those who await it: their parts grow when another one leaves.
         jobs = tuple(replace(job, awaiting=()) for job in seen.jobs)
         machines = tuple(replace(each, for_running=()) for each in seen.instances)
