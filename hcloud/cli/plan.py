@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from hcloud.catalog import Catalogue, Plan, shipped_catalogue
+from hcloud.catalog import Plan
+from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.measuring import Seeds, seeds_options
 from hcloud.cli.output import (
@@ -128,7 +129,7 @@ def _place(kind: str | None) -> tuple[str, str, str]:
 def _listed(cloud: str, region: str, name: str) -> float:
     if not name:
         raise BadInput("name the machines with --type CLOUD/REGION/TYPE, or give their price with --on-demand")
-    quote = shipped_catalogue().price(cloud, region, name)
+    quote = catalogue_in_force().price(cloud, region, name)
     if quote is None:
         asked = f"{cloud}/{region}/{name}" if cloud else name
         raise BadInput(
@@ -138,7 +139,7 @@ def _listed(cloud: str, region: str, name: str) -> float:
 
 
 def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
-    catalogue: Catalogue = shipped_catalogue()
+    catalogue = catalogue_in_force()
     found = []
     for each, months in ((Plan.COMMIT_1Y, 12.0), (Plan.COMMIT_3Y, 36.0)):
         quote = catalogue.price(cloud, region, name, each)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hcloud.model import PROFILE_TAG, Event, EventKind, JobState
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
+from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct
 
 PERFORMANCE_KINDS: frozenset[EventKind] = frozenset(
@@ -23,81 +24,42 @@ PERFORMANCE_KINDS: frozenset[EventKind] = frozenset(
     }
 )
 """The events this report needs."""
-_LATENCY = "latency_ms_p"
 
 
 @dataclass(slots=True, kw_only=True)
 class _JobStory:
-    """One job on its way. At ``in_target`` of ``judged`` looks a service kept its latency; between its attempts it
-    was down for ``down_s``."""
+    """One job on its way; ``serving``: how it does as a service."""
 
     facts: JobFacts
     target: str
     submitted_at: float
     deadline_at: float | None
-    latency_ms: float | None
-    percentile: float
+    serving: Serving
     state: str = JobState.SUBMITTED.value
     pool: str = ""
     market: str = ""
     attempts: set[str] = field(default_factory=set)
-    started_at: float | None = None
     attempt_started_at: float | None = None
     ended_at: float | None = None
     run_s: float | None = None
     target_met: float | None = None
-    judged: int = 0
-    in_target: int = 0
-    units: int = 0
-    down_since: float | None = None
-    down_s: float = 0.0
 
-    def unit_started(self, at: float, since: float) -> None:
-        """Count a unit that runs; the time nobody was there to serve ends."""
-        self.units += 1
-        self._up_again(at, since)
+    @property
+    def started_at(self) -> float | None:
+        """When its first unit started."""
+        return self.serving.started_at
 
-    def unit_ended(self, at: float) -> None:
-        """Count a unit that ended; without another one the service is down."""
-        self.units -= 1
-        if self.units <= 0:
-            self.units, self.down_since = 0, at
-
-    def _up_again(self, at: float, since: float) -> None:
-        if self.down_since is not None:
-            self.down_s += max(0.0, at - max(self.down_since, since))
-            self.down_since = None
-
-    def _share_up(self, end: float, since: float) -> float:
-        """Return the part (0..1) of the time from its first start to ``end`` in which it ran."""
-        served_s = end - max(self.started_at or since, since)
-        return max(0.0, 1.0 - self.down_s / served_s) if served_s > 0 else 1.0
-
-    def judge(self, event: Event) -> None:
-        """Count the looks a sample stands for, by the smallest measured percentile at or above the promised one."""
-        if self.latency_ms is None:
-            return
-        measured = {
-            float(key.removeprefix(_LATENCY)): number(event, key)
-            for key in event.fields
-            if key.startswith(_LATENCY) and key.removeprefix(_LATENCY).replace(".", "", 1).isdigit()
-        }
-        enough = [percentile for percentile in measured if percentile >= self.percentile]
-        if enough:
-            looks = int(number(event, "looks", 1.0))
-            self.judged += looks
-            self.in_target += looks * (measured[min(enough)] <= self.latency_ms)
-
-    def close(self, now: float, since: float) -> None:
+    def close(self, now: float) -> None:
         """Work out what can be said at ``now``: a live job's times so far, whether its promise is broken already."""
         end = self.ended_at if self.ended_at is not None else now
-        if self.ended_at is None:
-            self._up_again(now, since)
         if self.run_s is None and self.attempt_started_at is not None:
             self.run_s = max(0.0, end - self.attempt_started_at)
-        if self.judged:
-            self.target_met = self.in_target / self.judged * self._share_up(end, since)
-        elif self.ended_at is None and self.deadline_at is not None and now > self.deadline_at:
+        served = self.serving.share(end, over=self.ended_at is not None)
+        never_served = self.state == JobState.FAILED.value and self.serving.latency_ms is not None
+        late = self.ended_at is None and self.deadline_at is not None and now > self.deadline_at
+        if served is not None:
+            self.target_met = served
+        elif never_served or late:
             self.target_met = 0.0
 
     def queue_s(self, now: float) -> float:
@@ -139,7 +101,7 @@ class _Book:
     def take(self, event: Event) -> None:
         """Take in one event."""
         if event.kind is EventKind.JOB_SUBMITTED:
-            self._submitted(_story(event))
+            self._submitted(_story(event, self.since))
         elif event.kind is EventKind.INSTANCE_REQUESTED:
             pool = f"{text(event, 'provider')}/{text(event, 'zone')}/{text(event, 'type')}"
             self.machines[event.instance_id or ""] = (pool, text(event, "market"))
@@ -162,9 +124,9 @@ class _Book:
         elif event.kind is EventKind.UNIT_STARTED:
             self._started(story, event)
         elif event.kind is EventKind.UNIT_ENDED:
-            story.unit_ended(event.at)
-        elif event.kind is EventKind.SAMPLE and event.at >= self.since:
-            story.judge(event)
+            story.serving.unit_ended(event)
+        elif event.kind is EventKind.SAMPLE:
+            story.serving.look(event)
         elif event.kind is EventKind.JOB_FINISHED:
             story.state = text(event, "state")
             story.ended_at = event.at
@@ -180,14 +142,12 @@ class _Book:
         if attempt not in story.attempts:
             story.attempts.add(attempt)
             story.attempt_started_at = event.at
-        if story.started_at is None:
-            story.started_at = event.at
-        story.unit_started(event.at, self.since)
+        story.serving.unit_started(event.at)
         story.pool, story.market = self.machines.get(event.instance_id or "", (story.pool, story.market))
 
     def add(self, story: _JobStory) -> None:
         """Count a job whose story is told as far as it goes."""
-        story.close(self.now, self.since)
+        story.close(self.now)
         if self.grouping.kind == "job":
             self.rows.append(_job_row(story, self.now))
             return
@@ -309,7 +269,7 @@ def _percentiles(values: array[float]) -> tuple[Value, Value]:
     return tuple(ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in (50, 95))  # type: ignore[return-value]
 
 
-def _story(event: Event) -> _JobStory:
+def _story(event: Event, since: float) -> _JobStory:
     kind = text(event, "target_kind")
     tags = event.fields.get("tags")
     facts = JobFacts(
@@ -324,8 +284,11 @@ def _story(event: Event) -> _JobStory:
         target=_target_text(kind, event),
         submitted_at=event.at,
         deadline_at=float(deadline) if isinstance(deadline, (int, float)) else None,
-        latency_ms=number(event, "latency_ms") if kind == "service" else None,
-        percentile=number(event, "percentile", 99.0),
+        serving=Serving(
+            latency_ms=number(event, "latency_ms") if kind == "service" else None,
+            percentile=number(event, "percentile", 99.0),
+            since=since,
+        ),
     )
 
 

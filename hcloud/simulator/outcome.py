@@ -11,6 +11,7 @@ import numpy as np
 from hcloud.model import PROFILE_TAG, Event, EventKind, JobState, Market
 from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
+from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.fullness import Fullness, Hold, Life, fullness_of
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
@@ -36,35 +37,13 @@ class _Machine:
 class _Job:
     kind: str
     submitted_at: float
-    started_at: float | None = None
+    serving: Serving
     waits_for: tuple[str, str] = ("", "")
     told_at: float = 0.0
-    run_s: float = 0.0
-    looks: int = 0
-    kept: int = 0
-    latency_ms: float | None = None
-    units: int = 0
-    down_since: float | None = None
-    down_s: float = 0.0
 
-    def unit_started(self, at: float) -> None:
-        """Count a unit that runs; the time nobody was there to serve ends."""
-        self.units += 1
-        if self.down_since is not None:
-            self.down_s += at - self.down_since
-            self.down_since = None
-
-    def unit_ended(self, at: float) -> None:
-        """Count a unit that ended; without another one a service is down."""
-        self.units -= 1
-        if not self.units:
-            self.down_since = at
-
-    def served(self, until: float) -> float:
-        """Return the part (0..1) of its looks that kept the promise; while it was down nothing did."""
-        served_s = until - (until if self.started_at is None else self.started_at)
-        up = max(0.0, 1.0 - self.down_s / served_s) if served_s > 0 else 1.0
-        return up * self.kept / self.looks if self.looks else 0.0
+    @property
+    def started_at(self) -> float | None:
+        return self.serving.started_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,12 +173,13 @@ class _Reader:
         if isinstance(tags, Mapping) and PROFILE_TAG in tags:
             self.profiled[event.job_id or ""] = str(tags[PROFILE_TAG])
             return
-        latency = event.fields.get("latency_ms")
-        self.jobs[event.job_id or ""] = _Job(
-            kind=str(event.fields.get("target_kind")),
-            submitted_at=event.at,
-            told_at=event.at,
+        latency, percentile = event.fields.get("latency_ms"), event.fields.get("percentile")
+        serving = Serving(
             latency_ms=float(latency) if isinstance(latency, (int, float)) else None,
+            percentile=float(percentile) if isinstance(percentile, (int, float)) else 99.0,
+        )
+        self.jobs[event.job_id or ""] = _Job(
+            kind=str(event.fields.get("target_kind")), submitted_at=event.at, told_at=event.at, serving=serving
         )
         self.worked_until_at = max(self.worked_until_at, event.at)
         self.change(event.at, "waiting", 1)
@@ -264,11 +244,10 @@ class _Reader:
         job = self.jobs.get(name)
         if job is not None and job.started_at is None:
             self._waited(job, event.at)
-            job.started_at = event.at
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
         if job is not None:
-            job.unit_started(event.at)
+            job.serving.unit_started(event.at)
         vcpus = _number(event, "vcpus")
         self.held_since[_unit(event)] = (event.at, vcpus, event.instance_id or "")
         self.change(event.at, "held", vcpus)
@@ -280,7 +259,7 @@ class _Reader:
             self._held(name, vcpus, since, event.at)
             self.change(event.at, "held", -vcpus)
             if (job := self.jobs.get(event.job_id or "")) is not None:
-                job.unit_ended(event.at)
+                job.serving.unit_ended(event)
 
     def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
         until_s = max(since, until_at) - START_AT
@@ -305,13 +284,9 @@ class _Reader:
             self.unit_started(event)
 
     def sample(self, event: Event) -> None:
-        """Count by how many looks a service's p99 latency kept its promise."""
-        job = self.jobs.get(event.job_id or "")
-        measured = [v for k, v in event.fields.items() if k == "latency_ms_p99" and isinstance(v, (int, float))]
-        if job is not None and job.latency_ms is not None and measured:
-            looks = int(_number(event, "looks") or 1)
-            job.looks += looks
-            job.kept += looks * (measured[0] <= job.latency_ms)
+        """Count by how many looks a service's latency kept its promise."""
+        if (job := self.jobs.get(event.job_id or "")) is not None:
+            job.serving.look(event)
 
     def finished(self, event: Event) -> None:
         """Note how a job ended and whether it kept its promise: a service by its share (0..1), if it was ever looked at
@@ -323,8 +298,9 @@ class _Reader:
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
-            if job.looks or event.fields.get("state") != "succeeded":
-                self.met["service"].append(job.served(event.at))
+            served = job.serving.share(event.at, over=True)
+            if served is not None or event.fields.get("state") != "succeeded":
+                self.met["service"].append(served or 0.0)
         elif isinstance(met, bool):
             self.met["batch"].append(float(met))
         if job.started_at is None:

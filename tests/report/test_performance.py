@@ -7,6 +7,7 @@ import pytest
 from hcloud.errors import BadInput
 from hcloud.model import Event, EventKind
 from hcloud.report import REPORT_NAMES, ReportTable, build_report, report_kinds
+from hcloud.simulator.outcome import outcome_of
 from tests.report.story import HOUR, Story
 from tests.report.test_cost import rows
 
@@ -139,7 +140,30 @@ def test_service_that_was_down_between_attempts_kept_no_promise_meanwhile() -> N
     assert performance(story, by="job", since=50.0, until=110.0).rows[0][-1] == pytest.approx(100 * 50 / 60)
     story.end(1, 1, 110.0, attempt=2)
     story.finish(1, 200.0)
-    assert performance(story, by="job", until=300.0).rows[0][-1] == pytest.approx(100 * 160 / 190)
+    assert performance(story, by="job", until=300.0).rows[0][-1] == pytest.approx(100 * 70 / 100)
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+@pytest.mark.parametrize(("cause", "met_pct"), [("preempted", 100 * 20 / 100), (None, 100.0)])
+def test_service_that_was_lost_is_down_until_it_is_over_and_one_that_was_let_end_is_not(
+    state: str, cause: str | None, met_pct: float
+) -> None:
+    story = Story()
+    story.machine(1, 0.0, 0.0)
+    story.submit(1, target_kind="service", requests_per_s=50.0, latency_ms=20.0, percentile=99.0)
+    story.start(1, 1, 10.0)
+    story.sample(1, 1, 20.0, latency_ms_p99=10.0)
+    story.end(1, 1, 30.0, cause=cause)
+    story.finish(1, 110.0, state=state)
+    assert performance(story, by="job", until=300.0).rows[0][-1] == pytest.approx(met_pct)
+    assert outcome_of("replayed", lambda: iter(story.events)).service_met_pct == pytest.approx(met_pct)
+
+
+def test_service_that_failed_and_was_never_seen_to_serve_broke_its_promise() -> None:
+    story = Story()
+    story.submit(1, target_kind="service", requests_per_s=50.0, latency_ms=20.0, percentile=99.0)
+    story.finish(1, 110.0, state="failed")
+    assert performance(story, by="job", until=300.0).rows[0][-1] == 0.0
 
 
 # --------------------------------------------------------------------------------------------------------- utilisation
