@@ -15,7 +15,7 @@ from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.fullness import Fullness, Hold, Life, fullness_of
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
-from hcloud.simulator.run import START_AT, Commitment
+from hcloud.simulator.run import Commitment
 
 POINTS = 240
 """Moments in a time series."""
@@ -147,13 +147,16 @@ class _Reader:
     failed: dict[str, list[str]] = field(default_factory=dict)
     """By the code of the reason why they failed: what each job was told."""
     planning_failed: list[str] = field(default_factory=list)
-    last_at: float = START_AT
-    worked_until_at: float = START_AT
+    began_at: float = 0.0
+    last_at: float = 0.0
+    worked_until_at: float = 0.0
     """When a job came or ended last; afterwards at most rented machines stand idle for as long as they are kept."""
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in every event; then count, up to the last of them, what is still up and held: reserved ones stay."""
-        for event in events:
+        for number, event in enumerate(events):
+            if not number:  # a daemon that begins
+                self.began_at = self.last_at = self.worked_until_at = event.at
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
@@ -164,7 +167,7 @@ class _Reader:
 
     def change(self, at: float, what: str, by: float) -> None:
         """Note a change of an amount."""
-        self.changes.append((at - START_AT, what, by))
+        self.changes.append((at - self.began_at, what, by))
         self.last_at = max(self.last_at, at)
 
     def submitted(self, event: Event) -> None:
@@ -234,7 +237,7 @@ class _Reader:
 
     def _lived(self, name: str, machine: _Machine, until_at: float) -> None:
         if machine.launched_at is not None:
-            since_s, until_s = machine.launched_at - START_AT, max(machine.launched_at, until_at) - START_AT
+            since_s, until_s = machine.launched_at - self.began_at, max(machine.launched_at, until_at) - self.began_at
             self.lives[name] = Life(market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s)
 
     def unit_started(self, event: Event) -> None:
@@ -262,8 +265,8 @@ class _Reader:
                 job.serving.unit_ended(event)
 
     def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
-        until_s = max(since, until_at) - START_AT
-        self.holds.append(Hold(machine=name, vcpus=vcpus, since_s=since - START_AT, until_s=until_s))
+        until_s = max(since, until_at) - self.began_at
+        self.holds.append(Hold(machine=name, vcpus=vcpus, since_s=since - self.began_at, until_s=until_s))
 
     def vcpu_s_up(self) -> float:
         """Return the vCPU-seconds of all machines."""
@@ -352,8 +355,8 @@ def outcome_of(
     """
     reader = _Reader()
     reader.follow(events())
-    span_s = reader.last_at - START_AT
-    worked_s = reader.worked_until_at - START_AT
+    span_s = reader.last_at - reader.began_at
+    worked_s = reader.worked_until_at - reader.began_at
     paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     return Outcome(
@@ -361,7 +364,7 @@ def outcome_of(
         span_s=span_s,
         jobs=len(reader.jobs),
         succeeded=reader.succeeded,
-        metered_usd=_metered_usd(events(), reader.last_at, None if paid_s is None else START_AT + paid_s),
+        metered_usd=_metered_usd(events(), reader.last_at, None if paid_s is None else reader.began_at + paid_s),
         committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * paid_h,
         target_met_pct=share_pct(sum(batch) + sum(service), len(batch) + len(service)),
         batch_met_pct=share_pct(sum(batch), len(batch)),

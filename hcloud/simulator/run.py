@@ -40,7 +40,7 @@ from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
 from hcloud.store import MemoryStore, Store, Submission
 
 START_AT = 1_900_000_800.0
-"""A fixed date, so that a simulation does not depend on the day it is run."""
+"""A fixed date, so that a simulation does not depend on the day it is run; what is replayed begins when it did."""
 STEP_S, QUIET_STEP_S, STILL_STEP_S = 1.0, 10.0, 60.0
 LONGEST_TAIL_S = 7 * 86_400.0
 STILL_S = 90_000.0
@@ -79,6 +79,11 @@ class Setting:
         """Return the settings of all mock providers, by name."""
         return self.clouds or {PROVIDER: self.cloud}
 
+    @property
+    def starts_at(self) -> float:
+        """Return when it begins (Unix seconds)."""
+        return START_AT if self.workload.began_at is None else self.workload.began_at
+
     def __post_init__(self) -> None:
         if self.cloud and self.clouds:
             raise BadInput("a simulation has one cloud or several by name; leave out cloud or clouds")
@@ -113,7 +118,7 @@ class Simulation:
 
     setting: Setting
     folder: Path
-    clock: ManualClock = field(default_factory=lambda: ManualClock(START_AT))
+    clock: ManualClock = field(init=False)
     give_up_after_s: float = LONGEST_TAIL_S
     progress: Progress = field(default_factory=Progress)
     store: Store = field(init=False)
@@ -129,6 +134,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
         config = _config(self.folder, self.setting)
+        self.clock = ManualClock(self.setting.starts_at)
         self._waiting = list(reversed(self.setting.workload.arrivals))
         self.store = MemoryStore()
         providers = build_providers(config, self.clock)
@@ -199,13 +205,13 @@ class Simulation:
     def _run(self, watch: Callable[[Progress], object]) -> None:
         # Whatever slows the longest job down: it is given up only when it takes twice as long, and the tail beside.
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
-        moved_at = will_move_at = START_AT
-        give_up_at = START_AT + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
+        moved_at = will_move_at = self.setting.starts_at
+        give_up_at = self.setting.starts_at + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
         while self._waiting or self.store.live().jobs or self._unreserved():
             self._submit_due()
             outcome = self.controller.cycle()
             self.progress.cycles += 1
-            self.progress.now_s = self.clock.now() - START_AT
+            self.progress.now_s = self.clock.now() - self.setting.starts_at
             # Profiling runs are jobs of the planner's own: nobody submitted them.
             jobs = self.store.live().jobs
             left = len(jobs) - len(self._profiling.of(jobs))
@@ -214,7 +220,7 @@ class Simulation:
             moved_at = moved_at if outcome.went_on else self.clock.now()
             will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
             if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
-                late_s = self.clock.now() - START_AT - self.setting.workload.span_s
+                late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s
                 raise Standstill(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
@@ -223,7 +229,7 @@ class Simulation:
         return any(each.offer.market is not Market.RESERVED for each in self.store.live().instances)
 
     def _submit_due(self) -> None:
-        now_s, due = self.clock.now() - START_AT, []
+        now_s, due = self.clock.now() - self.setting.starts_at, []
         while self._waiting and self._waiting[-1].at_s <= now_s + 1e-9:
             due.append(self._waiting.pop())
         if due:
@@ -249,7 +255,7 @@ class Simulation:
         happens_at = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
         events = [outcome.due_at, *(at for at in happens_at if at is not None)]
         if self._waiting:
-            events.append(START_AT + self._waiting[-1].at_s)
+            events.append(self.setting.starts_at + self._waiting[-1].at_s)
         quiet_s = STILL_STEP_S if still_s > HOUR_S else QUIET_STEP_S
         if self._waiting and not self.store.live().jobs and not self._unreserved():
             quiet_s = math.inf

@@ -52,11 +52,15 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Arrivals in order of time. ``notes`` say in sentences what of the source was left out."""
+    """Arrivals in order of time. ``notes`` say in sentences what of the source was left out.
+
+    ``began_at``: when it really began (Unix seconds), so that days and months end when they did; None: it is not known.
+    """
 
     name: str
     arrivals: tuple[Arrival, ...]
     notes: tuple[str, ...] = ()
+    began_at: float | None = None
 
     @property
     def span_s(self) -> float:
@@ -339,7 +343,8 @@ def from_past(jobs: Iterable[PastJob]) -> Workload:
             Arrival(at_s=job.submitted_at, run_s=max(0.001, job.run_s), spec=_relative(job.spec, job.submitted_at))
         )
     notes = [f"{unknown} jobs did not succeed, so that nobody knows how long they run; left out"] if unknown else []
-    return workload_of("history", arrivals, notes)
+    made = workload_of("history", arrivals, notes)
+    return replace(made, began_at=min(each.at_s for each in arrivals))
 
 
 def _relative(spec: JobSpec, submitted_at: float) -> JobSpec:

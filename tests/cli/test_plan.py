@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from hcloud.catalog.files import CatalogFiles
+from hcloud.catalog.prices import Catalogue, Key, Plan, Quote
+from hcloud.clock import SystemClock
 from tests.cli.conftest import Shell
 
 TERMS = "option,term_months,upfront_usd,usd_per_h\n1y none,12,0,0.06\n3y all,36,788.4,0\n"
@@ -36,6 +39,21 @@ def test_list_price_comes_from_the_catalogue(files: Shell) -> None:
         "plan", "reservations", "--load", "load.csv", "--terms", "terms.csv", "--type", "ec2/us-east-1/m5.large"
     )
     assert "each" in out
+
+
+def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
+    (files.directory / "hcloud.yaml").write_text("owner: hcloud-a\nstate_dir: state\n")
+    m5, read_at = ("ec2", "us-east-1", "m5.large"), SystemClock().now()
+    prices = {Plan.ON_DEMAND: 0.2, Plan.COMMIT_1Y: 0.05}
+    quotes = {Key(*m5, plan): Quote(usd, read_at, "read") for plan, usd in prices.items()}
+    catalogue = CatalogFiles(files.directory / "state" / "catalog")
+    with catalogue.locked():
+        catalogue.store(Catalogue(quotes=quotes))
+    given = ("plan", "reservations", "--load", "load.csv", "--type", "/".join(m5), "-o", "json")
+    found = json.loads(files.run("--config", "hcloud.yaml", *given)[0])
+    assert found["on_demand_usd_per_h"] == 0.2
+    assert [(each["option"], each["count"]) for each in found["advice"]] == [("1 year, no upfront", 4)]
+    assert found["advice"][0]["usd_per_h"] < 4 * 0.06
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from hcloud.simulator.outcome import Outcome, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
-from hcloud.simulator.workload import Arrival, Workload, read_csv, workload_of
+from hcloud.simulator.workload import Arrival, PastJob, Workload, from_past, read_csv, workload_of
 from hcloud.simulator.world import Truth
 
 CLOUD: dict[str, object] = {
@@ -98,6 +98,19 @@ def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> N
     assert chief.text.endswith("1 machines alive or on order, 1 more would pass caps.max_instances (1)")
     assert sum(each.job_s for each in outcome.waited_for) == pytest.approx(sum(outcome.wait_s))
     assert any(note.startswith("tried: jobs waited") and chief.code in note for note in comparison([outcome]).notes)
+
+
+def test_what_is_replayed_begins_at_its_own_time_of_day(tmp_path: Path) -> None:
+    """A budget of a day pays for what was submitted on that day: the third hour of it has to wait for the next."""
+    morning = 1_900_022_400.0 + 9 * 3600.0
+    jobs = [PastJob(submitted_at=morning + n * 4 * 3600.0, spec=arrival(0, 0).spec, run_s=3600.0) for n in range(3)]
+    tried = policy(budgets={"per_day_usd": 10.0})
+    setting = Setting(workload=from_past(jobs), policy=tried, cloud=CLOUD)
+    made = events(setting, tmp_path / "replay")
+    done = [each.at for each in made if each.kind is EventKind.JOB_FINISHED]
+    assert made[0].at == morning
+    assert [at < 1_900_022_400.0 + 86_400.0 for at in done] == [True, True, False]
+    assert outcome_of("replay", lambda: made).span_s < 2 * 86_400.0
 
 
 def test_samples_alone_make_no_cycles(tmp_path: Path) -> None:
