@@ -243,3 +243,14 @@ def test_unknown_scenario_or_size_is_refused() -> None:
         make_scenario("statik")
     with pytest.raises(BadInput, match="a share of 2 over 2 h cannot be made"):
         make_scenario("static", share=2)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "run_s", "cores"), [(0.0, 30.0, 50.0), (45.0, 30.0, 50.0), (45.0, 6.0, 10.0), (0.0, 90.0, 150.0)]
+)
+def test_load_of_short_jobs_that_come_at_regular_times_is_seen(first_s: float, run_s: float, cores: float) -> None:
+    """A hundred jobs each minute: their begin and end between two looks, or all of them at one."""
+    (job,) = read_csv(f"at_s,run_s,vcpus\n0,{run_s},1\n", "jobs.csv").arrivals
+    jobs = tuple(replace(job, at_s=first_s + 60.0 * n) for n in range(200) for _ in range(100))
+    work = Workload(name="regular", arrivals=jobs)
+    assert work.cores()[10:190] == pytest.approx([cores] * 180, rel=1e-6)
