@@ -444,18 +444,27 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
 
 def notes_on(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield lines on what jobs waited for, why some failed, and what planning failed on."""
-    yield from _wait_notes(outcomes)
+    yield from wait_notes(outcomes)
     for each in outcomes:
-        parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in each.failed_by[:REASONS]]
-        if parts:
-            failed = sum(reason.jobs for reason in each.failed_by)
-            yield f"{each.name}: {failed} of {each.jobs} jobs failed: {'; '.join(parts)}"
-        if each.planning_failed:
-            told = "; ".join(each.planning_failed[:REASONS])
-            yield f"{each.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
+        yield from filter(None, (failures_of(each), defects_of(each)))
 
 
-def _wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def failures_of(outcome: Outcome) -> str | None:
+    """Return a line on why jobs failed; None where none did."""
+    parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS]]
+    failed = sum(reason.jobs for reason in outcome.failed_by)
+    return f"{outcome.name}: {failed} of {outcome.jobs} jobs failed: {'; '.join(parts)}" if parts else None
+
+
+def defects_of(outcome: Outcome) -> str | None:
+    """Return a line on what planning failed on; None where it did not."""
+    if not outcome.planning_failed:
+        return None
+    told = "; ".join(outcome.planning_failed[:REASONS])
+    return f"{outcome.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
+
+
+def wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield a line for each outcome whose jobs waited: what for, the longest first, with the words of one of them."""
     for each in outcomes:
         waited_s = sum(reason.job_s for reason in each.waited_for)

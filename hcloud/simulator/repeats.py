@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.distance import peer_notes, times_bound, unused_commitment_usd
 from hcloud.simulator.means import Mean, mean_of
-from hcloud.simulator.outcome import NOTES, Outcome, notes_on
+from hcloud.simulator.outcome import NOTES, Outcome, defects_of, failures_of, wait_notes
 from hcloud.simulator.performance import kept_pct, mean
 
 SAME = 0.005
@@ -49,7 +50,7 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
     columns += [Column(name="succeeded"), Column(name="jobs")]
     counts = [(sum(each.succeeded for each in of.outcomes), sum(each.jobs for each in of.outcomes)) for of in policies]
     whole: tuple[Row, ...] = tuple((*row, *count) for row, count in zip(rows, counts, strict=True))
-    notes = (*_notes(policies, seeds), *_of_first_seed(policies, seeds))
+    notes = (*_notes(policies, seeds), *_of_single_seeds(policies, seeds))
     return ReportTable(title="Simulated with several seeds", columns=tuple(columns), rows=whole, notes=notes)
 
 
@@ -159,9 +160,14 @@ def _more(what: str, by: Mean, unit: str) -> str:
     return words if abs(by.value) > half else f"{words}, which may be chance"
 
 
-def _of_first_seed(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
-    for note in notes_on([each.outcomes[0] for each in policies]):
+def _of_single_seeds(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
+    """Yield what jobs waited for with the first seed; failures and defects with the first seed that has any of them."""
+    for note in wait_notes([each.outcomes[0] for each in policies]):
         yield f"seed {seeds[0]}, {note}"
+    for policy, what in product(policies, (failures_of, defects_of)):
+        told = [(seed, what(each)) for seed, each in zip(seeds, policy.outcomes, strict=True) if what(each)]
+        more = f" (so with {len(told)} of {len(seeds)} seeds)" if len(told) > 1 else ""
+        yield from [f"seed {seed}, {note}{more}" for seed, note in told[:1]]
 
 
 def mean_costs(policies: Sequence[Repeated]) -> Mapping[str, Mean]:
