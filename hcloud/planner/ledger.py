@@ -335,6 +335,15 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
     return shares
 
 
+def shares_cost(ledger: Ledger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
+    """Split what a new machine of ``offer`` for ``jobs`` costs among them and ``job``, which joins them; return False,
+    and change nothing, if one of their users has no room for that."""
+    if not ledger.watches_users:
+        return True
+    size = offer.instance_type.capacity
+    return ledger.reshare(offer, launch_shares(jobs, size), launch_shares([*jobs, job], size))
+
+
 def _whole(parts: float) -> float:
     """Return the factor that makes ``parts`` of a machine at least the whole."""
     return max(1.0, 1.0 / max(parts, CENT_DUST))

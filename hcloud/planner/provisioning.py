@@ -20,7 +20,7 @@ from hcloud.planner.exclusion import kept_away
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
-from hcloud.planner.ledger import CAPPED, Ledger, cap_reached, launch_shares, open_ledger
+from hcloud.planner.ledger import CAPPED, Ledger, cap_reached, launch_shares, open_ledger, shares_cost
 from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
 from hcloud.planner.placement import (
     awaited_places,
@@ -369,7 +369,11 @@ def _join(desk: Desk, job: Job, group: Group, zones: Set[str]) -> NewMachine | N
         if paid and machine.offer.market is not Market.RESERVED:
             continue
         fits = machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
-        if fits and suits_company(desk.draft, group, machine.jobs) and _shares_cost(desk, machine, job):
+        if (
+            fits
+            and suits_company(desk.draft, group, machine.jobs)
+            and shares_cost(desk.draft.ledger, machine.offer, machine.jobs, job)
+        ):
             return machine
     return None
 
@@ -397,14 +401,6 @@ def _limits_refuse(desk: Desk, job: Job, offer: Offer) -> Reason | None:
     shares = launch_shares([job], offer.instance_type.capacity)
     refusal = desk.draft.ledger.refusal(offer, shares)
     return desk.future.refusal(offer, shares) if refusal is None and desk.future is not None else refusal
-
-
-def _shares_cost(desk: Desk, machine: NewMachine, job: Job) -> bool:
-    if not desk.draft.ledger.watches_users:
-        return True
-    size = machine.offer.instance_type.capacity
-    before, after = launch_shares(machine.jobs, size), launch_shares([*machine.jobs, job], size)
-    return desk.draft.ledger.reshare(machine.offer, before, after)
 
 
 def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[NewMachine | None, Reason | None]:

@@ -19,9 +19,9 @@ from hcloud.planner.adaptation import adapt
 from hcloud.planner.draft import Draft, Group, open_draft
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.leases import idle_as_long_as, tend_machines
-from hcloud.planner.ledger import launch_shares
+from hcloud.planner.ledger import launch_shares, shares_cost
 from hcloud.planner.offers import Counter, open_counter, why_not_obtainable
-from hcloud.planner.placement import usable
+from hcloud.planner.placement import pay_for_claims, usable
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacement
 from hcloud.planner.retention import is_idle
 from hcloud.planner.snapshot import Snapshot
@@ -126,21 +126,25 @@ def _serve(peer: Peer, draft: Draft) -> None:
         if job.not_before_at > draft.now:
             text = f"not before {seconds(job.not_before_at - draft.now)} from now"
             draft.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
-        elif id(group) in stuck:
-            _tell(draft, job, stuck[id(group)])
+        elif (refusal := stuck.get(id(group)) or draft.user_cap(job)) is not None:
+            _tell(draft, job, refusal)
         elif (peer.blocks and shop.left) or not _has_room(peer, draft, job, group):
             shop.left.append((job, group))
     _buy(peer, shop, stuck)
 
 
 def _has_room(peer: Peer, draft: Draft, job: Job, group: Group) -> bool:
-    return _start(peer, draft, job, group) or _claim(peer, draft, job, group)
+    """Start the job, or keep room for it; not where its user cannot pay (``group.stuck``)."""
+    held = _start(peer, draft, job, group) or (group.stuck is None and _claim(peer, draft, job, group))
+    if held:
+        draft.count_active(job)
+    return held
 
 
 def _start(peer: Peer, draft: Draft, job: Job, group: Group) -> bool:
     """Start the job now on machines with room, all ranks of it or (an incremental one) as many as fit; or not."""
     places = _take(peer, draft, group, draft.fleet.placeable, group.wanted, draft.fleet.fitting_now)
-    if len(places) < group.needed or not _renewed(draft, places):
+    if len(places) < group.needed or not _renewed(draft, places) or not _paid(draft, job, group, places):
         _give_back(draft, group, places)
         return False
     instances = [draft.fleet.instances[at] for at in places]
@@ -201,16 +205,28 @@ def _renewed(draft: Draft, places: Sequence[int]) -> bool:
     return True
 
 
+def _paid(draft: Draft, job: Job, group: Group, places: Sequence[int]) -> bool:
+    """Count what the job's user is to hold of these machines, or note in ``group.stuck`` which limit forbids it."""
+    before = draft.ledger
+    group.stuck = pay_for_claims(draft, job, group, places)
+    if group.stuck is not None:
+        draft.ledger = before
+    return group.stuck is None
+
+
 # -------------------------------------------------------------------------------------------------------------- buying
 def _buy(peer: Peer, shop: Shop, stuck: dict[int, Reason]) -> None:
     blocked: Reason | None = None
     while shop.left:
         job, group = shop.left[0]
-        refusal = blocked or stuck.get(id(group))
+        shop.left.pop(0)
+        if (capped := shop.draft.user_cap(job)) is not None:
+            _tell(shop.draft, job, capped)
+            continue
+        refusal = blocked or group.stuck or stuck.get(id(group))
         # Who stands behind somebody else has not been asked yet whether there is room.
         if refusal is None and not (peer.blocks and _has_room(peer, shop.draft, job, group)):
-            refusal = _bought(peer, shop, job, group)
-        shop.left.pop(0)
+            refusal = group.stuck or _bought(peer, shop, job, group)
         if refusal is None:
             continue
         stuck[id(group)] = refusal
@@ -228,7 +244,7 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
     draft.ledger = ledger.copy()
     refusal: Reason | None = None
     while len(taken) < group.needed and refusal is None:
-        machine = None if peer.alone else _joined(shop, group)
+        machine = None if peer.alone else _joined(shop, job, group)
         if machine is None:
             machine, refusal = _opened(peer, shop, job, group)
         if machine is not None:
@@ -238,6 +254,7 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
     if refusal is None:
         text = f"{offer_words(shop.counter.offers[taken[-1].at])} is launched for it"
         draft.wait(job, "booting", lambda: Reason(code="booting", text=text))
+        draft.count_active(job)
         return None
     for machine in taken:
         machine.room += shop.counter.taken(group)[machine.at]
@@ -249,10 +266,12 @@ def _bought(peer: Peer, shop: Shop, job: Job, group: Group) -> Reason | None:
     return refusal
 
 
-def _joined(shop: Shop, group: Group) -> New | None:
+def _joined(shop: Shop, job: Job, group: Group) -> New | None:
+    """Return a machine that this plan launches and has room for a rank of the job, whose user pays a part of it."""
     for machine in shop.machines:
         taken = shop.counter.taken(group)[machine.at]
-        if shop.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all()):
+        roomy = shop.counter.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
+        if roomy and shares_cost(shop.draft.ledger, shop.counter.offers[machine.at], machine.jobs, job):
             return machine
     return None
 

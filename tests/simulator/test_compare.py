@@ -12,10 +12,11 @@ import pytest
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Nodes, Resources
 from hcloud.policy import Policy, parse_policy
+from hcloud.report import build_report
 from hcloud.simulator.compare import PEERS, peer_named
 from hcloud.simulator.distance import at_their_best, distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import outcome_of
-from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.run import START_AT, Setting, simulated
 from hcloud.simulator.workload import Arrival, workload_of
 
 TYPES = {
@@ -229,3 +230,31 @@ def test_a_policys_limits_hold_for_peers_too(tmp_path: Path) -> None:
         alive += (event.kind is EventKind.INSTANCE_REQUESTED) - (event.kind is EventKind.INSTANCE_TERMINATED)
         most = max(most, alive)
     assert most == 2
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_so_many_jobs_of_a_user_hold_machines_under_a_peer_as_the_policy_allows(name: str, tmp_path: Path) -> None:
+    caps = {"max_instances": 30, "max_jobs_per_user": 2}
+    running = most = done = 0
+    for event in events(setting(name, [job(0, 60) for _ in range(8)], caps=caps, reserved={"large": 1}), tmp_path):
+        running += (event.kind is EventKind.UNIT_STARTED) - (event.kind is EventKind.UNIT_ENDED)
+        done += event.kind is EventKind.JOB_FINISHED and event.fields["state"] == "succeeded"
+        most = max(most, running)
+    assert (most, done) == (2, 8)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_users_pay_no_more_in_a_day_under_a_peer_than_the_policy_allows(name: str, tmp_path: Path) -> None:
+    """Ada has money for about an hour of one vCPU in a day; what eve does costs her nothing."""
+    jobs = [job(0, 1800) for _ in range(6)]
+    eve = replace(jobs[0], spec=replace(jobs[0].spec, user="eve"))
+    made = setting(name, [eve, *jobs], reserved={"large": 1}, billing_minimum_s=1, reserved_price_factor=0.9)
+    budgets = {"per_user": {"ada": {"per_day_usd": 1.2}}}
+    policy = parse_policy({"name": name, "budgets": budgets, "caps": {"max_instances": 30}})
+    log = events(replace(made, policy=policy), tmp_path)
+    midnight = START_AT - START_AT % 86_400.0 + 86_400.0
+    paid = {row[0]: row for row in build_report("cost", log, midnight, by="user", until=midnight).rows}
+    assert 0.2 < float(str(paid["ada"][2])) <= 1.2
+    done = sum(e.kind is EventKind.JOB_FINISHED and e.fields["state"] == "succeeded" for e in log)
+    # A fixed fleet that nobody could pay for any more is taken to be none, until clouds say again what is reserved.
+    assert done == 7 or (name == "reserved-only" and done >= 3)
