@@ -113,7 +113,7 @@ class FittedPqSgd:
         mean = self.method.reconstruct(np.vstack([self.rows.values, row]))[-1]
         sd = self.sd
         if not len(index):
-            spread_of_all = np.nanstd(self.rows.values) if len(self.rows) else 1.0
+            spread_of_all = np.nanstd(self.rows.values) if np.isfinite(self.rows.values).any() else 1.0
             mean = mean + (0.5 if self.rows.scale is Scale.SCORE and not len(self.rows) else 0.0)
             sd = np.sqrt(sd**2 + spread_of_all**2)
         return completed(self.rows, cells, mean, sd)

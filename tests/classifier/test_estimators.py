@@ -52,6 +52,11 @@ class TestNeighboursBySize(EstimatorContract, LearnsInteractions):
     estimator = NeighbourFoldIn(use_level=True)
 
 
+def test_pq_sgd_is_unsure_but_finite_where_nothing_at_all_is_known() -> None:
+    found = PqSgd().fit(rows_of(Scale.RATIO, {"a": {}, "b": {}}, columns=["1", "2"])).complete({})
+    assert np.isfinite(found.mean).all() and (found.sd > 0.0).all()
+
+
 def test_pq_sgd_descends_over_known_entries_only() -> None:
     """Refilling an unknown cell must not change what is fitted: cells marked unknown carry no weight."""
     known = synthetic(7, 12, missing=0.4)

@@ -146,6 +146,8 @@ _NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met
 def test_what_is_up_for_more_of_a_month_costs_less_whichever_machines_it_is(up: tuple[float, ...], part: float) -> None:
     series = Series(at_s=(0.0, 1.0, 2.0, 3.0), up_vcpus={"reserved": (9.0,) * 4}, rented_vcpus={"n1.4": up})
     assert sustained_part(series) == pytest.approx(part, rel=1e-9)
+    longer = replace(series, at_s=(*series.at_s, 4.0, 5.0), rented_vcpus={"n1.4": (*up, 1.0, 0.0)})
+    assert sustained_part(longer, 3.0) == pytest.approx(part, rel=1e-9)  # what is up later is not paid for
 
 
 def test_machines_of_two_types_do_not_earn_each_others_discounts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ SUSTAINED = 0.7
 """The mean part of the list price of what is up for all of a month."""
 
 
-def sustained_part(series: Series) -> float:
-    """Return the part (0..1] of the list price that rented vCPUs cost with sustained use discounts, as if the run were
-    all of a month. Machines of one type are taken together, however many they are (Dissertation §8.5.3): of ``n`` vCPUs
-    the first is up as long as any is, the last as long as all are."""
-    each = [_listed_and_paid(np.array(up)) for up in series.rented_vcpus.values()]
+def sustained_part(series: Series, until_s: float = inf) -> float:
+    """Return the part (0..1] of the list price that rented vCPUs cost with sustained use discounts, as if the run (or
+    what of it came before ``until_s``) were all of a month. Machines of one type are taken together, however many they
+    are (Dissertation §8.5.3): of ``n`` vCPUs the first is up as long as any is, the last as long as all are."""
+    moments = slice(None) if until_s == inf else np.array(series.at_s) <= until_s
+    each = [_listed_and_paid(np.array(up)[moments]) for up in series.rented_vcpus.values()]
     listed, paid = (sum(amounts) for amounts in zip(*each, strict=True)) if each else (0.0, 0.0)
     return paid / listed if listed > 0 else 1.0
 

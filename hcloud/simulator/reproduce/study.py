@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -155,7 +156,7 @@ def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> N
             lost = simulation.lost_by(outcome.performance)
         if not case.plain:
             least = _without_waste(case, seed, size, commitments, outcome.committed_usd)
-            return {**numbers_of(outcome), **lost_numbers(lost, len(outcome.performance)), **least}
+            return {**numbers_of(outcome, paid_s or inf), **lost_numbers(lost, len(outcome.performance)), **least}
         if outcome.succeeded < outcome.jobs:  # who leaves jobs undone may pay less than it takes to do them all
             return numbers_of(outcome)
         bound = distance(setting, Path(folder), [outcome], [ran_s])
@@ -198,8 +199,8 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
     )  # fmt: skip
 
 
-def numbers_of(outcome: Outcome) -> Numbers:
-    """Return what figures show; what there is none of is left out.
+def numbers_of(outcome: Outcome, paid_s: float = inf) -> Numbers:
+    """Return what figures show; what there is none of is left out. What was up later than ``paid_s`` is not paid.
 
     Raises HCloudError where planning failed on the way.
     """
@@ -217,7 +218,7 @@ def numbers_of(outcome: Outcome) -> Numbers:
         "cost_usd": outcome.cost_usd,
         "committed_usd": outcome.committed_usd,
         "metered_usd": outcome.metered_usd,
-        "metered_sustained_usd": outcome.metered_usd * sustained_part(outcome.series),
+        "metered_sustained_usd": outcome.metered_usd * sustained_part(outcome.series, paid_s),
         "reserved_used_pct": share_pct(outcome.committed_held_vcpu_h, outcome.committed_vcpu_h),
         "used_pct": share_pct(outcome.held_vcpu_h, outcome.up_vcpu_h),
         "wait_p95_s": outcome.wait_quantile_s(0.95),
