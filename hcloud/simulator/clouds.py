@@ -125,13 +125,14 @@ def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, o
         had = [offer for offer in taken if offer.region == region]
         free = [offer.pool_free.vcpus for offer in here if offer.pool_free is not None]
         if free:
-            quotas.append({"region": region, "vcpus": max(free) + _vcpus(had)})
+            quotas.append({"region": region, "vcpus": max(free) + _vcpus(had), "told": True})
             continue
         for market in (Market.ON_DEMAND, Market.SPOT):
             left = [_vcpus_left(offer) for offer in here if offer.market is market]
             if left and math.isfinite(sum(left)):
                 same = [offer for offer in had if offer.market is market]
-                quotas.append({"region": region, "market": market.value, "vcpus": max(left) + _vcpus(same)})
+                whole = max(left) + _vcpus(same)
+                quotas.append({"region": region, "market": market.value, "vcpus": whole, "told": True})
     return quotas
 
 

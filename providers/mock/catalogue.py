@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hcloud.model import InstanceType, Market, Offer, Resources
 from providers.mock.draws import draws_for, walk
@@ -11,6 +12,8 @@ from providers.mock.settings import MockSettings
 from providers.mock.shortages import Shortages
 
 LOWEST_SPOT_SHARE = 0.1
+PLENTY_MIB = 10**9
+"""Of what no quota is of there is any amount."""
 
 
 class Catalogue:
@@ -31,20 +34,38 @@ class Catalogue:
         }
         self.shortages = Shortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
         self._spot_shares: dict[tuple[str, str, int], float] = {}
+        self.told = tuple(quota for quota in settings.quotas if quota.told)
+        """What offers say what is left of."""
 
-    def offers(self, now: float, reserved_in_use: Mapping[tuple[str, str], int]) -> tuple[Offer, ...]:
+    def offers(
+        self, now: float, reserved_in_use: Mapping[tuple[str, str], int], left_vcpus: Sequence[float] = ()
+    ) -> tuple[Offer, ...]:
         """Return all offers sorted by key, priced as of the present step of the spot prices.
 
-        ``reserved_in_use`` counts taken reserved machines by zone and type.
+        ``reserved_in_use`` counts taken reserved machines by zone and type, ``left_vcpus`` what may still be had of the
+        quotas that are :attr:`told`.
         """
-        priced_at = max(1.0, self.step_of(now) * self.settings.spot.step_s)
+        priced_at = now if left_vcpus else max(1.0, self.step_of(now) * self.settings.spot.step_s)
         return tuple(
-            self._offer(zone, name, market, now, priced_at, reserved_in_use.get((zone, name), 0))
+            self._with_pool(
+                self._offer(zone, name, market, now, priced_at, reserved_in_use.get((zone, name), 0)), left_vcpus
+            )
             for zone in sorted(self.settings.zones)
             for name in self.types
             for market in sorted(self.settings.markets)
             if self._sold(zone, name, market)
         )
+
+    def _with_pool(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:
+        """Return the offer with what is left of the quota that leaves it the least, of those that are told."""
+        quotas = [(left, at) for at, left in enumerate(left_vcpus) if self.told[at].holds(offer.region, offer.market)]
+        if not quotas:
+            return offer
+        left, at = min(quotas)
+        free = Resources(vcpus=max(0.0, left), memory_mib=PLENTY_MIB, disk_gib=PLENTY_MIB)
+        count = int((free.vcpus + 1e-9) / offer.instance_type.capacity.vcpus)
+        available = count if offer.available is None else min(offer.available, count)
+        return replace(offer, available=available, pool=f"{self._provider}/quota-{at}", pool_free=free)
 
     def step_of(self, now: float) -> int:
         """Return the number of the step of spot prices that a time is in."""

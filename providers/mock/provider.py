@@ -26,7 +26,7 @@ from providers.mock.fate import Fate
 from providers.mock.faults import Call, Fault, FaultKind
 from providers.mock.journal import FileJournal
 from providers.mock.machine import MachineRecord, MachineRow
-from providers.mock.settings import parse_settings
+from providers.mock.settings import QuotaSettings, parse_settings
 from providers.mock.throttle import TokenBucket
 
 
@@ -64,7 +64,7 @@ class MockProvider:
         self._faults = FaultDeck(self.settings, self._cloud)
         self._fate = Fate(self._catalogue, self._faults)
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
-        self._offers: tuple[tuple[int, dict[tuple[str, str], int]], tuple[Offer, ...]] | None = None
+        self._offers: tuple[tuple[object, ...], tuple[Offer, ...]] | None = None
         self._told: dict[str, _Told] = {}
         self._running: tuple[int, dict[InstanceId, Machine]] = (0, {})
 
@@ -78,9 +78,12 @@ class MockProvider:
         """Return the catalogue at present prices, sorted; reserved offers say how many are left."""
         with self._cloud.hold(self._clock.now()):
             self._gate("offers")
-            key = (self._catalogue.step_of(self._cloud.now), dict(self._cloud.reserved))
+            left = [quota.vcpus - self._held_vcpus(quota) for quota in self._catalogue.told]
+            # What is left of a quota is left now: machines that are requested later are taken out of it.
+            moment = self._cloud.now if left else self._catalogue.step_of(self._cloud.now)
+            key = (moment, dict(self._cloud.reserved), left)
             if self._offers is None or self._offers[0] != key:
-                self._offers = (key, self._catalogue.offers(self._cloud.now, self._cloud.reserved))
+                self._offers = (key, self._catalogue.offers(self._cloud.now, self._cloud.reserved, left))
             return self._offers[1]
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -269,17 +272,17 @@ class MockProvider:
 
     def _judge_quotas(self, offer: Offer) -> None:
         for quota in self.settings.quotas:
-            if quota.region in (None, offer.region) and quota.market in (None, offer.market):
-                held = math.fsum(
-                    row.capacity.vcpus
-                    for row in self._cloud.live.values()
-                    if quota.region in (None, row.region) and quota.market in (None, row.market)
-                )
+            if quota.holds(offer.region, offer.market):
+                held = self._held_vcpus(quota)
                 if held + offer.instance_type.capacity.vcpus > quota.vcpus + 1e-9:
                     raise QuotaExceeded(
                         f"{self.name}: {held:g} of {quota.vcpus:g} vCPUs of {quota.region or 'all regions'} "
                         f"({quota.market or 'all markets'}) are in use, no room for {_named(offer)}"
                     )
+
+    def _held_vcpus(self, quota: QuotaSettings) -> float:
+        live = self._cloud.live.values()
+        return math.fsum(row.capacity.vcpus for row in live if quota.holds(row.region, row.market))
 
     # -------------------------------------------------------------------------------------------------------- telling
     def _tell_all(self, owner: str) -> tuple[CloudInstance, ...]:

@@ -107,11 +107,17 @@ class QualitySettings(_Section):
 
 
 class QuotaSettings(_Section):
-    """At most so many vCPUs at once; ``region`` and ``market`` None: in all together."""
+    """At most so many vCPUs at once; ``region`` and ``market`` None: in all together. ``told``: offers say what is left
+    of it, as those of one host do, and of clouds whose quotas can be read; else who asks for more is only refused."""
 
     vcpus: Real = Field(ge=0)
     region: str | None = None
     market: Market | None = None
+    told: bool = False
+
+    def holds(self, region: str, market: Market) -> bool:
+        """Return whether machines of a region and market count."""
+        return self.region in (None, region) and self.market in (None, market)
 
 
 class StockoutSettings(_Section):

@@ -129,6 +129,23 @@ def test_quota_counts_live_vcpus_of_its_region_and_market(clock: ManualClock) ->
     cloud.launch(request_for(cloud, 3, clock.now()))
 
 
+def test_offers_say_what_is_left_of_a_quota_that_is_told(clock: ManualClock) -> None:
+    quotas = [{"region": "east-1", "vcpus": 5, "told": True}]
+    cloud = cloud_on(clock, quotas=quotas, **AT_ONCE)
+    assert (offer_of(cloud).available, offer_of(cloud, zone="west-1a").available) == (2, None)
+    first = cloud.launch(request_for(cloud, 1, clock.now()))
+    clock.advance(5.0)
+    left = offer_of(cloud, market=Market.SPOT)
+    assert (left.available, left.priced_at) == (1, clock.now())
+    assert left.pool_free is not None and left.pool_free.vcpus == 3.0
+    cloud.launch(request_for(cloud, 2, clock.now()))
+    assert offer_of(cloud).available == 0
+    with pytest.raises(QuotaExceeded, match="4 of 5 vCPUs of east-1"):
+        cloud.launch(request_for(cloud, 3, clock.now()))
+    cloud.terminate([first.provider_id])
+    assert offer_of(cloud).available == 1
+
+
 def test_reserved_machines_are_as_many_as_reserved(clock: ManualClock) -> None:
     cloud = cloud_on(clock, reserved={"m.medium": 1}, **AT_ONCE)
     assert offer_of(cloud, market=Market.RESERVED).available == 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from hcloud.catalog import shipped_catalogue
 from hcloud.clock import ManualClock
 from hcloud.errors import BadInput
-from hcloud.model import InstanceType, Market, Offer, Resources
+from hcloud.model import EventKind, InstanceType, Market, Offer, Resources
 from hcloud.policy import parse_policy
 from hcloud.simulator.clouds import cloud_of_catalogue, clouds_of_offers, reserved_for
+from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
+from hcloud.simulator.workload import read_csv
 from providers.mock import MockProvider
 from tests.providers.clouds import request_for
 
@@ -99,10 +102,24 @@ def test_a_host_and_quotas_hold_no_more_than_they_do() -> None:
     left = Resources(vcpus=1.0, memory_mib=1024)
     host = [offer("four", market, 0.1, available=0, pool="host", pool_free=left) for market in Market]
     (made,) = clouds_of_offers(host, [offer("four", Market.SPOT, 0.1)] * 2).values()
-    assert made["quotas"] == [{"region": "north", "vcpus": 9.0}]
+    assert made["quotas"] == [{"region": "north", "vcpus": 9.0, "told": True}]
     told = [offer("four", Market.ON_DEMAND, 0.1, available=5), offer("eight888", Market.ON_DEMAND, 0.2, available=2)]
     (made,) = clouds_of_offers([*told, offer("four", Market.SPOT, 0.1)]).values()
-    assert made["quotas"] == [{"region": "north", "market": "on_demand", "vcpus": 20.0}]
+    assert made["quotas"] == [{"region": "north", "market": "on_demand", "vcpus": 20.0, "told": True}]
+
+
+def test_who_waits_for_a_full_host_starts_when_there_is_room_as_it_does_there(tmp_path: Path) -> None:
+    """Clouds that only refuse are asked ever more seldom: a replay would wait for long where the daemon did not."""
+    whole = Resources(vcpus=4.0, memory_mib=8192)
+    host = [offer("four", Market.ON_DEMAND, 0.1, available=1, pool="host", pool_free=whole)]
+    jobs = read_csv("at_s,run_s,vcpus\n" + "0,60,4\n" * 5, "jobs.csv")
+    made = Setting(workload=jobs, policy=parse_policy({"name": "tried"}), clouds=clouds_of_offers(host))
+    with simulated(made, tmp_path) as simulation:
+        simulation.run()
+        log = list(simulation.events())
+    assert not [each for each in log if each.kind is EventKind.OFFER_BACKOFF]
+    started = [each.at for each in log if each.kind is EventKind.UNIT_STARTED]
+    assert max(b - a for a, b in pairwise(started)) < 130.0
 
 
 def test_spot_prices_of_a_host_of_ones_own_stand_still(tmp_path: Path) -> None:
