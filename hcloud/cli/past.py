@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
 from hcloud.errors import BadInput
-from hcloud.model import InstanceState, JobSpec, Market, Offer, ServiceTarget
+from hcloud.model import InstanceState, JobSpec, JobState, Market, Offer, ServiceTarget
 from hcloud.quantity import parse_duration_s, shown
 from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
@@ -57,7 +57,7 @@ def read_past(client: Client, back_s: float) -> Past:
     """Return what was submitted in the last ``back_s`` seconds."""
     now: float = client.get("/v1/status")["now"]
     # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
-    jobs = dict(reversed(list(_past_jobs(client, now - back_s))))
+    jobs = dict(reversed(list(_past_jobs(client, now - back_s, now))))
     return Past(from_at=now - back_s, until_at=now, jobs=jobs)
 
 
@@ -114,36 +114,53 @@ def _launches(client: Client, past: Past) -> Iterator[object]:
 
 def _notes_on(past: Past, replayed: int) -> tuple[str, ...]:
     span = f"{minute_of(past.from_at)} to {minute_of(past.until_at)} UTC"
-    others = len(past.jobs) - replayed
-    also = f", of {others} jobs that are not replayed too (profiling, failed, or not over)" if others else ""
+    others = sum(job.spec.profile is None for job in past.jobs.values()) - replayed
+    also = f", of {others} jobs that are not replayed (failed, cancelled, or not over) too" if others else ""
+    waits = (
+        f"targets and waits with {AS_IT_WAS} only as far as the {others} jobs that are not replayed held nothing up"
+        if others
+        else f"targets and waits with {AS_IT_WAS}"
+    )
     return (
-        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {replayed} jobs that are replayed, cost of all "
-        f"machines up in that time{also}, and of what was running before; reserved ones while they were up",
-        f"comparable: the replays with each other (same jobs, cloud and chances); targets and waits with {AS_IT_WAS}",
+        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {replayed} jobs that are replayed, cost and "
+        f"launches of all machines up in that time{also}, and of what was running before; reserved ones while they "
+        f"were up",
+        f"comparable: the replays with each other (same jobs, cloud and chances); {waits}",
         f"not comparable to the cent: cost as it was. The replays pay prices of now, for every reserved machine all "
         f"the time, and know nothing of outages, cancelled jobs or what operators did; how far the first row is from "
         f"{AS_IT_WAS} says how far to trust them",
+        "a service is replayed for as long as it was up, or is so far; replays number jobs anew",
     )
 
 
-def _past_jobs(client: Client, from_at: float) -> Iterator[tuple[str, PastJob]]:
+def _past_jobs(client: Client, from_at: float, now: float) -> Iterator[tuple[str, PastJob]]:
     specs, before = TypeAdapter(JobSpec), None
     while page := client.get("/v1/jobs", limit=PAGE, before=before):
         for job in page:
             if job["submitted_at"] < from_at:
                 return
             spec = specs.validate_python(job["spec"])
-            yield job["id"], PastJob(submitted_at=job["submitted_at"], spec=spec, run_s=_ran_s(job))
+            yield job["id"], PastJob(submitted_at=job["submitted_at"], spec=spec, run_s=_ran_s(job, spec, now))
         before = page[-1]["id"]
 
 
-def _ran_s(job: dict[str, Any]) -> float | None:
-    """Return how long the last attempt of a job that succeeded ran."""
-    if job["state"] != "succeeded" or job["attempt"] is None:
+def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
+    """Return for how long a job is to run in a replay; None: nobody knows.
+
+    A batch job that succeeded, for as long as the longest of its nodes did, however late others joined; a service for
+    as long as it was wanted: until it was cancelled or ended, or up to ``now``.
+    """
+    parts = job["attempt"]["allocations"] if job["attempt"] is not None else ()
+    started = [float(part["started_at"]) for part in parts if part["started_at"] is not None]
+    if not started:
         return None
-    started = [each["started_at"] for each in job["attempt"]["allocations"] if each["started_at"] is not None]
-    ended = [each["ended_at"] for each in job["attempt"]["allocations"] if each["ended_at"] is not None]
-    return max(ended) - min(started) if started and ended else None
+    if isinstance(spec.target, ServiceTarget):
+        began_at = min(started) if job["attempts_made"] == 1 else float(job["submitted_at"])
+        ended_at = now if job["finished_at"] is None else float(job["finished_at"])
+        return None if job["state"] == JobState.FAILED.value else max(0.0, ended_at - began_at)
+    ended = [part for part in parts if part["started_at"] is not None and part["ended_at"] is not None]
+    ran_s = [float(part["ended_at"]) - float(part["started_at"]) for part in ended]
+    return max(ran_s) if ran_s and job["state"] == JobState.SUCCEEDED.value else None
 
 
 def offered_clouds(client: Client) -> dict[str, dict[str, object]]:

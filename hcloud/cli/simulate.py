@@ -46,7 +46,7 @@ REFUSED = {
     "seed": "chance is set by --seed; leave this out",
 }
 """Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
-OFFERED = Path("offers")
+OFFERED, HISTORY = Path("offers"), "history"
 SCENARIO_FILES = (".yaml", ".yml")
 SCENARIO_HOURS, SINCE = 2.0, "7d"
 PAPERS = "hcloud-"
@@ -73,8 +73,8 @@ PAPERS = "hcloud-"
 @click.option(
     "--cloud",
     type=NamedPath(path_type=Path, dir_okay=False),
-    help="YAML with settings of a mock provider; `offers`: what the daemon is offered now; or a region in the "
-    "catalogue of prices, such as ec2/us-east-1.",
+    help="YAML with settings of a mock provider; `offers`: what the daemon is offered now (default for `history`); or "
+    "a region in the catalogue of prices, such as ec2/us-east-1. Default: the mock provider's own types and prices.",
 )
 @click.option(
     "--world",
@@ -138,7 +138,8 @@ def simulate(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
         rivals=tuple(PEERS.values() if peers else rivals),
     )
-    sold, made = _sold(cloud), _loads(workload, Reading(**reading))
+    made = _loads(workload, Reading(**reading))
+    sold = _sold(OFFERED if cloud is None and workload == HISTORY else cloud)
 
     def settings(seed: int) -> list[Setting]:
         """Return what is to be simulated with a seed."""
@@ -250,7 +251,7 @@ def _workload(source: str, reading: Reading) -> Workload:
         # Numbers are ASCII; comments name people and places in whatever encoding.
         reading.only("node_vcpus")
         return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=reading.node_vcpus or NODE_VCPUS))
-    if source == "history":
+    if source == HISTORY:
         reading.only("since")
         return recorded_workload(Client(), back_s_of(SINCE if reading.since is None else reading.since))
     if source and (path.suffix or path.exists()):

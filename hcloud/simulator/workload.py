@@ -345,7 +345,7 @@ def _target(row: Mapping[str, str], number: Callable[..., float], where: str) ->
 # ------------------------------------------------------------------------------------------------------------- history
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """A job a daemon was given; ``run_s`` None: it did not succeed, so nobody knows how long it would have run."""
+    """A job a daemon was given; ``run_s`` None: it has not succeeded, so nobody knows how long it would have run."""
 
     submitted_at: float
     spec: JobSpec
@@ -364,7 +364,8 @@ def from_past(jobs: Iterable[PastJob]) -> Workload:
         arrivals.append(
             Arrival(at_s=job.submitted_at, run_s=max(0.001, job.run_s), spec=_relative(job.spec, job.submitted_at))
         )
-    notes = [f"{unknown} jobs did not succeed, so that nobody knows how long they run; left out"] if unknown else []
+    why = "have not succeeded (they failed, were cancelled, or are not over), so that nobody knows how long they run"
+    notes = [f"{unknown} jobs {why}; left out"] if unknown else []
     made = workload_of("history", arrivals, notes)
     return replace(made, began_at=min(each.at_s for each in arrivals))
 

@@ -340,7 +340,7 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
         assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
         if arguments[0] == "plan":
             _is_as_recorded(shell, document)
-        assert "history: 1 jobs did not succeed" in err
+        assert "history: 1 jobs have not succeeded" in err
     repeated = json.loads(shell.run("plan", "policy", "mine.yaml", "--seeds", "2", "-o", "json")[0])
     assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]
     assert repeated["rows"][0]["jobs"] == 2 and repeated["rows"][2]["jobs"] == 1
@@ -368,29 +368,59 @@ def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
     assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
     assert was["launches"] >= 1
     notes = [note for note in document["notes"] if "as it was" in note]
-    assert "1 jobs that are not replayed too" in notes[0]
+    assert "1 jobs that are not replayed (failed, cancelled, or not over) too" in notes[0]
+    assert "only as far as the 1 jobs that are not replayed held nothing up" in notes[1]
     assert any(note.startswith("not comparable to the cent") for note in notes)
 
 
 class Daemon:
-    """Answers what a daemon would of three jobs, two of which were submitted in one moment; the newest first."""
+    """Answers what a daemon would of these jobs, the newest first, at 1000."""
+
+    def __init__(self, *jobs: dict[str, object]) -> None:
+        self.jobs = jobs
 
     def get(self, path: str, **asked: object) -> object:
         if path == "/v1/status":
             return {"now": 1000.0}
-        ended = {"allocations": [{"started_at": 10.0, "ended_at": 20.0}]}
-        spec = {"name": "", "user": "ada", "command": ["true"], "target": {}, "resources": {"vcpus": 1.0}}
-        jobs = [("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0)] if asked["before"] is None else []
-        return [
-            {"id": name, "submitted_at": at, "spec": {**spec, "name": name}, "state": "succeeded", "attempt": ended}
-            for name, at in jobs
-        ]
+        return list(self.jobs) if asked["before"] is None else []
+
+
+def told(name: str, at: float, *ranks: tuple[float | None, float | None], **more: object) -> dict[str, object]:
+    """A job as a daemon tells of it, whose nodes started and ended so."""
+    kind = {"kind": "service", "requests_per_s": 10.0, "latency_ms": 20.0} if "finished_at" in more else {}
+    spec = {"name": name, "user": "ada", "command": ["true"], "target": kind, "resources": {"vcpus": 1.0}}
+    attempt = {"allocations": [{"started_at": started, "ended_at": ended} for started, ended in ranks]}
+    base = {"id": name, "submitted_at": at, "spec": spec, "state": "succeeded", "attempt": attempt, "attempts_made": 1}
+    return {**base, **more}
 
 
 def test_jobs_submitted_in_one_moment_are_replayed_in_their_order() -> None:
-    work = recorded_workload(cast(Client, Daemon()), 100.0)
+    jobs = [told(name, at, (10.0, 20.0)) for name, at in (("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0))]
+    work = recorded_workload(cast(Client, Daemon(*jobs)), 100.0)
     assert [each.spec.name for each in work.arrivals] == ["job-1", "job-2", "job-3"]
     assert [each.at_s for each in work.arrivals] == [0.0, 10.0, 10.0]
+    assert work.began_at == 980.0
+
+
+@pytest.mark.parametrize(
+    ("job", "runs_s"),
+    [
+        (told("late", 900.0, (910.0, 960.0), (947.0, 997.0)), 50.0),  # the second node joined late
+        (told("lost", 900.0, (910.0, None), state="preempted"), None),
+        (told("up", 900.0, (910.0, None), state="running", finished_at=None), 90.0),  # so far
+        (told("let end", 900.0, (910.0, 950.0), state="cancelled", finished_at=951.0), 41.0),
+        (told("again", 900.0, (940.0, None), state="running", finished_at=None, attempts_made=2), 100.0),
+        (told("broken", 900.0, (910.0, 950.0), state="failed", finished_at=951.0), None),
+        (told("never up", 900.0, (None, None), state="placed", finished_at=None), None),
+    ],
+)
+def test_batch_is_replayed_as_long_as_a_node_ran_and_a_service_as_long_as_it_was_wanted(
+    job: dict[str, object], runs_s: float | None
+) -> None:
+    beside = told("beside", 990.0, (10.0, 20.0))
+    work = recorded_workload(cast(Client, Daemon(beside, job)), 100.0)
+    found = {each.spec.name: each.run_s for each in work.arrivals}
+    assert found.get(str(job["id"])) == runs_s
 
 
 def test_a_policy_under_which_jobs_never_run_that_run_under_another_ends_with_1(desk: Shell) -> None:

@@ -203,11 +203,14 @@ def test_history_is_replayed_with_deadlines_that_move_with_their_jobs() -> None:
     first, second = made.arrivals
     assert (first.at_s, first.run_s, first.spec.target) == (0.0, 5.0, BatchTarget(finish_within_s=100.0))
     assert (second.at_s, second.spec.setup) == (50.0, None)
-    assert made.notes == ("1 jobs did not succeed, so that nobody knows how long they run; left out",)
+    assert made.notes == (
+        "1 jobs have not succeeded (they failed, were cancelled, or are not over), so that nobody knows how long they "
+        "run; left out",
+    )
 
 
 def test_history_without_a_job_says_so() -> None:
-    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 jobs did not"):
+    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 jobs have not"):
         from_past([past(0.0, None)])
 
 
