@@ -161,9 +161,10 @@ def build_controller(
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
         planner=planner,
-        # The same again after a restart (the socket's lock keeps two of them apart), so that a killed daemon's
-        # successor leads at once instead of waiting for the lease to run out.
-        holder=holder or f"{socket.gethostname()}:{config.state_dir}",
+        # The same again after a restart, so that a killed daemon's successor leads at once instead of waiting for the
+        # lease to run out. The lock of the socket in this directory keeps two of a name apart; two daemons with one
+        # state directory may have a run_dir each.
+        holder=holder or f"{socket.gethostname()}:{config.run_dir}",
     )
 
 

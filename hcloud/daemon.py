@@ -74,6 +74,7 @@ class Daemon:
         self._reload = SignalledEvent()
         self._cycle_began_at: float | None = None
         self._price_refresh: threading.Thread | None = None
+        self._leads: bool | None = None
 
     # ------------------------------------------------------------------------------------------------------------ run
     def run(self) -> int:
@@ -141,11 +142,19 @@ class Daemon:
             error=error,
             left_out=left_out,
         )
+        self._tell_who_leads()
         if outcome is None:
             return TROUBLE_GAP_S
         for refusal in outcome.refused:
             _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
         return max(BUSY_GAP_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
+
+    def _tell_who_leads(self) -> None:
+        leads = self.controller.lease is not None
+        if leads != self._leads:
+            others = "another daemon on this database leads; this one stands by, and takes over where that one ends"
+            _log.info("this daemon leads" if leads else others)
+        self._leads = leads
 
     def _left_out(self, now: float) -> Mapping[str, str]:
         """Return the stages and living jobs that planning fails on, and all else, each with what went wrong."""

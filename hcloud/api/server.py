@@ -175,7 +175,9 @@ def _take_lock(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise AlreadyServing(f"another daemon serves {path}; stop it first, or use another run_dir") from error
+        raise AlreadyServing(
+            f"another daemon serves {path}; stop it first; one with another run_dir and the same database stands by"
+        ) from error
     return lock
 
 

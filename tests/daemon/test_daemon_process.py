@@ -55,6 +55,17 @@ def test_second_daemon_says_so_and_leaves_the_first_alone(home: Home) -> None:
     assert home.answers()
 
 
+def test_second_daemon_on_one_state_directory_stands_by_though_it_has_a_run_dir_of_its_own(home: Home) -> None:
+    home.daemon()
+    wait_until(lambda: home.run("events", "--kind", "daemon").count("leader") == 1, PATIENCE_S)
+    other = home.path / "other.yaml"
+    other.write_text((home.path / "config.yaml").read_text().replace("run_dir: null", f"run_dir: {home.path}/else"))
+    home.daemon(HCLOUD_CONFIG=str(other))
+    wait_until((home.path / "else" / "hcloud.sock").exists, PATIENCE_S)
+    wait_until(lambda: "stands by" in home.log, PATIENCE_S)
+    assert home.run("events", "--kind", "daemon").count("leader") == 1
+
+
 def test_edited_policy_takes_effect_and_a_broken_one_leaves_the_old_in_force(home: Home) -> None:
     daemon = home.daemon()
     policy = home.path / "policies" / "default.yaml"
