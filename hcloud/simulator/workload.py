@@ -36,6 +36,8 @@ NODE_VCPUS = 16
 LOOK_EVERY_S = 60.0
 """So often a service is asked how it does."""
 DAY_S = 86_400.0
+LATEST_AT = 7_258_118_400.0
+"""The year 2200: what begins later is no date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +157,11 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
 
     Raises BadInput, naming the line, for one that is no line of such a log.
     """
-    arrivals, never_ran, parts = [], 0, 0
+    arrivals, never_ran, parts, zero_at = [], 0, 0, 0.0
     # Comments may hold form feeds and the like, at which str.splitlines would end a line.
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
+            zero_at = zero_at or _zero_of(line)
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
         if columns[STATUS] in PARTS:  # of these only the first tells when it was submitted
@@ -175,7 +178,15 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
     notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
     if parts:
         notes.append(f"{parts} lines tell parts of jobs that were stopped and went on; those of the whole jobs count")
-    return workload_of(name, arrivals, notes)
+    made = workload_of(name, arrivals, notes)
+    return replace(made, began_at=zero_at + min(each.at_s for each in arrivals)) if zero_at else made
+
+
+def _zero_of(comment: str) -> float:
+    """Return when a log's times count from (Unix seconds), where a comment says so; else 0."""
+    key, _, value = comment.lstrip("; \t").partition(":")
+    zero_at = parse_number(value.strip()) if key.strip().lower() == "unixstarttime" else None
+    return zero_at if zero_at is not None and 0.0 < zero_at < LATEST_AT else 0.0
 
 
 def _swf_numbers(line: str, where: str) -> list[float]:

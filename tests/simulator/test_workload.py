@@ -33,6 +33,14 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
 
 
+@pytest.mark.parametrize(
+    ("said", "began_at"), [("1084838103", 1084838203.0), ("0", None), ("-1", None), ("noon", None), ("9e99", None)]
+)
+def test_a_log_that_says_when_it_began_is_replayed_at_its_own_time_of_day(said: str, began_at: float | None) -> None:
+    made = read_swf(LOG.replace("UnixStartTime: 0", f"UnixStartTime: {said}"), "log.swf", LogReading())
+    assert (made.began_at, made.arrivals[0].at_s) == (began_at, 0.0)
+
+
 def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
     line = "1 0 5 {} 4 -1 -1 4 600 -1 {} 1 1 1 1 -1 -1 -1\n"
     whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3).replace("1 0 5", "1 -1 5")
