@@ -8,9 +8,14 @@ Fairness, Ghodsi et al., NSDI 2011); what nobody holds is idle, or boot before t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 HOUR_S = 3600.0
+WHOLE = 1.0 + 1e-9
+"""All of a machine, give or take what adding up its parts loses."""
 
 
 def billed_until(launched_at: float, ended_at: float, billing_minimum_s: float) -> float:
@@ -55,3 +60,33 @@ def split(shares: Sequence[float]) -> tuple[tuple[float, ...], float]:
     if total > 1.0:
         return tuple(share / total for share in shares), 0.0
     return tuple(shares), 1.0 - total
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a unit holds of a machine: its dominant share (0..1), from ``since`` to ``until`` (inf: it still does)."""
+
+    share: float
+    since: float
+    until: float = inf
+
+
+def overcharges(
+    holdings: Sequence[Holding], prices: Sequence[tuple[float, float, float]], until: float
+) -> Iterator[tuple[int, float, float, float]]:
+    """Yield by how much more than its fraction of a machine (:func:`split`) each unit's whole share costs, where shares
+    add up to more than the machine: the place of its holding, since and until when, and USD per hour.
+
+    ``prices``: the machine's, each with since and until when; what is later than ``until`` does not count.
+    """
+    moments = {at for each in holdings for at in (each.since, each.until)} | {
+        at for price in prices for at in price[:2]
+    }
+    for since, to in pairwise(sorted({at for at in moments if at < until} | {until})):
+        present = [place for place, each in enumerate(holdings) if each.since <= since and each.until >= to]
+        total = sum(holdings[place].share for place in present)
+        if total <= WHOLE:
+            continue
+        usd_per_h = next((price for began, ended, price in prices if began <= since < ended), 0.0)
+        for place in present:
+            yield place, since, to, usd_per_h * holdings[place].share * (1.0 - 1.0 / total)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 from hcloud.model import Event, EventKind, JobId
 from hcloud.planner.snapshot import Spend
+from hcloud.pricing import WHOLE, Holding, overcharges
 
 DAY_S = 86_400.0
 EVERYBODY = ""
+MOST_PARTS, KEEP_S = 64, 3600.0
+"""Who left a machine is remembered for an hour, where there are many: others may be heard of later that were beside."""
 
 
 @dataclass(slots=True)
@@ -34,8 +38,29 @@ class _UnitMeter:
     user: str
     share: float
     since: float
+    part: _Part
     booked: list[tuple[float, float, float]] = field(default_factory=list)
     """Stretches at earlier prices: since, until, USD/h of its share."""
+
+
+@dataclass(slots=True)
+class _Part(Holding):
+    user: str = ""
+    job_id: JobId = ""
+
+
+@dataclass(slots=True)
+class _Company:
+    """Who holds a machine, or did lately; ``crowded``: the shares of some who may have met are more than all of it."""
+
+    parts: list[_Part] = field(default_factory=list)
+    crowded: bool = False
+
+    def join(self, part: _Part) -> None:
+        """Add one that came lately."""
+        others = sum(each.share for each in self.parts if each.until > part.since)
+        self.crowded = self.crowded or others + part.share > WHOLE
+        self.parts.append(part)
 
 
 @dataclass(slots=True)
@@ -52,7 +77,8 @@ class SpendBook:
     """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
 
     A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
-    user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction).
+    user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction; where the shares
+    of neighbours add up to more than the machine, in proportion: :func:`hcloud.pricing.split`).
 
     What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
     uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
@@ -69,6 +95,9 @@ class SpendBook:
     _days: dict[str, dict[float, float]] = field(default_factory=dict)
     """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
     _job_usd: dict[JobId, float] = field(default_factory=dict)
+    _companies: dict[str, _Company] = field(default_factory=dict)
+    _crowds: dict[str, _Company] = field(default_factory=dict)
+    """Those of them where somebody's share may be booked too high."""
     _running: dict[str, _Running] = field(default_factory=dict)
     _day_starts_at: float = 0.0
     _before: dict[str, dict[float, float]] = field(default_factory=dict)
@@ -102,6 +131,8 @@ class SpendBook:
             lately[user] += count * usd_per_h * (since - now)
         for user, usd in lately.items():
             _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
+        for part, since, until, usd_per_h in self._overcharges(now):
+            _add(users.setdefault(part.user, {}), since, until, -usd_per_h)
         day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
         # A billing minimum may reach into the next month.
         month = {
@@ -163,7 +194,37 @@ class SpendBook:
         for meter in self._units.values():
             usd = self._rate(meter) * max(0.0, now - meter.since) / 3600.0
             total[meter.job_id] = total.get(meter.job_id, 0.0) + usd
+        for part, since, until, usd_per_h in self._overcharges(now):
+            if part.job_id in total:
+                total[part.job_id] -= usd_per_h * (until - since) / 3600.0
         return total
+
+    def _overcharges(self, now: float) -> Iterator[tuple[_Part, float, float, float]]:
+        """Yield what was booked too much up to ``now``, as everybody's share is booked whole."""
+        for name, company in self._crowds.items():
+            yield from _overcharged(company, self._meters[name], now)
+
+    def _joined(self, name: str, meter: _Meter, part: _Part) -> None:
+        company = self._companies.setdefault(name, _Company())
+        if len(company.parts) >= MOST_PARTS:
+            self._settle(name, company, meter, part.since - KEEP_S)
+        company.join(part)
+        if company.crowded:
+            self._crowds[name] = company
+
+    def _settle(self, name: str, company: _Company, meter: _Meter, until: float) -> None:
+        """Book for good what was too much up to ``until``, and forget who was gone by then."""
+        for part, since, to, usd_per_h in _overcharged(company, meter, until) if company.crowded else ():
+            self._book(part.user, since, to, -usd_per_h)
+            if part.job_id in self._job_usd or part.until == inf:
+                usd = usd_per_h * (to - since) / 3600.0
+                self._job_usd[part.job_id] = self._job_usd.get(part.job_id, 0.0) - usd
+        company.parts = [part for part in company.parts if part.until > until]
+        for part in company.parts:
+            part.since = max(part.since, until)
+        company.crowded = company.crowded and sum(part.share for part in company.parts) > WHOLE
+        if not company.crowded:
+            self._crowds.pop(name, None)
 
     def _rate(self, unit: _UnitMeter) -> float:
         machine = self._meters.get(unit.instance_id)
@@ -184,6 +245,7 @@ class SpendBook:
     def _end_unit(self, unit: _UnitMeter, until: float) -> None:
         """Close it for good. It may have ended before a price was heard of that we booked it up to."""
         self._close_unit(unit, until)
+        unit.part.until = until
         for since, booked_until, rate in unit.booked:
             over_since = max(since, until)
             self._book(unit.user, over_since, booked_until, -rate)
@@ -227,7 +289,10 @@ class SpendBook:
             if unit.instance_id == event.instance_id:
                 self._end_unit(unit, ended_at)
                 del self._units[key]
-        meter = self._meters.pop(event.instance_id or "", None)
+        name = event.instance_id or ""
+        meter, company = self._meters.pop(name, None), self._companies.pop(name, None)
+        if meter is not None and company is not None:
+            self._settle(name, company, meter, max((part.until for part in company.parts), default=0.0))
         if meter is not None and meter.launched_at is not None:
             until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
             self._closed(EVERYBODY, meter.since, meter.price_usd_per_h)
@@ -241,9 +306,13 @@ class SpendBook:
         if machine is not None:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
             since = max(event.at, machine.since) if machine.booked else event.at
-            unit = _UnitMeter(event.job_id or "", event.instance_id or "", event.user or "", min(1.0, share), since)
+            share, user, job_id = min(1.0, share), event.user or "", event.job_id or ""
+            part = _Part(share=share, since=event.at, user=user, job_id=job_id)
+            unit = _UnitMeter(job_id, event.instance_id or "", user, share, since, part)
+            self._joined(unit.instance_id, machine, part)
             self._book_before(unit, machine, event.at)
-            self._stale |= _unit(event) in self._units
+            if (before := self._units.get(_unit(event))) is not None:
+                self._stale, before.part.until = True, before.part.since
             self._units[_unit(event)] = unit
             self._opened(unit.user, unit.since, self._rate(unit))
 
@@ -284,6 +353,12 @@ _HANDLERS = {
 }
 SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
 """The events a :class:`SpendBook` needs; all others may be left out."""
+
+
+def _overcharged(company: _Company, meter: _Meter, until: float) -> Iterator[tuple[_Part, float, float, float]]:
+    prices = [*meter.booked, (meter.since, inf, meter.price_usd_per_h)]
+    for place, *stretch in overcharges(company.parts, prices, until):
+        yield company.parts[place], stretch[0], stretch[1], stretch[2]
 
 
 def _period(now: float) -> tuple[float, float, float]:

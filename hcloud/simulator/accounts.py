@@ -6,8 +6,9 @@ Nothing is kept between two questions but the stretches themselves; ``hcloud.spe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 
 from hcloud.model import Event, EventKind
@@ -42,10 +43,9 @@ class _Holding:
     started_at: float
     ended_at: float = inf
 
-    def cost_usd(self, since: float, until: float) -> float:
-        """Return what its part of the machine costs between two times."""
-        ended_at = min(until, self.ended_at, self.machine.ended_at)
-        return self.share * self.machine.cost_usd(max(since, self.started_at), ended_at)
+    def within(self, since: float, until: float) -> tuple[float, float]:
+        """Return from when until when it is held between two times."""
+        return max(since, self.started_at), min(until, self.ended_at, self.machine.ended_at)
 
 
 @dataclass(slots=True)
@@ -76,16 +76,30 @@ class Accounts:
         """Return what the units of each user held of machines between two times. ``gone``: when machines ended of
         which the log may not know it yet."""
         usd: defaultdict[str, float] = defaultdict(float)
-        for each in self._holdings:
-            usd[each.user] += each.cost_usd(since, min(until, gone.get(each.instance_id, inf)))
+        for each, its_usd in self._parts(since, until, gone):
+            usd[each.user] += its_usd
         return usd
 
     def job_usd(self, until: float) -> Mapping[str, float]:
         """Return what the units of each job have held of machines so far."""
         usd: defaultdict[str, float] = defaultdict(float)
-        for each in self._holdings:
-            usd[each.job_id] += each.cost_usd(-inf, until)
+        for each, its_usd in self._parts(-inf, until, NOBODY_GONE):
+            usd[each.job_id] += its_usd
         return usd
+
+    def _parts(self, since: float, until: float, gone: Mapping[str, float]) -> Iterator[tuple[_Holding, float]]:
+        """Yield what each holding costs between two times, stretch by stretch: of a machine that is held more than once
+        everybody pays a part."""
+        machines: defaultdict[str, list[tuple[_Holding, float, float]]] = defaultdict(list)
+        for each in self._holdings:
+            began_at, ended_at = each.within(since, min(until, gone.get(each.instance_id, inf)))
+            if began_at < ended_at:
+                machines[each.instance_id].append((each, began_at, ended_at))
+        for held in machines.values():
+            for at, to in pairwise(sorted({moment for _, *times in held for moment in times})):
+                present = [each for each, began_at, ended_at in held if began_at <= at and ended_at >= to]
+                whole = max(1.0, sum(each.share for each in present))
+                yield from ((each, each.share / whole * each.machine.cost_usd(at, to)) for each in present)
 
     # -------------------------------------------------------------------------------------------------------- handlers
     def _requested(self, event: Event) -> None:

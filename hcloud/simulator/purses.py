@@ -219,6 +219,10 @@ class Purses:
             parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
             if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
                 yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
+            due = {"user": self.accounts.user_usd(-inf, until), "job": self.accounts.job_usd(until)}.get(by, {})
+            for name, told_usd in ((str(row[0]), float(row[cost] or 0.0)) for row in table.rows if row[0] in due):
+                if abs(told_usd - due[name]) > CENT_DUST:
+                    yield f"books: {name} has cost {told_usd:.6f} USD by the report, {due[name]:.6f} by the accounts"
         if self.fixed_prices and not self.skew_s:
             yield from self._billed(spent_usd, now)
 

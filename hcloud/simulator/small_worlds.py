@@ -114,7 +114,19 @@ def draw_world(seed: int) -> World:
     defects = np.random.default_rng([seed, 83])
     world = _with_defects(defects, world) if defects.random() < 0.2 else world
     clumsy = np.random.default_rng([seed, 84])
-    return _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
+    world = _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
+    crowded = np.random.default_rng([seed, 85])
+    return _crowded(crowded, world) if crowded.random() < 0.2 else world
+
+
+def _crowded(rng: np.random.Generator, world: World) -> World:
+    """Return the world with half of its jobs in need of much memory and hardly any vCPU: the shares of those beside
+    each other are more than their machine."""
+    jobs = list(world.jobs)
+    for at in rng.permutation(len(jobs))[: (len(jobs) + 1) // 2]:
+        if jobs[at].spec.resources.vcpus < 2:
+            jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, resources=Resources(vcpus=0.2, memory_mib=3000)))
+    return replace(world, jobs=tuple(jobs))
 
 
 def _clumsy(rng: np.random.Generator, world: World) -> World:

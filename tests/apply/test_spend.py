@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hcloud.apply.orders import PAUSED
 from hcloud.clock import ManualClock
 from hcloud.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
+from hcloud.simulator.accounts import Accounts
 from hcloud.spend import SpendBook
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
@@ -37,8 +39,10 @@ def _ended(name: str, at: float) -> Event:
     return Event(at=at, kind=EventKind.INSTANCE_TERMINATED, instance_id=name, fields={"terminated_at": at})
 
 
-def _unit(kind: EventKind, job: str, name: str, user: str, at: float, vcpus: float = 1.0) -> Event:
-    fields = {"attempt": f"{job}.1", "rank": 0, "vcpus": vcpus, "memory_mib": 64}
+def _unit(
+    kind: EventKind, job: str, name: str, user: str, at: float, vcpus: float = 1.0, memory_mib: int = 64
+) -> Event:
+    fields = {"attempt": f"{job}.1", "rank": 0, "vcpus": vcpus, "memory_mib": memory_mib}
     return Event(at=at, kind=kind, job_id=job, instance_id=name, user=user, fields=fields)
 
 
@@ -121,6 +125,42 @@ def test_users_pay_for_the_share_their_units_hold() -> None:
     spend = book.spend(NEW_YEAR + 2 * HOUR)
     assert spend.by_user_day_usd == pytest.approx({"ada": 1.0, "eve": 0.5})
     assert book.job_usd(NEW_YEAR + 2 * HOUR) == pytest.approx({"job-1": 1.0, "job-2": 0.5})
+
+
+def test_neighbours_whose_shares_are_more_than_their_machine_pay_it_in_proportion() -> None:
+    """Ada has three quarters of the vCPUs, eve seven eighths of the memory; when ada is gone eve pays for hers."""
+    book = _book(
+        _machine("inst-1", 2.6, vcpus=4.0),
+        _launched("inst-1", NEW_YEAR, 2.6),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR, vcpus=3.0),
+        _unit(EventKind.UNIT_STARTED, "job-2", "inst-1", "eve", NEW_YEAR, vcpus=1.0, memory_mib=3584),
+    )
+    now = NEW_YEAR + HOUR
+    assert book.spend(now).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4})
+    assert book.job_usd(now) == pytest.approx({"job-1": 1.2, "job-2": 1.4})
+    book.follow([_unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", now)])
+    assert book.spend(now + HOUR).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8})
+    book.follow([_ended("inst-1", now + HOUR)])
+    assert book.spend(now + 9 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8})
+
+
+@pytest.mark.parametrize("memory_mib", [512, 2048, 3584])
+def test_of_a_machine_that_many_share_for_days_all_is_paid_once(memory_mib: int) -> None:
+    """What lies far back is settled; the plainest accounts say the same, and so does the machine's price."""
+    log = [_machine("inst-1", 2.0, vcpus=4.0), _launched("inst-1", NEW_YEAR, 2.0)]
+    for n in range(300):
+        at, user = NEW_YEAR + n * 900.0, f"user{n % 3}"
+        size: dict[str, Any] = {"vcpus": 3.0} if n % 2 else {"vcpus": 0.5, "memory_mib": memory_mib}
+        log.append(_unit(EventKind.UNIT_STARTED, f"job-{n}", "inst-1", user, at, **size))
+        if n > 1:
+            log.append(_unit(EventKind.UNIT_ENDED, f"job-{n - 2}", "inst-1", f"user{(n - 2) % 3}", at))
+            log.append(Event(at=at, kind=EventKind.JOB_FINISHED, job_id=f"job-{n - 2}"))
+    now, book, accounts = NEW_YEAR + 300 * 900.0, _book(*log), Accounts().follow(log[:2])
+    accounts.follow(each for each in log[2:] if each.kind is not EventKind.JOB_FINISHED)
+    assert book.spend(now).by_user_month_usd == pytest.approx(dict(accounts.user_usd(0.0, now)))
+    due = accounts.job_usd(now)
+    assert book.job_usd(now) == pytest.approx({name: due[name] for name in ("job-298", "job-299")})
+    assert sum(book.spend(now).by_user_month_usd.values()) <= book.total_usd(now) + 1e-6
 
 
 def test_the_book_agrees_with_the_clouds_bill(site: Deployment) -> None:

@@ -24,6 +24,7 @@ from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Term
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Allow, Budgets, Policy, Retention
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
+from hcloud.report import cost
 from hcloud.store import Lease, Submission, Transaction
 from providers.mock.provider import MockProvider
 from tests.assembled import changed_by, observes_as
@@ -441,6 +442,18 @@ def books_no_billing_minimum(_: Controller, patch: pytest.MonkeyPatch) -> None:
 def _launched_for_less(book: Any, event: Any) -> None:
     usd_per_h = 0.9 * event.fields["price_usd_per_h"]
     spend.SpendBook._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
+
+
+def books_whole_shares(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spend.SpendBook, "_overcharges", lambda book, now: iter(()))
+
+
+def lets_the_first_on_a_machine_pay_all(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    def first_takes_it_whole(shares: Any) -> Any:
+        whole = min(1.0, sum(shares))
+        return (whole, *(0.0 for _ in shares[1:])) if shares else (), 1.0 - whole
+
+    patch.setattr(cost, "split", first_takes_it_whole)
 
 
 class Late(Observer):
