@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 
 from hcloud.clock import Clock, SystemClock
@@ -18,9 +20,13 @@ from hcloud.errors import BadInput, ConfigError, HCloudError, NotFound, Refused,
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 SYSTEM_SOCKET = Path("/run/hcloud/hcloud.sock")
 PATIENCE_S = 1.0
+WAITING_PATIENCE_S = 60.0
+"""A daemon that restarts must not end what follows it."""
 BUSY_PATIENCE_S = 10.0
 FIRST_PAUSE_S = 0.1
 ANSWER_TIMEOUT_S = 60.0
+GRACE_S = 0.5
+"""So much longer than the time that is left a daemon may take to say that this time is up."""
 _ERRORS: Mapping[int, type[HCloudError]] = {
     400: BadInput,
     401: Refused,
@@ -93,7 +99,10 @@ class Client:
         self.door = door or find_door()
         self.clock = clock or SystemClock()
         self.patience_s = PATIENCE_S
-        """How long a daemon that does not answer is asked again; raise it where a restart must not matter."""
+        """How long a daemon that does not answer is asked again; ``be_patient`` where a restart must not matter."""
+        self.tell: Callable[[str], None] | None = None
+        """Is told, once each time, that the daemon does not answer and is waited for."""
+        self._give_up_at = math.inf
         transport = httpx.HTTPTransport(uds=str(self.door.socket)) if self.door.socket is not None else None
         headers = {"Authorization": f"Bearer {self.door.token}"} if self.door.token else {}
         self._http = httpx.Client(
@@ -108,6 +117,16 @@ class Client:
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""
         self.clock.wait(threading.Event(), seconds)
+
+    def be_patient(self, timeout_s: float | None = None) -> None:
+        """From now on wait for a daemon that restarts, saying so, but no longer than ``timeout_s`` in all."""
+        self.patience_s = WAITING_PATIENCE_S
+        self.tell = self.tell or (lambda line: click.echo(line, err=True))
+        self._give_up_at = math.inf if timeout_s is None else self.clock.now() + timeout_s
+
+    def left_s(self) -> float:
+        """Return how much is left of the time given to ``be_patient``; infinite where none was."""
+        return self._give_up_at - self.clock.now()
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON of a GET. Parameters that are None are left out."""
@@ -136,18 +155,28 @@ class Client:
             Unreachable: no daemon answers, or it stayed busy.
         """
         given = {name: value for name, value in (parameters or {}).items() if value is not None}
-        began_at, pause_s = self.clock.now(), FIRST_PAUSE_S
+        began_at, pause_s, told = self.clock.now(), FIRST_PAUSE_S, self.tell is None
         while True:
             waited_s = self.clock.now() - began_at
+            last = self.left_s() <= 0
+            timeout_s = min(ANSWER_TIMEOUT_S, max(0.0, self.left_s()) + GRACE_S)
             try:
-                response = self._http.request(method, path, params=given, json=body)
-                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S:
+                response = self._http.request(method, path, params=given, json=body, timeout=timeout_s)
+                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S or last:
                     return _checked(response)
             except httpx.TransportError as error:
-                if waited_s >= self.patience_s or _forbidden(error):
+                if waited_s >= self.patience_s or last or _forbidden(error):
                     raise _unreachable(self.door, error) from error
-            self.pause(pause_s)
+                told = told or self._told(self.clock.now() - began_at)
+            self.pause(min(pause_s, max(0.0, self.left_s())))
             pause_s = min(1.0, pause_s * 2)
+
+    def _told(self, silent_s: float) -> bool:
+        """Say that the daemon is waited for, where that takes longer than any command would wait."""
+        if self.tell is None or silent_s < PATIENCE_S:
+            return False
+        self.tell(f"no daemon answers {_at(self.door)}; waiting for it")
+        return True
 
 
 def _trust(ca_file: str | None) -> Any:
@@ -188,6 +217,10 @@ def _unreachable(door: Door, error: httpx.TransportError) -> Unreachable:
         return Unreachable(f"you may not use {door}; ask for membership in its group (ls -l {door} shows which)")
     if isinstance(error, httpx.ConnectError):
         if door.socket is None:
-            return Unreachable(f"no daemon answers at {door} ({error})")
-        return Unreachable(f"no daemon answers on {door}; start it with 'hcloud daemon' or 'systemctl start hcloud'")
+            return Unreachable(f"no daemon answers {_at(door)} ({error})")
+        return Unreachable(f"no daemon answers {_at(door)}; start it with 'hcloud daemon' or 'systemctl start hcloud'")
     return Unreachable(f"the daemon on {door} broke off ({type(error).__name__}: {error}); see its log")
+
+
+def _at(door: Door) -> str:
+    return f"at {door}" if door.socket is None else f"on {door}"

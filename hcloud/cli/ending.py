@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from hcloud.cli.client import Client
-from hcloud.cli.follow import PATIENCE_S
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
 from hcloud.clock import holds_within
 from hcloud.errors import BadInput, HCloudError, Unreachable
@@ -141,12 +140,12 @@ def _destroy(client: Client, body: dict[str, Any], yes: bool, dry_run: bool, wai
     else:
         click.echo("they are ending; 'hcloud instances' shows it")
     if wait_s is not None:
+        client.be_patient(wait_s)
         wait_until_gone({each["id"] for each in done["machines"]}, wait_s, lambda: _live(client))
     return 0
 
 
 def _live(client: Client) -> set[str]:
-    client.patience_s = PATIENCE_S
     return {each["id"] for each in client.get("/v1/instances", limit=10_000)}
 
 

@@ -235,9 +235,9 @@ def _event_kind(name: str) -> str:
 
 
 def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: dict[str, Any], form: str) -> None:
-    from hcloud.cli.follow import PATIENCE_S, WAIT_S
+    from hcloud.cli.follow import WAIT_S
 
-    client.patience_s = PATIENCE_S
+    client.be_patient()
     while True:
         for each in found:
             text = json_text(each) if form == "json" else "  ".join(map(str, _event_row(each)))

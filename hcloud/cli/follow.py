@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from hcloud.cli.output import printable, stop_when_unread
 from hcloud.errors import HCloudError, NotFound
 
 WAIT_S = 5.0
-PATIENCE_S = 60.0
-"""A daemon that restarts must not end what follows it."""
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -48,12 +45,13 @@ def follow_output(
 
     Raises:
         TimedOut: after ``timeout_s``.
+        Unreachable: no daemon has answered for a minute, or when the time was up.
     """
-    client.patience_s = PATIENCE_S
-    deadline, offset = _deadline(timeout_s), 0
+    client.be_patient(timeout_s)
+    offset = 0
     while True:
         stop_when_unread()
-        wait_s = _left(deadline, [job_id])
+        wait_s = _left(client, [job_id])
         try:
             content, offset, end, number = _part(client, job_id, stream, rank, attempt, offset, wait_s)
         except NotFound:  # an attempt whose output was lost with its machine
@@ -79,14 +77,14 @@ def wait_for(client: Client, ids: Sequence[str], *, timeout_s: float | None = No
 
     Raises:
         TimedOut: after ``timeout_s``.
+        Unreachable: no daemon has answered for a minute, or when the time was up.
     """
-    client.patience_s = PATIENCE_S
-    deadline = _deadline(timeout_s)
+    client.be_patient(timeout_s)
     failed = 0
     for position, job_id in enumerate(ids):
         job = client.get(f"/v1/jobs/{job_id}", wait_s=0)
         while job["state"] not in ENDED:
-            job = client.get(f"/v1/jobs/{job_id}", wait_s=_left(deadline, ids[position:]))
+            job = client.get(f"/v1/jobs/{job_id}", wait_s=_left(client, ids[position:]))
         click.echo(_ending(job), err=True)
         failed += job["state"] != "succeeded"
     return 1 if failed else 0
@@ -118,15 +116,9 @@ def _write(content: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-def _deadline(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else time.monotonic() + timeout_s
-
-
-def _left(deadline: float | None, ids: Sequence[str]) -> float:
+def _left(client: Client, ids: Sequence[str]) -> float:
     """Return how long the next request may wait."""
-    if deadline is None:
-        return WAIT_S
-    left = deadline - time.monotonic()
-    if left <= 0:
+    left_s = client.left_s()
+    if left_s <= 0:
         raise TimedOut(f"the time is up; still running: {' '.join(ids)}")
-    return min(WAIT_S, left)
+    return min(WAIT_S, left_s)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hcloud.classifier.profiles import Profile
 from hcloud.cli.client import Client
-from hcloud.cli.follow import ENDED, PATIENCE_S, WAIT_S
+from hcloud.cli.follow import ENDED, WAIT_S
 from hcloud.cli.measuring import progress
 from hcloud.cli.output import printable
 from hcloud.cli.workdir import upload_workdir
@@ -78,7 +78,7 @@ def measured_elsewhere(
     What was found before is used again (``again``: not), and jobs that are under way are followed, so that this can be
     stopped at any time and goes on when it is started anew.
     """
-    client.patience_s = PATIENCE_S
+    client.be_patient()
     waiting = [_Task(name, recipe, part) for name, recipe in recipes.items() for part in parts]
     by_name = {name: [task for task in waiting if task.name == name] for name in recipes}
     live = list[_Task]()

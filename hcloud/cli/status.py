@@ -31,7 +31,6 @@ JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">a
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
 JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nodes", "submitted_at", "deadline_at",
            "finished_at", "attempts", "wait_code", "wait_text", "outcome")  # fmt: skip
-WATCH_PATIENCE_S = 60.0
 
 
 _STATES = click.Choice([str(state) for state in JobState])
@@ -138,7 +137,7 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
         raise BadInput("--watch draws tables; leave -o out, or call repeatedly")
     from rich.live import Live
 
-    client.patience_s = WATCH_PATIENCE_S
+    client.be_patient()
     screen = console()
     try:
         if not screen.is_terminal:  # a pipe gets one picture after the other
@@ -147,6 +146,8 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
                 screen.file.flush()
                 client.pause(interval_s)
         with Live(shown(), console=screen, auto_refresh=False, screen=True) as live:
+            # What is written beside a picture on a screen of its own is lost: it stands above the picture.
+            client.tell = lambda line: live.update(Group(Text(line, style="bold"), live.get_renderable()), refresh=True)
             while True:
                 client.pause(interval_s)
                 live.update(shown(), refresh=True)

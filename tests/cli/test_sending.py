@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from hcloud.cli.client import BUSY_PATIENCE_S, Client, Door
+from hcloud.cli.client import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Client, Door
+from hcloud.cli.follow import wait_for
 from hcloud.cli.submit import BATCH, PLANS_SHOWN, send
 from hcloud.clock import ManualClock
-from hcloud.errors import HCloudError
+from hcloud.errors import HCloudError, Unreachable
 from hcloud.model import JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
@@ -89,6 +91,40 @@ def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
     with busy_daemon(times=1000) as client, pytest.raises(HCloudError, match="the database is locked"):
         client.get("/v1/status")
     assert BUSY_PATIENCE_S <= client.clock.now() < BUSY_PATIENCE_S + 1
+
+
+def test_waiting_keeps_its_time_also_where_no_daemon_answers_and_says_once_what_it_waits_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client(Door(socket=tmp_path / "none"), ManualClock(0.0))
+    with pytest.raises(Unreachable, match="no daemon answers on"):
+        wait_for(client, ["job-1"], timeout_s=3.0)
+    assert client.clock.now() == pytest.approx(3.0)
+    assert capsys.readouterr() == ("", f"no daemon answers on {tmp_path / 'none'}; waiting for it\n")
+
+
+def test_a_daemon_that_hangs_does_not_keep_a_waiting_command_beyond_its_time() -> None:
+    with TemporaryDirectory(prefix="hcloud-hangs-") as made, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{made}/sock")
+        server.listen()  # and nobody accepts
+        client = Client(Door(socket=Path(made) / "sock"), ManualClock(0.0))
+        with pytest.raises(Unreachable, match="broke off"):
+            wait_for(client, ["job-1"], timeout_s=0.0)
+
+
+def test_what_follows_waits_for_a_restart_and_an_ordinary_command_says_nothing_of_its_second(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    for patient in (False, True):
+        client = Client(Door(socket=tmp_path / "none"), ManualClock(0.0))
+        client.tell = told.append if patient else None
+        if patient:
+            client.be_patient()
+        with pytest.raises(Unreachable):
+            client.get("/v1/status")
+        assert client.clock.now() == pytest.approx(WAITING_PATIENCE_S if patient else 1.0, abs=1.0)
+    assert (len(told), capsys.readouterr().err) == (1, "")
 
 
 def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell, deployment: Deployment) -> None:
