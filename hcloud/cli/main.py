@@ -13,7 +13,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    _open_what_is_closed()
     _write_plainly()
     debug = os.environ.get("HCLOUD_DEBUG") == "1"
     try:
@@ -164,9 +165,42 @@ def _run(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         if debug:
             raise
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        click.echo(f"hcloud: {what}", err=True)
+        click.echo(f"hcloud: {_in_words(error)}", err=True)
         return EXIT_BAD_INPUT
+
+
+def _in_words(error: OSError) -> str:
+    if error.filename != _STANDARD_OUTPUT:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left: Python would complain of it once more as it ends
+    return f"{_STANDARD_OUTPUT} cannot be written to: {error.strerror}"
+
+
+_STANDARD_OUTPUT = "standard output"
+
+
+class _Output(io.FileIO):
+    """Standard output, which says that it is at fault; else nothing tells it from any other file that is written."""
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # it is None where writing would block
+        """Write; raises OSError that names standard output."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, _STANDARD_OUTPUT) from error
+
+
+def _open_what_is_closed() -> None:
+    """Let what goes to a closed standard stream vanish, as if it went to /dev/null.
+
+    Else there is no such stream for whoever asks whether it is a terminal, and its number would be that of the next
+    file that is opened: what a child process then says could end up in the database.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - until the end
 
 
 _PLAIN = {"±": "+-"}
@@ -181,6 +215,10 @@ def _write_plainly() -> None:
         return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
     codecs.register_error("hcloud.plain", plain)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__:
+        lines, encoding = sys.stdout.line_buffering, sys.stdout.encoding
+        named = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(named, encoding=encoding, line_buffering=lines)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="hcloud.plain")

@@ -202,6 +202,25 @@ def test_a_table_that_nobody_reads_to_its_end_is_no_failure(lonely: Shell) -> No
     assert process.wait(60) == 0, process.stderr.read()
 
 
+def run_in_shell(words: str, shell: Shell) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", f"{sys.executable} -m hcloud.cli.main {words}"]
+    environment = {**os.environ, **shell.environment}
+    return subprocess.run(command, env=environment, cwd=shell.directory, capture_output=True, text=True)
+
+
+def test_output_that_cannot_be_written_is_one_sentence_and_exit_2(lonely: Shell) -> None:
+    said = "hcloud: standard output cannot be written to: No space left on device\n"
+    for words in ("version", "policy schema", "config schema", "--help"):
+        done = run_in_shell(f"{words} > /dev/full", lonely)
+        assert (done.returncode, done.stderr) == (2, said), words
+
+
+def test_closed_standard_streams_are_as_good_as_dev_null(shell: Shell) -> None:
+    for words in ("submit -q -- true <&-", "status >&-", "status -o json >&-", "queue <&- >&- 2>&-"):
+        done = run_in_shell(words, shell)
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
 def test_version_is_the_packages(lonely: Shell) -> None:
     from hcloud import __version__
 
