@@ -107,26 +107,32 @@ def list_offers(desk: TheDesk) -> list[Offer]:
 async def list_events(
     desk: TheDesk,
     after_seq: Annotated[int, Query(ge=0, le=BIGGEST)] = 0,
+    before_seq: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
     since: UnixTime = None,
     until: UnixTime = None,
     job_id: str | None = None,
     instance_id: str | None = None,
     kind: Annotated[list[EventKind] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    newest: bool = False,
     wait_s: WaitS = 0,
 ) -> list[Event]:
-    """List events in order of ``seq``, from the first after ``after_seq``; waits for one when ``wait_s`` is given."""
+    """List events in order of ``seq``: the first ``limit`` after ``after_seq``, or the last before ``before_seq``
+    (``newest``); waits for one when ``wait_s`` is given.
+    """
 
     def read() -> tuple[Event, ...]:
         """Return the events asked for; called again and again while the request waits for one."""
         return desk.store.events(
             after_seq=after_seq,
+            before_seq=before_seq,
             since=since,
             until=until,
             job_id=job_id,
             instance_id=instance_id,
             kinds=kind,
             limit=limit,
+            newest=newest,
         )
 
     return list(await read_when(desk, bool, read, wait_s))

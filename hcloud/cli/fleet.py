@@ -191,39 +191,67 @@ def _offer_row(each: dict[str, Any]) -> list[Any]:
     callback=lambda _context, _option, kinds: tuple(map(_event_kind, kinds)),
     help=f"Only of this kind (repeatable): {', '.join(EventKind)}.",
 )
-@click.option("--after", "after_seq", type=WholeRange(min=0), default=0, help="Only after this number.")
-@click.option("-n", "--limit", type=WholeRange(1, 1_000_000), default=10_000, show_default=True, help="Most events.")
+@click.option("--after", "after_seq", type=WholeRange(min=0), help="The first after this number, not the newest.")
+@click.option(
+    "-n", "--limit", type=WholeRange(1, 1_000_000), default=10_000, show_default=True, help="The newest so many."
+)
 @format_option
 def events(
     follow: bool,
     job: str | None,
     instance: str | None,
     kind: tuple[str, ...],
-    after_seq: int,
+    after_seq: int | None,
     limit: int,
     form: str,
 ) -> None:
-    """Show the audit log, oldest first. With -f, -o json writes one object per line."""
+    """Show the newest of the audit log, in order of time. With -f, -o json writes one object per line."""
     client = Client()
     about = {"job_id": job and job_id(job), "instance_id": instance, "kind": list(kind) or None}
-    found: list[dict[str, Any]] = []
-    while len(found) < limit:
-        page = client.get("/v1/events", after_seq=after_seq, limit=min(PAGE, limit - len(found)), **about)
-        found += page
-        after_seq = page[-1]["seq"] if page else after_seq
-        if len(page) < PAGE:
-            break
+    found, more = _newest(client, limit, about) if after_seq is None else _first(client, limit, after_seq, about)
     # Of what there is not these say so.
     if not found and about["job_id"] is not None:
         client.get(f"/v1/jobs/{about['job_id']}")
     if not found and instance is not None:
         client.get(f"/v1/instances/{quote(instance, safe='')}")
+    if more and form == "table" and not (follow and after_seq is not None):
+        click.echo(_left_out(found, after_seq), err=True)
     if follow:
-        _follow(client, found, after_seq, about, form)
+        _follow(client, found, found[-1]["seq"] if found else after_seq or 0, about, form)
     elif form == "json":
         write_json(found)
     else:
         write_rows(form, found, EVENT_COLUMNS, _event_row, empty="no events")
+
+
+def _first(client: Client, limit: int, after_seq: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the first events after a number, and whether there are more."""
+    found: list[dict[str, Any]] = []
+    while len(found) <= limit:
+        wanted = min(PAGE, limit + 1 - len(found))
+        page = client.get("/v1/events", after_seq=found[-1]["seq"] if found else after_seq, limit=wanted, **about)
+        found += page
+        if len(page) < wanted:
+            break
+    return found[:limit], len(found) > limit
+
+
+def _newest(client: Client, limit: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the newest events in order, and whether there are older ones."""
+    found: list[dict[str, Any]] = []
+    while len(found) <= limit:
+        wanted, before = min(PAGE, limit + 1 - len(found)), found[0]["seq"] if found else None
+        page = client.get("/v1/events", newest=True, before_seq=before, limit=wanted, **about)
+        found = page + found
+        if len(page) < wanted:
+            break
+    return found[-limit:], len(found) > limit
+
+
+def _left_out(found: list[dict[str, Any]], after_seq: int | None) -> str:
+    if after_seq is None:
+        return "older events are left out; -n N shows the newest N"
+    return f"newer events are left out; go on with --after {found[-1]['seq']}"
 
 
 def _event_kind(name: str) -> str:
@@ -248,14 +276,16 @@ def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: 
 
 
 def _event_row(event: dict[str, Any]) -> list[Any]:
-    fields = " ".join(f"{key}={_field(value)}" for key, value in event["fields"].items() if value is not None)
+    fields = " ".join(f"{key}={_field(key, value)}" for key, value in event["fields"].items() if value is not None)
     return [
         event["seq"], when(event["at"]), event["kind"], event["job_id"] or "", event["instance_id"] or "",
         event["user"] or "", event["actor"], fields,
     ]  # fmt: skip
 
 
-def _field(value: Any) -> str:
+def _field(name: str, value: Any) -> str:
+    if name.endswith("_at") and isinstance(value, (int, float)):
+        return when(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

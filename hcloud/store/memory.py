@@ -513,27 +513,26 @@ class MemoryStore(Store):
         self,
         *,
         after_seq: int = 0,
+        before_seq: int | None = None,
         since: float | None = None,
         until: float | None = None,
         job_id: JobId | None = None,
         instance_id: InstanceId | None = None,
         kinds: Collection[EventKind] | None = None,
         limit: int = 1000,
+        newest: bool = False,
     ) -> tuple[Event, ...]:
-        """Return the first ``limit`` events after ``after_seq``; see :meth:`Store.events`."""
+        """Return events between two numbers; see :meth:`Store.events`."""
         if job_id is not None:
             job_number(job_id)
         if instance_id is not None:
             instance_number(instance_id)
-        found: list[Event] = []
-        for at in range(bisect_right(self.log, after_seq, key=_seq), len(self.log)):
-            event = self.log[at]
-            if len(found) >= limit:
-                break
-            about = job_id in (None, event.job_id) and instance_id in (None, event.instance_id)
-            if about and _within(event, since, until, kinds):
-                found.append(event)
-        return tuple(found)
+        end = len(self.log) if before_seq is None else bisect_left(self.log, before_seq, key=_seq)
+        places = range(bisect_right(self.log, after_seq, key=_seq), end)
+        events = (self.log[at] for at in (reversed(places) if newest else places))
+        about = (each for each in events if job_id in (None, each.job_id) and instance_id in (None, each.instance_id))
+        found = tuple(islice((each for each in about if _within(each, since, until, kinds)), limit))
+        return found[::-1] if newest else found
 
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None

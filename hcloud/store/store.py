@@ -282,22 +282,31 @@ class Store:
         self,
         *,
         after_seq: int = 0,
+        before_seq: int | None = None,
         since: float | None = None,
         until: float | None = None,
         job_id: JobId | None = None,
         instance_id: InstanceId | None = None,
         kinds: Collection[EventKind] | None = None,
         limit: int = 1000,
+        newest: bool = False,
     ) -> tuple[Event, ...]:
-        """Return the first ``limit`` events after ``after_seq`` with ``since <= at < until``, in order."""
-        query = _event_query(since, until, kinds).where(schema.event_log.c.seq > after_seq).limit(limit)
+        """Return events between ``after_seq`` and ``before_seq`` with ``since <= at < until``, in order: the first
+        ``limit``, or the last (``newest``).
+        """
+        seq = schema.event_log.c.seq
+        query = _event_query(since, until, kinds).where(seq > after_seq).limit(limit)
+        if before_seq is not None:
+            query = query.where(seq < before_seq)
+        if newest:
+            query = query.order_by(None).order_by(seq.desc())
         if job_id is not None:
             query = query.where(schema.event_log.c.job_number == job_number(job_id))
         if instance_id is not None:
             query = query.where(schema.event_log.c.instance_number == instance_number(instance_id))
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return tuple(load_event(row) for row in rows)
+        return tuple(load_event(row) for row in (reversed(rows) if newest else rows))
 
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None

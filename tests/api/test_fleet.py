@@ -52,6 +52,10 @@ def test_events_are_filtered_and_continued_by_number(deployment: Deployment) -> 
     assert [each["seq"] for each in every] == sorted(each["seq"] for each in every)
     rest = client.get("/v1/events", params={"after_seq": every[1]["seq"]}).json()
     assert rest == every[2:]
+    last = client.get("/v1/events", params={"newest": True, "limit": 2}).json()
+    assert last == every[-2:]
+    before = client.get("/v1/events", params={"newest": True, "before_seq": last[0]["seq"], "limit": 1}).json()
+    assert before == every[-3:-2]
     about = client.get("/v1/events", params={"job_id": "job-1", "kind": ["job_submitted", "unit_started"]}).json()
     assert [each["kind"] for each in about] == ["job_submitted", "unit_started"]
 

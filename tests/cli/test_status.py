@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from hcloud.cli.fleet import PAGE
 from hcloud.cli.jobs import target_text
 from hcloud.cli.output import span
 from hcloud.cli.status import daemon_lines, troubles
-from hcloud.model import JobState
+from hcloud.model import EventKind, JobState
 from hcloud.store import Submission
-from tests.api.deployment import Deployment
+from tests.api.deployment import START_AT, Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until
 
@@ -141,12 +143,9 @@ def test_events_of_what_there_is_not_are_a_mistake(shell: Shell, about: tuple[st
     assert says in shell.run("events", *about, exit_code=2)[1]
 
 
-def test_events_and_offers_are_no_more_than_asked_for(shell: Shell, deployment: Deployment) -> None:
+def test_offers_are_no_more_than_asked_for(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "-q", "--", "true")
     wait_until(lambda: deployment.controller.offers.all, timeout_s=60)
-    first, second, *_ = deployment.store.events(limit=2)
-    seen = json.loads(shell.run("events", "-n", "2", "-o", "json")[0])
-    assert [each["seq"] for each in seen] == [first.seq, second.seq]
     offers = json.loads(shell.run("offers", "-o", "json")[0])
     assert len(offers) == 2
     assert json.loads(shell.run("offers", "-n", "1", "-o", "json")[0]) == offers[:1]
@@ -154,3 +153,41 @@ def test_events_and_offers_are_no_more_than_asked_for(shell: Shell, deployment: 
     region = offers[0]["region"]
     assert len(json.loads(shell.run("offers", "--region", "nowhere", "--region", region, "-o", "json")[0])) == 2
     assert json.loads(shell.run("offers", "--region", f"{region}?", "-o", "json")[0]) == []
+
+
+@pytest.fixture
+def quiet(deployment: Deployment) -> Iterator[Shell]:
+    """A shell before a daemon in whose log nothing happens but what a test writes."""
+    environment = {"HOME": str(deployment.home), "TZ": "UTC"}
+    with deployment.served() as server:
+        yield Shell(directory=deployment.home, environment={**environment, "HCLOUD_SOCKET": str(server.socket_path)})
+
+
+def seqs(shell: Shell, *words: str) -> list[int]:
+    return [each["seq"] for each in json.loads(shell.run("events", *words, "-o", "json")[0])]
+
+
+def test_events_are_the_newest_in_order_of_time_and_say_that_older_ones_are_left_out(
+    quiet: Shell, deployment: Deployment
+) -> None:
+    with deployment.store.transaction(now=START_AT) as transaction:
+        for _ in range(2 * PAGE + 10):
+            transaction.emit(EventKind.DAEMON)
+    last = 2 * PAGE + 10
+    assert seqs(quiet, "-n", "3") == [last - 2, last - 1, last]
+    assert seqs(quiet) == list(range(1, last + 1))
+    assert seqs(quiet, "-n", str(2 * PAGE)) == list(range(11, last + 1))
+    assert seqs(quiet, "-n", "3", "--after", "5") == [6, 7, 8]
+    _, err = quiet.run("events", "-n", "3")
+    assert err == "older events are left out; -n N shows the newest N\n"
+    assert quiet.run("events", "-n", "3", "--after", "5")[1] == "newer events are left out; go on with --after 8\n"
+    for words in (("-n", str(last)), ("-n", "3", "-o", "csv"), ("-n", "3", "--after", str(last - 3))):
+        assert quiet.run("events", *words)[1] == ""
+
+
+def test_times_in_an_events_fields_are_told_as_its_own_time_is(quiet: Shell, deployment: Deployment) -> None:
+    with deployment.store.transaction(now=START_AT) as transaction:
+        transaction.emit(EventKind.OPERATOR_ORDER, deadline_at=START_AT + 3600, price_usd_per_h=0.25)
+    out, _ = quiet.run("events")
+    assert "2030-03-17 17:46:40" in out
+    assert "deadline_at=2030-03-17 18:46:40 price_usd_per_h=0.25" in out

@@ -393,13 +393,17 @@ def test_events_are_found_by_time_kind_and_subject(store: Store) -> None:
 
     def seqs(**wanted: object) -> list[int]:
         listed = [event.seq for event in store.events(**wanted)]  # type: ignore[arg-type]
-        if not set(wanted) & {"job_id", "instance_id", "after_seq", "limit"}:
+        if not set(wanted) & {"job_id", "instance_id", "after_seq", "before_seq", "limit"}:
             assert [event.seq for event in store.iter_events(**wanted)] == listed  # type: ignore[arg-type]
         return listed
 
     assert seqs() == [1, 2, 3, 4, 5, 6]
     assert seqs(after_seq=4) == [5, 6]
     assert seqs(limit=2) == [1, 2]
+    assert seqs(limit=2, newest=True) == [5, 6]
+    assert seqs(limit=2, newest=True, before_seq=5) == [3, 4]
+    assert seqs(limit=2, newest=True, job_id="job-1", before_seq=6) == [2, 5]
+    assert seqs(after_seq=2, before_seq=5) == [3, 4]
     assert seqs(since=20.0) == [3, 4, 5, 6]
     assert seqs(until=20.0) == [1, 2]
     assert seqs(since=20.0, until=30.0) == [3, 4]
