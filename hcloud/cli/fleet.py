@@ -135,8 +135,9 @@ def offers(
     found.sort(key=lambda each: each["price_usd_per_h"])
     write_rows(form, found[:limit], OFFER_COLUMNS, _offer_row, empty="no offers")
     if form == "table" and found:
-        age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found)
-        click.echo(f"prices are {span(age_s)} old; the cheapest costs {usd(found[0]['price_usd_per_h'])}/h", err=True)
+        age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found[:limit])
+        cheapest = usd(found[0]["price_usd_per_h"])
+        click.echo(f"the oldest of these prices is {span(age_s)} old; the cheapest is {cheapest}/h", err=True)
 
 
 def _check_provider(client: Client, name: str) -> None:

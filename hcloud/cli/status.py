@@ -199,7 +199,8 @@ def _money_line(status: dict[str, Any]) -> str:
         for spent, limit, period in limits
         if spent is not None
     ]
-    aged = f"; prices are {span(status['now'] - status['priced_at'])} old" if status["priced_at"] is not None else ""
+    priced_at = status["priced_at"]
+    aged = f"; the oldest price on offer is {span(status['now'] - priced_at)} old" if priced_at is not None else ""
     return f"money    {', '.join(parts)}{aged}"
 
 

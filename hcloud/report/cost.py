@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hcloud.model import PROFILE_TAG, Event, EventKind
 from hcloud.pricing import HOUR_S, cost_usd, split
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Machine, Stretch
-from hcloud.report.grouping import Grouping, day_of, days, minute_of
+from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 
 COST_KINDS: frozenset[EventKind] = FLEET_KINDS
@@ -97,8 +97,8 @@ class Ledger:
         notes = []
         if self.prices_from is not None and self.prices_to is not None:
             notes.append(
-                f"prices are as read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; the "
-                f"newest is {max(0.0, now - self.prices_to) / 60:.0f} minutes old"
+                f"these machines are counted at prices read between {minute_of(self.prices_from)} and "
+                f"{minute_of(self.prices_to)} UTC; the newest of these prices is {age_of(now - self.prices_to)} old"
             )
         if self.profiled:
             notes.append(

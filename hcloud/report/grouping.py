@@ -98,6 +98,18 @@ def minute_of(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
+_AGES = ((2 * DAY_S, DAY_S, "day"), (2 * 3600.0, 3600.0, "hour"), (120.0, 60.0, "minute"), (0.0, 1.0, "second"))
+
+
+def age_of(seconds: float) -> str:
+    """Return how old something is, in the largest unit of which it is at least two, else in seconds."""
+    for least_s, unit_s, name in _AGES:
+        if seconds >= least_s:
+            count = int(seconds // unit_s)
+            return f"{count} {name}" if count == 1 else f"{count} {name}s"
+    return "0 seconds"
+
+
 def days(since: float, until: float) -> Iterator[tuple[float, float]]:
     """Cut a stretch of time at every UTC midnight."""
     while since < until:

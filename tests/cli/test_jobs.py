@@ -205,7 +205,7 @@ def test_tables_of_the_fleet(shell: Shell, deployment: Deployment) -> None:
     assert (machine["instance"], machine["jobs"]) == ("inst-1", "job-1")
     offers, err = shell.run("offers")
     assert offers.index("m.one") < offers.index("m.two")
-    assert "prices are" in err
+    assert "the oldest of these prices is" in err
     kinds = [each["kind"] for each in json.loads(shell.run("events", "--job", "1", "-o", "json")[0])]
     assert kinds[0] == "job_submitted"
 

@@ -49,7 +49,7 @@ def test_health_is_told_line_by_line() -> None:
         "policy   thrifty 0123456789ab",
         "engine   reachable, 3 workers, 1 silent",
         "provider mock: 7 offers",
-        "money    $1.50/h now, $2.00 of $10.00 today, $30.00 this month; prices are 1m00s old",
+        "money    $1.50/h now, $2.00 of $10.00 today, $30.00 this month; the oldest price on offer is 1m00s old",
         "jobs     2 running, 1 queued; machines: 3 ready",
         "missing  control groups (mock)",
     ]

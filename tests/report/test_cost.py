@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hcloud.report import ReportTable, build_report
+from hcloud.report.grouping import age_of
 from tests.report.story import HOUR, Story
 
 
@@ -200,8 +201,17 @@ def test_age_of_prices_is_told() -> None:
     story.price(2, 2 * HOUR, 0.5)
     (note,) = report(story, now=2.5 * HOUR).notes
     assert note == (
-        "prices are as read between 1970-01-01 00:00 and 1970-01-01 02:00 UTC; the newest is 30 minutes old"
+        "these machines are counted at prices read between 1970-01-01 00:00 and 1970-01-01 02:00 UTC; "
+        "the newest of these prices is 30 minutes old"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1.0, "0 seconds"), (1.9, "1 second"), (119.0, "119 seconds"), (120.0, "2 minutes"), (3 * HOUR, "3 hours")],
+)
+def test_ages_are_told_in_units_of_which_there_are_several(seconds: float, said: str) -> None:
+    assert age_of(seconds) == said
 
 
 def test_what_profiling_cost_is_told_apart(story: Story) -> None:
