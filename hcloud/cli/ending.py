@@ -10,9 +10,9 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.cli.times import duration_s
 from hcloud.clock import holds_within
 from hcloud.errors import BadInput, HCloudError, Unreachable
-from hcloud.quantity import parse_duration_s
 
 ORDER_COLUMNS = ("order", "about", "by", "since", "deadline", "machines", "jobs")
 MACHINE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">up", ">cost", "jobs")
@@ -28,7 +28,9 @@ class StillThere(HCloudError):
 @click.argument("instances", nargs=-1)
 @click.option("--type", "types", multiple=True, help="All machines of these types, now and later (* and ? allowed).")
 @click.option("--provider", "providers", multiple=True, help="All machines of this provider, now and later.")
-@click.option("--deadline", help="Stop by then what still runs there, such as 30min or 2h; it runs again elsewhere.")
+@click.option(
+    "--deadline", help="Stop by then what still runs there, such as 30min or 600 (seconds); it runs again elsewhere."
+)
 @click.option("--undo", is_flag=True, help="Use them again.")
 @format_option
 def drain(
@@ -44,7 +46,7 @@ def drain(
     Without --deadline jobs run to their end, which services never reach. Of a type or provider nothing more is launched
     until --undo.
     """
-    deadline_s = None if deadline is None else _deadline_s(deadline)
+    deadline_s = None if deadline is None else duration_s(deadline, "--deadline")
     client = Client()
     if not (instances or types or providers):
         if undo or deadline is not None:
@@ -57,13 +59,6 @@ def drain(
     if deadline_s is not None:
         body["deadline_at"] = client.get("/v1/status")["now"] + deadline_s
     _show_orders(client.post("/v1/drain", body), form)
-
-
-def _deadline_s(text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        raise BadInput(f"--deadline {text!r}: {error}") from error
 
 
 def _show_orders(orders: list[dict[str, Any]], form: str) -> None:

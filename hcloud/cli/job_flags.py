@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option("--memory", help="Memory per node, such as 512MiB or 2GiB."),
     click.option("--disk", help="Disk per node, such as 20GiB."),
     click.option("--nodes", help="Nodes: a number (all start together), or a range such as 2..8."),
-    click.option("--within", help="Target: finish within this long after submission, such as 10m."),
+    click.option("--within", help="Target: finish within this long after submission, such as 10m or 600 (seconds)."),
     click.option("--by", help="Target: finish by this time, such as 2030-05-01T18:00:00Z."),
     click.option("--rate", type=FiniteRange(), help="Target of a service: requests per second."),
     click.option("--latency-ms", type=FiniteRange(), help="Target of a service: latency at --percentile, in ms."),
@@ -35,7 +35,7 @@ _OPTIONS = (
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
     click.option("--budget", type=FiniteRange(), help="Stop the job when it has cost this many USD."),
     click.option("--retries", type=WholeRange(), help="Tries after a non-zero exit."),
-    click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h."),
+    click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h or 7200 (seconds)."),
     click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
     click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),
     click.option("--zone", "zones", multiple=True, help="Zone it may run in; * and ? (repeatable)."),
@@ -113,6 +113,7 @@ def _where(path: Sequence[str | int]) -> str:
 
 
 def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    flags = {**flags, **_durations(flags)}
     changes = {key: flags[flag] for flag, key in _PLAIN.items() if flags.get(flag) is not None}
     target = _target(flags)
     if target is not None:
@@ -135,6 +136,12 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     if flags.get("tag"):
         changes["tags"] = {**mapping.get("tags", {}), **dict(_pair("--tag", each) for each in flags["tag"])}
     return changes
+
+
+def _durations(flags: Mapping[str, Any]) -> dict[str, float | str]:
+    from hcloud.cli.times import seconds_or_text  # 0.1 s, which help need not take
+
+    return {name: seconds_or_text(flags[name]) for name in ("within", "max_runtime") if flags.get(name) is not None}
 
 
 def _placement(flags: Mapping[str, Any]) -> dict[str, Any]:

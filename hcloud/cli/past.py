@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
+from hcloud.cli.times import moment_of
 from hcloud.errors import BadInput
 from hcloud.model import InstanceState, JobSpec, JobState, Market, Offer, ServiceTarget
-from hcloud.quantity import parse_duration_s, shown
 from hcloud.report import minute_of
 from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
@@ -21,15 +21,24 @@ PAGE, MOST_MACHINES = 2000, 10_000
 AS_IT_WAS = "as it was"
 
 
-def back_s_of(since: str) -> float:
-    """Return how far ``--since`` (a duration such as 7d) goes back, in seconds. Raises BadInput."""
-    try:
-        back_s = parse_duration_s(since)
-    except ValueError as error:
-        raise BadInput(f"--since {shown(since)}: {error}") from error
+def back_s_of(since: str, now: Callable[[], float]) -> float:
+    """Return how far ``--since`` (a duration such as 7d, or a UTC date or time) goes back from ``now``, in seconds.
+
+    Raises:
+        BadInput: it is neither, or nothing can be so short ago.
+    """
+    begin = moment_of(since, "--since")
+    ago_s = -begin(0.0)
+    back_s = ago_s if ago_s >= 0 else now() + ago_s  # a date is after 1970: how far back that is depends on now
     if back_s <= 0:
         raise BadInput(f"--since {since!r}: nothing is so short ago; write a duration such as 7d")
     return back_s
+
+
+def now_of(client: Client) -> float:
+    """Return the time of the daemon's clock."""
+    now: float = client.get("/v1/status")["now"]
+    return now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

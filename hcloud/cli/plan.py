@@ -26,6 +26,7 @@ from hcloud.cli.output import (
     write_json,
 )
 from hcloud.cli.textfile import text_of
+from hcloud.cli.times import SINCE_FORMS
 from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
@@ -80,7 +81,7 @@ def reservations(
 @click.argument(
     "policies", nargs=-1, required=True, metavar="POLICY...", type=NamedPath(path_type=Path, dir_okay=False)
 )
-@click.option("--since", default="7d", show_default=True, help="How far back the jobs are taken from.")
+@click.option("--since", default="7d", show_default=True, metavar="7d|TIME", help=f"Jobs submitted {SINCE_FORMS}.")
 @click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
 @seeds_options
 @format_option
@@ -91,12 +92,13 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
     from hcloud.cli.comparing import Wanted, compare
-    from hcloud.cli.past import back_s_of, offered_clouds, read_past, recorded_outcome
+    from hcloud.cli.past import back_s_of, now_of, offered_clouds, read_past, recorded_outcome
     from hcloud.cli.simulate import called, decided_by, policies_named
     from hcloud.simulator.compare import PREFIX
     from hcloud.simulator.run import Setting
 
-    client, (ours, rivals), back_s = Client(), policies_named(policies), back_s_of(since)
+    client, (ours, rivals) = Client(), policies_named(policies)
+    back_s = back_s_of(since, lambda: now_of(client))
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     past, clouds = read_past(client, back_s), offered_clouds(client)
     made = past.workload()

@@ -8,8 +8,7 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, span, table, usd, write_json
-from hcloud.errors import BadInput
-from hcloud.quantity import parse_duration_s, parse_utc_s
+from hcloud.cli.times import moment_of
 from hcloud.report import REPORT_NAMES, Column, ReportTable
 
 GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
@@ -18,7 +17,9 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @click.command()
 @click.argument("name", type=click.Choice(REPORT_NAMES), default="cost")
 @click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for (days are UTC).")
-@click.option("--since", metavar="7d|TIME", help="Only from then on: so long ago, or a date or time (UTC).")
+@click.option(
+    "--since", metavar="7d|TIME", help="Only from then on: so long ago (a bare number: seconds), or a UTC date or time."
+)
 @click.option("--until", metavar="1d|TIME", help="Only until then.")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
@@ -29,11 +30,11 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     NAME is cost (the default), performance, savings, utilisation, commitments, accuracy (--by application, question,
     type, user or day) or decisions (--by job, user, type, constraint or day). Live machines and jobs count up to now.
     """
+    asked = {"since": since, "until": until}
+    moments = {each: moment_of(given, f"--{each}") for each, given in asked.items() if given is not None}
     client = Client()
-    now = client.get("/v1/status")["now"] if since or until else 0.0
-    found = client.get(
-        f"/v1/reports/{name}", by=by, since=moment(since, now, "--since"), until=moment(until, now, "--until")
-    )
+    now = client.get("/v1/status")["now"] if moments else 0.0
+    found = client.get(f"/v1/reports/{name}", by=by, **{each: at(now) for each, at in moments.items()})
     if form == "json":
         write_json(found)
         return
@@ -42,26 +43,6 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
         click.echo(made.to_csv(), nl=False)
         return
     show(made)
-
-
-def moment(given: str | None, now: float, option: str) -> float | None:
-    """Return the Unix time that ``7d`` (so long before ``now``) or a date or time in UTC means.
-
-    Raises:
-        BadInput: it is neither.
-    """
-    if given is None:
-        return None
-    try:
-        return now - parse_duration_s(given)
-    except ValueError:
-        pass
-    try:
-        return parse_utc_s(given if "T" in given or " " in given.strip() else f"{given.strip()}T00:00:00Z")
-    except ValueError as error:
-        raise BadInput(
-            f"{option} {given!r}: write a duration such as 7d, or a UTC time such as 2026-11-21T08:00Z"
-        ) from error
 
 
 def show(made: ReportTable) -> None:

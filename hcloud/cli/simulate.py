@@ -16,8 +16,9 @@ from hcloud.cli.comparing import Wanted, compare
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import Seeds, seeds_options
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
-from hcloud.cli.past import back_s_of, offered_clouds, recorded_workload
+from hcloud.cli.past import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.textfile import PACKED, text_of
+from hcloud.cli.times import SINCE_FORMS
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.errors import BadInput, ConfigError
@@ -97,7 +98,7 @@ PAPERS = "hcloud-"
     help=f"Length of HCloud's scenarios (default {SCENARIO_HOURS:g}).",
 )
 @click.option("--node-vcpus", type=WholeRange(1, VCPUS_MOST), help=f"A job log's widest node (default {NODE_VCPUS}).")
-@click.option("--since", help=f"How far back, for the workload `history` (default {SINCE}).")
+@click.option("--since", metavar="7d|TIME", help=f"For the workload `history`: {SINCE_FORMS} (default {SINCE}).")
 @click.option(
     "--cycle",
     "cycle_s",
@@ -253,7 +254,9 @@ def _workload(source: str, reading: Reading) -> Workload:
         return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=reading.node_vcpus or NODE_VCPUS))
     if source == HISTORY:
         reading.only("since")
-        return recorded_workload(Client(), back_s_of(SINCE if reading.since is None else reading.since))
+        client = Client()
+        since = SINCE if reading.since is None else reading.since
+        return recorded_workload(client, back_s_of(since, lambda: now_of(client)))
     if source and (path.suffix or path.exists()):
         raise BadInput(
             f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "

@@ -28,7 +28,7 @@ def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) 
     assert shell.run("drain")[0] == "nothing is drained\n"
     _, err = shell.run("drain", "inst-1", "--deadline", "soon", exit_code=2)
     assert "soon" in err
-    [order] = json.loads(shell.run("drain", "inst-1", "--deadline", "1h", "-o", "json")[0])
+    [order] = json.loads(shell.run("drain", "inst-1", "--deadline", "3600", "-o", "json")[0])
     assert order["deadline_at"] > deployment.clock.now()
     out, _ = shell.run("destroy", "inst-1", "--dry-run")
     assert "1 machine(s) end" in out and "runs again from its beginning" in out

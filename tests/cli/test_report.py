@@ -85,7 +85,7 @@ def test_window_is_given_by_duration_or_time(done: Shell) -> None:
     [
         (["costs"], "'costs' is not one of"),
         (["cost", "--by", "usr"], "did you mean user?"),
-        (["cost", "--since", "soon"], "--since 'soon': write a duration such as 7d, or a UTC time"),
+        (["cost", "--since", "soon"], "--since 'soon': write a duration such as 7d, or a UTC date or time"),
         (["cost", "--until", "2026-01-01T10:00"], "--until '2026-01-01T10:00': write a duration"),
         (["cost", "--since", "1h", "--until", "2h"], "after"),
     ],

@@ -168,7 +168,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--policy", ""], "is empty; name a path"),
         (["jobs.csv", "--cloud", ""], "is empty; name a path"),
         (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
-        (["history", "--since", ""], "--since '': must be a duration such as 30s"),
+        (["history", "--since", ""], "--since '': write a duration such as 7d, or a UTC date"),
         (["jobs.csv", "--peers", "--policy", "peer.yaml"], "peer.yaml: name: 'peer:mine' would be another tool's"),
         (["jobs.csv", "--policy", "red.yaml"], "red.yaml:1: name: must be of printable characters, not"),
         (["jobs.csv", "--cloud", "worded.yaml"], "types.m.one.vcpus: must be a number, not '2'"),
@@ -345,7 +345,11 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
     assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]
     assert repeated["rows"][0]["jobs"] == 2 and repeated["rows"][2]["jobs"] == 1
     _, err = shell.run("plan", "policy", "mine.yaml", "--since", "soon", exit_code=2)
-    assert "--since 'soon': must be a duration" in err
+    assert "--since 'soon': write a duration such as 7d, or a UTC date" in err
+    since = ("--since", "2020-01-01", "-o", "json")
+    dated = json.loads(shell.run("plan", "policy", "mine.yaml", *since)[0])
+    assert [row["jobs"] for row in dated["rows"]] == [1, 1, 1]
+    assert len(json.loads(shell.run("simulate", "history", "--cloud", "offers", *since)[0])["rows"]) == 1
     _, err = shell.run("plan", "policy", "none.yaml", exit_code=2)
     assert "none.yaml" in err
     _, err = shell.run("plan", "policy", "mine.yaml", "cheapst", exit_code=2)
