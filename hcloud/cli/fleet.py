@@ -133,7 +133,7 @@ def offers(
     if not found and provider is not None:
         _check_provider(client, provider)
     found.sort(key=lambda each: each["price_usd_per_h"])
-    write_rows(form, found[:limit], OFFER_COLUMNS, _offer_row, empty="no offers")
+    write_rows(form, found[:limit], OFFER_COLUMNS, _offer_row if form == "csv" else _shown_offer, empty="no offers")
     if form == "table" and found:
         age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found[:limit])
         cheapest = usd(found[0]["price_usd_per_h"])
@@ -179,6 +179,12 @@ def _offer_row(each: dict[str, Any]) -> list[Any]:
         each["provider"], each["zone"], kind["name"], each["market"], kind["capacity"]["vcpus"],
         kind["capacity"]["memory_mib"], each["price_usd_per_h"], each["available"], kind["boot_delay_s"],
     ]  # fmt: skip
+
+
+def _shown_offer(each: dict[str, Any]) -> list[Any]:
+    price = OFFER_COLUMNS.index(">price_usd_per_h")
+    cells = _offer_row(each)
+    return [*cells[:price], f"{each['price_usd_per_h']:.4g}", *cells[price + 1 :]]
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hcloud.cli.checked import check_files, form_option
-from hcloud.cli.output import span, write_json
+from hcloud.cli.output import gib, span, write_json
 from hcloud.cli.policy import dollars
 from hcloud.clock import SystemClock
 from hcloud.config import load_job
@@ -47,7 +47,7 @@ def _summary(asked: JobFile) -> Iterator[str]:
     yield f"{asked.name}: {_promise(asked)}"
     together = "" if nodes.count == 1 else " together" if nodes.gang else f", from {nodes.minimum}"
     count = "1 node" if nodes.count == 1 else f"{nodes.count} nodes"
-    yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {need.disk:g} GiB disk"
+    yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {gib(need.disk)} disk"
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
     limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
     tries = asked.retries.exit_code

@@ -45,7 +45,7 @@ def format_option(function: F) -> F:
 
 
 class FiniteRange(click.FloatRange):
-    """A number between limits; ``nan`` lies between any two to click, ``inf`` above any, and ``１_0`` is 10."""
+    """A number between limits, or any; ``nan`` lies between any two to click, ``inf`` above any, and ``１_0`` is 10."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; fails on one that is none."""
@@ -55,6 +55,9 @@ class FiniteRange(click.FloatRange):
         if isinstance(value, str) and parse_number(value) is None:
             self.fail(f"{value!r} is not a number in plain digits.", param, ctx)
         return number
+
+    def _describe_range(self) -> str:
+        return super()._describe_range() if _limited(self) else ""
 
 
 class WholeRange(click.IntRange):
@@ -66,6 +69,14 @@ class WholeRange(click.IntRange):
         if isinstance(value, str) and not _WHOLE.fullmatch(value):
             self.fail(f"{value!r} is not a whole number in plain digits.", param, ctx)
         return number
+
+    def _describe_range(self) -> str:
+        return super()._describe_range() if _limited(self) else ""
+
+
+def _limited(limits: click.FloatRange | click.IntRange) -> bool:
+    """Return whether help has a range to tell; without limits click would tell ``x<=None``."""
+    return limits.min is not None or limits.max is not None
 
 
 class NamedPath(click.Path):
@@ -226,7 +237,13 @@ def usd(value: float | None) -> str:
     """Return money: two decimals from a dollar on, else four."""
     if value is None:
         return ""
-    return f"${value:.2f}" if abs(value) >= 1 or value == 0 else f"${value:.4f}"
+    sign, amount = "-" if value < 0 else "", abs(value)
+    return f"{sign}${amount:.2f}" if amount >= 1 or amount == 0 else f"{sign}${amount:.4f}"
+
+
+def gib(amount: float) -> str:
+    """Return GiB as people write them, and less than one as MiB."""
+    return f"{round(amount, 2):.10g} GiB" if amount >= 1 else f"{round(amount * 1024, 2):.10g} MiB"
 
 
 def confirmed(question: str, yes: bool) -> bool:

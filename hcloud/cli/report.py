@@ -77,7 +77,7 @@ def _width(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
 
 
 def _header(column: Column) -> str:
-    shown = column.name.rpartition("_")[0] if column.unit in ("s", "%", "usd") else column.name
+    shown = column.label or (column.name.rpartition("_")[0] if column.unit in ("s", "%", "usd") else column.name)
     number = column.unit or column.name in (
         "jobs",
         "live",

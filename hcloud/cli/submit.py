@@ -17,6 +17,7 @@ from hcloud.cli.output import (
     confirmed,
     console,
     format_option,
+    gib,
     printable,
     table,
     usd,
@@ -224,7 +225,7 @@ def _candidate_row(each: Mapping[str, Any]) -> list[Any]:
         each["instance_type"],
         each["market"],
         f"{each['vcpus']:g}",
-        f"{each['memory_mib'] / 1024:g} GiB",
+        gib(each["memory_mib"] / 1024),
         f"{each['price_usd_per_h']:.4f}",
         "chosen" if each["chosen"] else each["note"],
     ]

@@ -16,7 +16,7 @@ from hcloud.pricing import cost_usd
 from hcloud.report.bill_lines import Bill
 from hcloud.report.fleet import FleetHistory, Machine
 from hcloud.report.grouping import minute_of, text
-from hcloud.report.table import Column, ReportTable, Row
+from hcloud.report.table import Column, ReportTable, Row, dollars
 
 BILL_KINDS: Final = (
     EventKind.INSTANCE_REQUESTED,
@@ -164,8 +164,8 @@ def _notes(bill: Bill, foreign: Sequence[_Entry], counts: Counter[str]) -> list[
     if foreign:
         usd = sum(each.bill_usd for each in foreign)
         whose = "are not ours" if bill.has_owners else "are in the bill but not in the ledger"
-        notes.append(f"{len(foreign)} other machines, ${usd:.2f}, {whose}")
+        notes.append(f"{len(foreign)} other machines, {dollars(usd)}, {whose}")
     if not bill.has_owners:
         notes.append("the bill does not tell the owner tag, so a machine of ours that the ledger lost cannot be told")
-    notes += [f"not compared: {what}, ${usd:.2f}" for what, usd in sorted(bill.not_compared.items())]
+    notes += [f"not compared: {what}, {dollars(usd)}" for what, usd in sorted(bill.not_compared.items())]
     return notes

@@ -14,7 +14,7 @@ from hcloud.pricing import HOUR_S, cost_usd, split
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
-from hcloud.report.table import ReportTable, Row, columns, share_pct
+from hcloud.report.table import Column, ReportTable, Row, columns, share_pct
 
 COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS
 """The events this report needs."""
@@ -53,15 +53,18 @@ def commitments_table(
         whole.add(line)
     return ReportTable(
         title=f"Commitments, used by {grouping.text}",
-        columns=columns(
-            *grouping.columns, "machine_h", "held_pct", "break_even_pct", "cost_usd", "unused_usd", "saved_usd"
+        columns=(
+            *columns(*grouping.columns, "machine_h", "held_pct", "break_even_pct", "cost_usd", "unused_usd"),
+            Column(name="saved_usd", unit="usd", label="paid off"),
         ),
         rows=tuple((*key, *_row(line)) for key, line in sorted(lines.items())),
         total=("total", *("" for _ in grouping.columns[1:]), *_row(whole)),
         notes=(
             "reserved machines only, launch to end; held: the larger of the vCPU and the memory part that units held",
-            "break even: held so much of the time they cost what the same would have cost on demand; saved: what was "
-            "held at on-demand prices, less what the machines cost (negative: on demand would have been cheaper)",
+            "break even: held so much of the time they cost what the same would have cost on demand; paid off: what "
+            "was held, at on-demand prices, less what the machines cost (negative: on demand would have been cheaper)",
+            "paid off is saved_usd in JSON and CSV, and is not what `report savings` calls saved: that compares whole "
+            "machines, held or not",
         ),
     )
 

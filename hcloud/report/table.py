@@ -16,10 +16,15 @@ Row = tuple[Value, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column. ``name`` carries the unit (``cost_usd``); ``unit`` says it again for those who format: empty is text
-    or a plain number."""
+    or a plain number. ``label`` is what people are shown instead of the name, where programs rely on that."""
 
     name: str
     unit: Unit = ""
+    label: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return what it is called and measured in."""
+        return {"name": self.name, "unit": self.unit, **({"label": self.label} if self.label else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class ReportTable:
         names = [column.name for column in self.columns]
         return {
             "title": self.title,
-            "columns": [{"name": column.name, "unit": column.unit} for column in self.columns],
+            "columns": [column.to_json() for column in self.columns],
             "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
             "total": None if self.total is None else dict(zip(names, self.total, strict=True)),
             "notes": list(self.notes),
@@ -46,7 +51,9 @@ class ReportTable:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ReportTable:
         """Return the report that ``to_json`` made a document of."""
-        columns = tuple(Column(name=each["name"], unit=each["unit"]) for each in document["columns"])
+        columns = tuple(
+            Column(name=each["name"], unit=each["unit"], label=each.get("label", "")) for each in document["columns"]
+        )
 
         def row(values: Mapping[str, Value]) -> Row:
             """Return values in the order of the columns. Raises KeyError where one is lacking."""
@@ -79,6 +86,11 @@ def columns(*described: str) -> tuple[Column, ...]:
     return tuple(
         Column(name=name, unit="" if ":" in name else endings.get(name.rpartition("_")[2], "")) for name in described
     )
+
+
+def dollars(amount_usd: float) -> str:
+    """Return money with cents, the sign before the dollar."""
+    return f"{'-' if amount_usd < 0 else ''}${abs(amount_usd):.2f}"
 
 
 def share_pct(part: float, whole: float) -> float | None:

@@ -97,6 +97,12 @@ def test_bad_input_is_one_sentence_and_exit_2(arguments: tuple[str, ...], wanted
     assert out == ""
 
 
+def test_help_tells_limits_only_of_options_that_have_some(lonely: Shell) -> None:
+    out, _ = lonely.run("submit", "--help")
+    assert "None]" not in out
+    assert "[x>=1]" in lonely.run("offers", "--help")[0]
+
+
 @pytest.mark.parametrize("group", [(), ("job",), ("policy",)])
 def test_a_group_alone_shows_its_commands_line_by_line(group: tuple[str, ...], lonely: Shell) -> None:
     out, err = lonely.run(*group, exit_code=2)

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.cli.fleet import PAGE
+from hcloud.cli.fleet import PAGE, _offer_row, _shown_offer
 from hcloud.cli.jobs import target_text
-from hcloud.cli.output import span
+from hcloud.cli.output import gib, span, usd
 from hcloud.cli.status import daemon_lines, troubles
 from hcloud.model import EventKind, JobState
 from hcloud.store import Submission
@@ -191,3 +191,24 @@ def test_times_in_an_events_fields_are_told_as_its_own_time_is(quiet: Shell, dep
     out, _ = quiet.run("events")
     assert "2030-03-17 17:46:40" in out
     assert "deadline_at=2030-03-17 18:46:40 price_usd_per_h=0.25" in out
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(0.0, "$0.00"), (-0.0045, "-$0.0045"), (-2.5, "-$2.50"), (0.25, "$0.2500"), (None, "")]
+)
+def test_money_has_its_sign_before_the_dollar(amount: float | None, said: str) -> None:
+    assert usd(amount) == said
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(100 / 1024, "100 MiB"), (1.0, "1 GiB"), (1.5, "1.5 GiB"), (1e5 / 1024, "97.66 GiB")]
+)
+def test_sizes_are_told_in_units_that_fit(amount: float, said: str) -> None:
+    assert gib(amount) == said
+
+
+def test_prices_of_offers_are_short_in_tables_and_whole_for_programs(shell: Shell, deployment: Deployment) -> None:
+    wait_until(lambda: deployment.controller.offers.all, timeout_s=60)
+    offer = {**json.loads(shell.run("offers", "-o", "json")[0])[0], "price_usd_per_h": 0.007687285687647157}
+    assert "0.007687" in _shown_offer(offer)
+    assert 0.007687285687647157 in _offer_row(offer)

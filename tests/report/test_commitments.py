@@ -35,6 +35,8 @@ def test_use_of_a_reserved_machine_is_told_with_its_break_even(story: Story) -> 
     assert row["cost_usd"] == pytest.approx(1.2)
     assert row["unused_usd"] == pytest.approx(0.9)
     assert row["saved_usd"] == pytest.approx(0.5 - 1.2)
+    assert [column.label for column in table.columns if column.label] == ["paid off"]  # not what savings calls saved
+    assert type(table).from_json(table.to_json()) == table
     assert len(table.rows) == 1
 
 
