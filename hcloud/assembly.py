@@ -43,7 +43,7 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
     """Build every configured provider from its entry point.
 
     Raises:
-        ConfigError: an unknown type, or settings that the provider refuses.
+        ConfigError: an unknown type, settings that the provider refuses, or a state directory that cannot be made.
     """
     known = {point.name: point for point in entry_points(group="hcloud.providers")}
     built: dict[str, Provider] = {}
@@ -54,9 +54,16 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
             where = f"providers.{wanted.name}.type"
             raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
         state_dir = config.state_dir / "providers" / wanted.name
-        state_dir.mkdir(parents=True, exist_ok=True)
+        _make_directory(state_dir)
         built[wanted.name] = _build(point.load(), wanted, clock, config, state_dir)
     return built
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path} cannot be made: {error.strerror}", where="state_dir") from error
 
 
 def load_mock_cloud() -> None:

@@ -129,17 +129,21 @@ Command = Annotated[
 ]
 JobName = Annotated[
     Text,
-    AfterValidator(_spelled(_NAME, "1 to 63 letters, digits, dots, dashes or underscores, a letter or digit first")),
+    AfterValidator(
+        _spelled(_NAME, "1 to 63 letters a-z or A-Z, digits, dots, dashes or underscores, a letter or digit first")
+    ),
     Field(json_schema_extra={"pattern": _NAME}),
 ]
 Variable = Annotated[
     Text,
-    AfterValidator(_spelled(_VARIABLE, "a variable name of letters, digits and underscores, no digit first")),
+    AfterValidator(
+        _spelled(_VARIABLE, "a variable name of letters a-z or A-Z, digits and underscores, no digit first")
+    ),
     Field(json_schema_extra={"pattern": _VARIABLE}),
 ]
 TagName = Annotated[
     Text,
-    AfterValidator(_spelled(_TAG, "1 to 63 letters, digits, dots, slashes, dashes or underscores")),
+    AfterValidator(_spelled(_TAG, "1 to 63 letters a-z or A-Z, digits, dots, slashes, dashes or underscores")),
     Field(json_schema_extra={"pattern": _TAG}),
 ]
 Value = Annotated[Argument, BeforeValidator(_whole_number_as_text, json_schema_input_type=str | int)]

@@ -188,10 +188,14 @@ class Lease:
 
     def __post_init__(self) -> None:
         if self.renew_before_s >= self.horizon_s:
+            why = "or machines would be renewed in every cycle"
             raise AtKey(
                 "renew_before_s",
-                f"must be less than horizon_s ({self.horizon_s:g}), or machines would be renewed in every cycle; "
-                f"it is {self.renew_before_s:g}",
+                f"must be less than horizon_s ({self.horizon_s:g}), {why}; it is {self.renew_before_s:g}",
+                otherwise=(
+                    "horizon_s",
+                    f"must be more than renew_before_s ({self.renew_before_s:g}), {why}; it is {self.horizon_s:g}",
+                ),
             )
 
 
@@ -513,10 +517,15 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.boot.timeout_s > self.lease.horizon_s:
+            horizon_s, timeout_s = self.lease.horizon_s, self.boot.timeout_s
+            why = "or a machine would expire before it is given up"
             raise AtKey(
-                "boot",
-                f"timeout_s must not be more than lease.horizon_s ({self.lease.horizon_s:g}), or a machine would "
-                f"expire before it is given up; it is {self.boot.timeout_s:g}",
+                "boot.timeout_s",
+                f"must not be more than lease.horizon_s ({horizon_s:g}), {why}; it is {timeout_s:g}",
+                otherwise=(
+                    "lease.horizon_s",
+                    f"must be at least boot.timeout_s ({timeout_s:g}), {why}; it is {horizon_s:g}",
+                ),
             )
 
     @property

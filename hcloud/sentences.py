@@ -42,11 +42,30 @@ _KINDS = {
 
 
 class AtKey(ValueError):
-    """A contradiction between several values, to be shown at one of their keys."""
+    """A contradiction between several values, to be shown at one of their keys (``a.b``: of a mapping in there).
 
-    def __init__(self, key: str, message: str) -> None:
+    ``otherwise`` is another of these keys and what to say there, where that one is written and ``key`` is not.
+    """
+
+    def __init__(self, key: str, message: str, *, otherwise: tuple[str, str] | None = None) -> None:
         super().__init__(message)
         self.key = key
+        self.otherwise = otherwise
+
+    def told(self, written: object) -> tuple[KeyPath, str]:
+        """Return at which key of the mapping that was ``written`` to tell it, and what."""
+        key, message = self.key, str(self)
+        if self.otherwise is not None and not _holds(written, key) and _holds(written, self.otherwise[0]):
+            key, message = self.otherwise
+        return tuple(key.split(".")), message
+
+
+def _holds(written: object, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(written, Mapping) or part not in written:
+            return False
+        written = written[part]
+    return True
 
 
 def key_path(path: KeyPath) -> str:
@@ -123,7 +142,8 @@ def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:
         return path, "is missing"
     if kind == "value_error":
         cause = context["error"]
-        return (*path, cause.key) if isinstance(cause, AtKey) else path, str(cause)
+        at, message = cause.told(value) if isinstance(cause, AtKey) else ((), str(cause))
+        return (*path, *at), message
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
         return path, f"must be {words} {context[name]:g}, not {shown(value)}"

@@ -13,7 +13,7 @@ import click
 from hcloud import shipped
 from hcloud.cli.checked import check_files, form_option
 from hcloud.cli.output import write_json
-from hcloud.config import Config, find_config, load_config, load_policy
+from hcloud.config import Config, find_config, load_config, load_named_policy
 from hcloud.sentences import json_schema
 
 
@@ -45,7 +45,7 @@ def example() -> None:
 def load_with_policy(file: Path) -> Config:
     """Return the configuration in ``file``, its policy and its providers' settings checked too. Raises ConfigError."""
     loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
-    load_policy(loaded.policy)
+    load_named_policy(loaded, file)
     for provider in loaded.providers:
         check_provider_settings(provider.type, provider.name, loaded.settings_of(provider))
     return loaded

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hcloud.errors import ConfigError
 from hcloud.garbage import rarely_collecting
 
 
@@ -14,7 +15,13 @@ from hcloud.garbage import rarely_collecting
 def daemon(config_path: Path | None) -> None:
     """Run the daemon in the foreground. SIGTERM stops it (machines and jobs go on), SIGHUP reloads the policy."""
     with rarely_collecting():  # what is imported stays: looking for garbage in it takes a tenth of the start
-        from hcloud.config import find_config, load_config
+        from hcloud.config import at_its_line, find_config, load_config, load_named_policy
         from hcloud.daemon import run_daemon
 
-        raise SystemExit(run_daemon(load_config(find_config(config_path))))
+        file = find_config(config_path)
+        config = load_config(file)
+        load_named_policy(config, file)  # the daemon reads it again; only here it is known where it was named
+        try:
+            raise SystemExit(run_daemon(config))
+        except ConfigError as error:
+            raise at_its_line(error, file) from error

@@ -1,7 +1,15 @@
 """The only reader of YAML: configuration, policies and job files, with errors that name file, line and key."""
 
 from hcloud.config.document import read_documents, to_yaml
-from hcloud.config.files import find_config, load_config, load_job, load_policy, read_env_file
+from hcloud.config.files import (
+    at_its_line,
+    find_config,
+    load_config,
+    load_job,
+    load_named_policy,
+    load_policy,
+    read_env_file,
+)
 from hcloud.config.profiles import load_library
 from hcloud.config.secrets import resolve_secret
 from hcloud.config.settings import (
@@ -28,11 +36,13 @@ __all__ = [
     "ProviderSettings",
     "RetentionSettings",
     "TcpSettings",
+    "at_its_line",
     "find_config",
     "home_dir",
     "load_config",
     "load_job",
     "load_library",
+    "load_named_policy",
     "load_policy",
     "read_documents",
     "read_env_file",

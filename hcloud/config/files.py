@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
@@ -16,6 +18,7 @@ from hcloud.quantity import shown
 from hcloud.sentences import KeyPath, nearest, parse
 
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
+_YAML = (".yaml", ".yml", ".json")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -62,6 +65,42 @@ def load_policy(path: Path) -> Policy:
     """
     document = read_document(path)
     return parse_policy(document.value, locate=document.where)
+
+
+def load_named_policy(config: Config, file: Path) -> Policy:
+    """Return the policy that the configuration read from ``file`` names.
+
+    Raises:
+        ConfigError: as ``load_policy``; of a policy that cannot be read, where the configuration names it.
+    """
+    try:
+        return load_policy(config.policy)
+    except ConfigError as error:
+        if error.where != file_name(config.policy):  # it could be read, and something in it is wrong
+            raise
+        there = config.policy.exists()
+        said = str(error) if there else f"there is no {file_name(config.policy)}{_policy_meant(config.policy, file)}"
+        raise ConfigError(said, where=read_document(file).where(("policy",))) from None
+
+
+def _policy_meant(missing: Path, config_file: Path) -> str:
+    """Return a hint at the policy beside a missing one that is spelt most like it, if there is one."""
+    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    files = {each.name: each for each in beside if each.suffix in _YAML and each.is_file()}
+    for name in difflib.get_close_matches(missing.name, files, n=5):
+        with suppress(ConfigError, OSError):
+            load_policy(files[name])
+            if not files[name].samefile(config_file):
+                return f"; did you mean {str(files[name])!r}?"
+    return ""
+
+
+def at_its_line(error: ConfigError, file: Path) -> ConfigError:
+    """Return an error at a key of the configuration in ``file`` with file and line too, where that key is written."""
+    document, key = read_document(file), error.where
+    if (key,) not in document.lines:
+        return error
+    return ConfigError(str(error).removeprefix(f"{key}: "), where=document.where((key,)))
 
 
 def load_job(path: Path, *, now: float | None = None) -> tuple[JobFile, ...]:

@@ -246,3 +246,21 @@ def test_init_works_as_a_program_whatever_the_umask(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         assert (mode(home / umask), mode(home / umask / "run")) == (0o700, 0o750)
         assert mode(home / umask / "config.yaml") == 0o600
+
+
+def test_a_policy_that_is_not_there_is_told_where_it_is_named(tmp_path: Path, hcloud: Hcloud) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("owner: hcloud-a\nstate_dir: state\npolicy: polic.yaml\nproviders: [{name: m, type: mock}]\n")
+    told = f"{config}:3: policy: there is no {tmp_path / 'polic.yaml'}"
+    assert complaint(hcloud("config", "check", config)) == told
+    config.rename(tmp_path / "policy.yaml")  # spelt like it, and no policy
+    assert complaint(hcloud("config", "check", tmp_path / "policy.yaml")) == told.replace("config.yaml", "policy.yaml")
+    (tmp_path / "police.yaml").write_text("name: mine\n")
+    assert complaint(hcloud("config", "check", tmp_path / "policy.yaml")).endswith(
+        f"; did you mean '{tmp_path / 'police.yaml'}'?"
+    )
+    (tmp_path / "polic.yaml").mkdir()
+    assert "policy.yaml:3: policy: " in complaint(hcloud("config", "check", tmp_path / "policy.yaml"))
+    (tmp_path / "polic.yaml").rmdir()
+    (tmp_path / "polic.yaml").write_text("nam: x\n")
+    assert "polic.yaml:1: nam: unknown key" in complaint(hcloud("config", "check", tmp_path / "policy.yaml"))

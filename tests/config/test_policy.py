@@ -45,7 +45,16 @@ def test_empty_policy_is_the_default() -> None:
             {"budgets": {"per_user": {"default": {"per_day_usd": 9}, "al": {"per_month_usd": 2}}}},
             "budgets.per_user.al.per_day_usd: must not be more than per_month_usd (2), but is 9",
         ),
-        ({"lease": {"horizon_s": 600}}, "lease.renew_before_s: must be less than horizon_s (600)"),
+        ({"lease": {"renew_before_s": "2h"}}, "lease.renew_before_s: must be less than horizon_s (3600)"),
+        ({"lease": {"horizon_s": 600}}, "lease.horizon_s: must be more than renew_before_s (900)"),
+        (
+            {"lease": {"horizon_s": "2m", "renew_before_s": "1m"}},
+            "lease.horizon_s: must be at least boot.timeout_s (600), or a machine would expire before it is given up",
+        ),
+        (
+            {"lease": {"horizon_s": "2m", "renew_before_s": "1m"}, "boot": {"timeout_s": "3m"}},
+            "boot.timeout_s: must not be more than lease.horizon_s (120)",
+        ),
         ({"stockout": {"backoff_cap_s": 5}}, "stockout.backoff_cap_s: must be at least backoff_s (60), but is 5"),
         (
             {"retention": {"minimum_s": "2h"}},
@@ -55,7 +64,7 @@ def test_empty_policy_is_the_default() -> None:
             {"retention": {"maximum_s": "10 parsecs"}},
             "must be a duration such as 30s, 10m, 2h or 1h30m, not '10 parsecs'",
         ),
-        ({"boot": {"timeout_s": "2h"}}, "boot: timeout_s must not be more than lease.horizon_s (3600)"),
+        ({"boot": {"timeout_s": "2h"}}, "boot.timeout_s: must not be more than lease.horizon_s (3600)"),
         ({"caps": {"max_instances": 0}}, "caps.max_instances: must be at least 1, not 0"),
         ({"caps": {"max_instances": 2.5}}, "caps.max_instances: must be a whole number, not 2.5"),
         ({"caps": {"max_instances": "20"}}, "caps.max_instances: must be a whole number, not '20'"),

@@ -95,9 +95,14 @@ def test_locked_database_is_told_and_waited_for(home: Home) -> None:
     [
         ("type: mock", "type: mokc", "there is no provider type 'mokc'; did you mean 'mock'?"),
         ("settings: {", "settings: {zoens: [a], ", "there is no setting zoens; did you mean zones?"),
-        ("policy: policies/default.yaml", "policy: policies/none.yaml", "none.yaml"),
+        ("policy: policies/default.yaml", "policy: policies/defualt.yaml", ": policy: there is no "),
+        ("state_dir: ", "state_dir: /proc/nothing #", ": state_dir: /proc/nothing cannot be made: "),
         ("runner: fake", "runner: faek", "did you mean 'fake'?"),
-        ("database: null", "database: sqlite:////proc/nothing/here.db", "/proc/nothing"),
+        (
+            "database: null",
+            "database: sqlite:////proc/nothing/here.db",
+            ": database: the directory /proc/nothing does not exist",
+        ),
     ],
 )
 def test_wrong_configuration_ends_the_start_with_one_sentence(home: Home, key: str, wrong: str, sentence: str) -> None:
