@@ -541,7 +541,7 @@ class EventKind(StrEnum):
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
-    #                       "type column|usd_per_h of a rank|predicted|low|high|why not", the chosen one first
+    #                       "type column market|usd_per_h of a rank|predicted|low|high|why not", the chosen one first
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib

@@ -409,7 +409,7 @@ def _mark_busy(txn: Transaction, instance_id: str) -> None:
 
 def _candidate_text(each: Candidate) -> str:
     figures = (f"{value:.6g}" if value is not None else "" for value in (each.predicted, each.low, each.high))
-    return "|".join((each.column, f"{each.usd_per_h:.8g}", *figures, each.rejected))
+    return "|".join((f"{each.column} {each.market}", f"{each.usd_per_h:.8g}", *figures, each.rejected))
 
 
 def _as_text(a: Allocation) -> str:

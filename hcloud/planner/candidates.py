@@ -1,24 +1,24 @@
 """What there was to choose from when a job was placed: types of machines, with what was expected of the job there.
 
-Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types, not single
-machines: what sets machines of one type apart are their neighbours, which the reason tells. Worked out once per plan
-for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
+Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types by market,
+which sets their price, not single machines: what else sets machines of one type apart are their neighbours, which the
+reason tells. The chosen one is told with the price of the very machine, others with the least price there was. Worked
+out once per plan for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Set
 
 import numpy as np
 
 from hcloud.known import Classification
-from hcloud.model import Instance, Job, Offer
+from hcloud.model import Job, Market, Offer
 from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK
+from hcloud.planner.fleet import SLACK, Fleet, Mask, Ware, ware_of
 from hcloud.planner.offers import may_use
 from hcloud.planner.plan import Candidate
-from hcloud.planner.sizing import expected
+from hcloud.planner.sizing import Performance, expected
 from hcloud.planner.wording import seconds, size_share
 
 MOST = 8
@@ -34,57 +34,85 @@ def candidates_of(draft: Draft, job: Job, group: Group, at: int) -> tuple[Candid
         if draft.kinds_told >= KINDS:
             return ()
         draft.kinds_told += 1
-        group.candidates = tuple(sorted(_all(draft, job, group), key=lambda c: (c.usd_per_h, c.column)))
-    column = draft.fleet.type_columns[int(draft.fleet.type_at[at])]
-    if column not in group.told:
-        chosen = [replace(each, rejected="") for each in group.candidates if each.column == column]
-        group.told[column] = (*chosen, *(each for each in group.candidates if each.column != column))[:MOST]
-    return group.told[column]
+        found = _all(draft, job, group)
+        group.candidates = tuple(sorted(found, key=lambda c: (c.usd_per_h, c.column, c.market)))
+    offer = draft.fleet.instances[at].offer
+    ware = draft.fleet.wares[int(draft.fleet.ware_at[at])]
+    key = (ware, offer.price_usd_per_h)
+    if key not in group.told:
+        others = (each for each in group.candidates if (each.column, each.market) != ware)
+        group.told[key] = (_candidate(draft, job, offer, ""), *others)[:MOST]
+    return group.told[key]
 
 
 def _all(draft: Draft, job: Job, group: Group) -> Iterator[Candidate]:
-    fleet, seen = draft.fleet, set[str]()
-    large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
-    may = large & fleet.placeable & fleet.of_types(group.instance_types)
-    may = may & draft.whereabouts.admitted(group.constraints) if group.constraints is not None else may
+    fleet, may = draft.fleet, _may_be(draft, group)
     room = draft.fitting_now(group, may)
     known = draft.suit is not None and group.application
     suited = draft.suit.suited(group.application, room) if draft.suit is not None and known else room
-    of_type = fleet.of_type & may
-    first, there = of_type.argmax(axis=1).tolist(), of_type.any(axis=1)
-    suit_some, have_some = ((of_type & mask).any(axis=1).tolist() for mask in (suited, room))
-    for number in there.nonzero()[0].tolist():
-        column = fleet.type_columns[number]
-        seen.add(column)
-        why = RANKED if suit_some[number] else DISTURBED if have_some[number] else NO_ROOM
-        yield _candidate(draft, job, column, fleet.instances[first[number]], why)
-    demand = group.demand.tolist()
-    for offer in draft.snapshot.offers:
-        column = f"{offer.provider}/{offer.instance_type.name}"
-        if column not in seen and _could_be_had(draft, group, offer, demand):
-            seen.add(column)
-            boot = seconds(offer.instance_type.boot_delay_s)
-            yield _candidate(draft, job, column, offer, f"not there yet, {boot} to start")
+    levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
+    # What of each is told: the first of these that any machine of the ware is of.
+    some = np.array([(fleet.of_ware & mask).any(axis=1) for mask, _ in levels])
+    there: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
+    for number, level in zip(there, some.argmax(axis=0)[there].tolist(), strict=True):
+        mask, why = levels[level]
+        yield _candidate(draft, job, _cheapest(fleet, fleet.of_ware[number] & mask), why)
+    for offer in _not_there(draft, group, {fleet.wares[number] for number in there}):
+        yield _candidate(draft, job, offer, f"not there yet, {seconds(offer.instance_type.boot_delay_s)} to start")
 
 
-def _could_be_had(draft: Draft, group: Group, offer: Offer, demand: list[float]) -> bool:
+def _may_be(draft: Draft, group: Group) -> Mask:
+    """Return the machines that are large enough for a rank of ``group``, and of a kind that it may run on."""
+    fleet = draft.fleet
+    large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
+    may: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
+    if not group.spot_ok:
+        may &= fleet.steady
+    if group.constraints is not None:
+        may &= draft.whereabouts.admitted(group.constraints)
+    return may
+
+
+def _cheapest(fleet: Fleet, among: Mask) -> Offer:
+    """Return the offer of the cheapest machine of ``among``, which has one: of equals the first."""
+    places = among.nonzero()[0]
+    return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
+
+
+def _not_there(draft: Draft, group: Group, there: Set[Ware]) -> Iterable[Offer]:
+    """Return the cheapest offer for ``group`` of each ware but those of which machines are ``there``."""
+    found, demand = dict[Ware, Offer](), group.demand.tolist()
+    for offer in draft.to_be_had():
+        ware = ware_of(offer)
+        dearer = ware in found and offer.price_usd_per_h >= found[ware].price_usd_per_h
+        if ware not in there and not dearer and _fits(group, offer, demand):
+            found[ware] = offer
+    return found.values()
+
+
+def _fits(group: Group, offer: Offer, demand: list[float]) -> bool:
     has, (vcpus, memory_mib, disk_gib) = offer.instance_type.capacity, demand
     fits = has.vcpus >= vcpus - SLACK and has.memory_mib >= memory_mib - SLACK and has.disk_gib >= disk_gib - SLACK
-    return fits and may_use(group, offer) and offer.available != 0 and draft.policy.allow.refusal(offer) is None
+    return fits and (group.spot_ok or offer.market is not Market.SPOT) and may_use(group, offer)
 
 
-def _candidate(draft: Draft, job: Job, column: str, machine: Instance | Offer, why: str) -> Candidate:
-    offer = machine.offer if isinstance(machine, Instance) else machine
+def _candidate(draft: Draft, job: Job, offer: Offer, why: str) -> Candidate:
     capacity, known = offer.instance_type.capacity, draft.snapshot.applications.get(job.application)
     usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
+    ware = ware_of(offer)
     if known is None:
-        return Candidate(column=column, usd_per_h=usd_per_h, predicted=None, low=None, high=None, rejected=why)
-    question = ("candidate", column, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
+        return _told(ware, usd_per_h, why, None)
+    question = ("candidate", ware, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
     return known.answer(question, lambda: _expecting(known, *question[1:]))
 
 
-def _expecting(known: Classification, column: str, usd_per_h: float, why: str, vcpus: float, nodes: int) -> Candidate:
-    would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
-    low, high = would.limits() if would is not None else (None, None)
+def _expecting(known: Classification, ware: Ware, usd_per_h: float, why: str, vcpus: float, nodes: int) -> Candidate:
+    return _told(ware, usd_per_h, why, expected(known, ware[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes))
+
+
+def _told(ware: Ware, usd_per_h: float, why: str, would: Performance | None) -> Candidate:
+    (column, market), (low, high) = ware, would.limits() if would is not None else (None, None)
     value = would.value if would is not None else None
-    return Candidate(column=column, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why)
+    return Candidate(
+        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why
+    )

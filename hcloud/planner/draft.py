@@ -20,7 +20,7 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, vector
+from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, Ware, vector
 from hcloud.planner.lateness import Hurry, Lateness
 from hcloud.planner.ledger import Ledger, open_ledger
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
@@ -49,7 +49,8 @@ class Group:
     moved away from; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``: how much
     slack may be left when they make do with less; ``lost``: what they lose to the type of each machine (0..1);
     ``awaits_type``: whether there may be room where only that keeps them; ``candidates``: the types at hand for them
-    (None: not worked out yet); ``told``: the same by the type that was chosen. ``place``: the number of groups there
+    (None: not worked out yet); ``told``: the same by what was chosen, and at
+    which price. ``place``: the number of groups there
     were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
     meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
     ``portions`` what a rank gets on each machine, kept in ``sized`` once it was asked for (:attr:`here`); ``demand`` is
@@ -81,7 +82,7 @@ class Group:
     lost: Amounts | None = None
     awaits_type: bool = True
     candidates: tuple[Candidate, ...] | None = None
-    told: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
+    told: dict[tuple[Ware, float], tuple[Candidate, ...]] = field(default_factory=dict)
     constraints: Constraints | None = None
     company: Company | None = None
     aim: Aim | None = None

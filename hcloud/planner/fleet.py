@@ -51,6 +51,15 @@ def kinds_of(sizes: Sequence[tuple[str, float]]) -> Kinds:
     return Kinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
 
 
+Ware = tuple[str, Market]
+"""What is sold: a type, as ``<provider>/<type>``, in a market; machines of one type may have very different prices."""
+
+
+def ware_of(offer: Offer) -> Ware:
+    """Return which ware ``offer`` is of."""
+    return f"{offer.provider}/{offer.instance_type.name}", offer.market
+
+
 class _Lasting(NamedTuple):
     """What of machines follows from their offers, whatever is on them: see :class:`Fleet`. Nobody may change it."""
 
@@ -59,7 +68,9 @@ class _Lasting(NamedTuple):
     reserved: Mask
     type_columns: list[str]
     type_at: Places
-    of_type: Mask
+    wares: list[Ware]
+    ware_at: Places
+    of_ware: Mask
     sizes: list[tuple[str, float]]
     kinds: Kinds
     price_usd_per_h: Amounts
@@ -69,6 +80,7 @@ class _Made(NamedTuple):
     """The same of one machine."""
 
     size: tuple[str, float]
+    ware: Ware
     capacity: tuple[float, float, float]
     steady: bool
     reserved: bool
@@ -76,9 +88,10 @@ class _Made(NamedTuple):
 
 
 def _made(offer: Offer) -> _Made:
-    kind, market = offer.instance_type, offer.market
+    kind, market, ware = offer.instance_type, offer.market, ware_of(offer)
     return _Made(
-        size=(f"{offer.provider}/{kind.name}", float(kind.capacity.vcpus)),
+        size=(ware[0], float(kind.capacity.vcpus)),
+        ware=ware,
         capacity=(float(kind.capacity.vcpus), float(kind.capacity.memory_mib), float(kind.capacity.disk_gib)),
         steady=market is not Market.SPOT,
         reserved=market is Market.RESERVED,
@@ -90,19 +103,24 @@ def _lasting(machines: Sequence[_Made]) -> _Lasting:
     sizes = [each.size for each in machines]
     type_columns = sorted({column for column, _ in sizes})
     places = {column: at for at, column in enumerate(type_columns)}
-    type_at = np.array([places[column] for column, _ in sizes], dtype=np.intp)
+    wares = sorted({each.ware for each in machines})
+    numbers = {ware: at for at, ware in enumerate(wares)}
+    ware_at = np.array([numbers[each.ware] for each in machines], dtype=np.intp)
     found = _Lasting(
         capacity=_columns([each.capacity for each in machines]),
         steady=np.array([each.steady for each in machines], dtype=np.bool_),
         reserved=np.array([each.reserved for each in machines], dtype=np.bool_),
         type_columns=type_columns,
-        type_at=type_at,
-        of_type=type_at == np.arange(len(type_columns))[:, None],
+        type_at=np.array([places[column] for column, _ in sizes], dtype=np.intp),
+        wares=wares,
+        ware_at=ware_at,
+        of_ware=ware_at == np.arange(len(wares))[:, None],
         sizes=sizes,
         kinds=kinds_of(sizes),
         price_usd_per_h=np.array([each.price_usd_per_h for each in machines], dtype=np.float64),
     )
-    for shared in (found.capacity, found.steady, found.reserved, found.type_at, found.of_type, found.price_usd_per_h):
+    arrays = (found.capacity, found.steady, found.reserved, found.price_usd_per_h)
+    for shared in (*arrays, found.type_at, found.ware_at, found.of_ware):
         shared.setflags(write=False)
     return found
 
@@ -191,7 +209,8 @@ class Fleet:
     asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
     that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
     ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
-    ``of_type``: by such a place which machines are of that type, shape ``(types, N)``;
+    ``ware_at``: the same in ``wares`` (types by market); ``of_ware``: by such a place which machines are of that ware,
+    shape ``(wares, N)``;
     ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind; ``price_usd_per_h``: of each machine.
     ``uses``: how often ``free`` has changed.
     """
@@ -219,7 +238,8 @@ class Fleet:
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self.uses = 0
         self._of_types: dict[tuple[str, ...], Mask] = {}
-        self.type_columns, self.type_at, self.of_type = lasting.type_columns, lasting.type_at, lasting.of_type
+        self.type_columns, self.type_at = lasting.type_columns, lasting.type_at
+        self.wares, self.ware_at, self.of_ware = lasting.wares, lasting.ware_at, lasting.of_ware
         self.sizes, self.kinds, self.price_usd_per_h = lasting.sizes, lasting.kinds, lasting.price_usd_per_h
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:

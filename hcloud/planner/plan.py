@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Offer, Reason, Resources
+from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,15 @@ class RankPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A type of machine that a rank could have gone to, as it looked when that was decided.
+    """A type of machine, in one market, that a rank could have gone to, as it looked when that was decided.
 
-    ``column``: ``<provider>/<type>``. ``usd_per_h``: what one rank's share of such a machine costs. ``predicted``: the
-    performance expected of the job there, with its 80 % limits; None: nothing was known. ``rejected``: the constraint
-    that kept it from there; empty: it went there.
+    ``column``: ``<provider>/<type>``. ``usd_per_h``: what one rank's share of such a machine costs: of the machine it
+    went to, else of the cheapest. ``predicted``: the performance expected of the job there, with its 80 % limits; None:
+    nothing was known. ``rejected``: the constraint that kept it from there; empty: it went there.
     """
 
     column: str
+    market: Market
     usd_per_h: float
     predicted: float | None = None
     low: float | None = None

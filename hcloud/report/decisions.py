@@ -38,12 +38,19 @@ _SUM_COLUMNS = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A candidate as it was stored: type, US dollars per hour of a rank, expected performance, why it was not taken."""
+    """A candidate as it was stored: type and market (empty where it was stored without), US dollars per hour of a rank,
+    expected performance, why it was not taken."""
 
     column: str
+    market: str
     usd_per_h: float
     predicted: float | None
     rejected: str
+
+    @property
+    def ware(self) -> str:
+        """Return type and market."""
+        return f"{self.column} {self.market}".rstrip()
 
 
 @dataclass(slots=True)
@@ -182,9 +189,14 @@ def _placed(story: _Story, event: Event) -> None:
 
 
 def _stored(given: object) -> Stored:
-    column, usd_per_h, predicted, _, _, rejected = str(given).split("|", 5)
+    ware, usd_per_h, predicted, _, _, rejected = str(given).split("|", 5)
+    column, _, market = ware.partition(" ")
     return Stored(
-        column=column, usd_per_h=float(usd_per_h), predicted=float(predicted) if predicted else None, rejected=rejected
+        column=column,
+        market=market,
+        usd_per_h=float(usd_per_h),
+        predicted=float(predicted) if predicted else None,
+        rejected=rejected,
     )
 
 
@@ -255,10 +267,10 @@ def _job_row(story: _Story, chosen: Verdict, best: Verdict) -> Row:
         facts.id,
         facts.name,
         facts.user,
-        chosen.stored.column,
+        chosen.stored.ware,
         chosen.run_s,
         chosen.usd,
-        best.stored.column,
+        best.stored.ware,
         best.stored.rejected,
         best.run_s,
         best.usd,

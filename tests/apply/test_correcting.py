@@ -239,8 +239,8 @@ def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDepl
     site.until_state(JobState.SUCCEEDED)
     [placed] = site.events(EventKind.ATTEMPT_PLACED)
     chosen, other = cast(list[str], placed.fields["candidates"])
-    assert chosen == "mock/m.one|0.15||||"
-    assert other.startswith("mock/m.two|0.2||||not there yet")
+    assert chosen == "mock/m.one on_demand|0.15||||"
+    assert other.startswith("mock/m.two on_demand|0.2||||not there yet")
     table = build_report("decisions", site.scene.store.iter_events(), site.now)
     assert (table.rows, table.notes[-1][:20]) == ((), "1 jobs are left out,")
 

@@ -140,9 +140,9 @@ def test_corrections_are_told_and_cost_follows_the_size() -> None:
 
 
 def test_what_there_was_to_choose_from_is_told() -> None:
-    given = ["mock/small|0.1|1.2|1|1.4|", "mock/tiny|0.05||||no room"]
+    given = ["mock/small spot|0.1|1.2|1|1.4|", "mock/tiny|0.05||||no room"]
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
     [line] = [each for each in tell_story(running(1, machine(1)), [placed], []) if each.code == "placed"]
     assert line.text.endswith(
-        "a rank there: mock/small at $0.1/h, expected 1.2 (1 to 1.4)/s; instead of mock/tiny at $0.05/h: no room"
+        "a rank there: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; instead of mock/tiny at $0.05/h: no room"
     )

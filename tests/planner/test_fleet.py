@@ -50,7 +50,7 @@ def job_row(number: int, shape: str) -> Job | None:
 
 def told(fleet: Fleet) -> tuple[object, ...]:
     """All that a plan finds of a fleet."""
-    arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h, fleet.of_type)
+    arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h, fleet.of_ware)
     held = [[(job.id, unit.resources) for job, unit in each] for each in fleet.holdings]
     residents = [(each.since(), each.applications()) for each in fleet.residents]
     lists = (list(fleet.instances), dict(fleet.index), list(fleet.staying), held, residents, fleet.sizes)

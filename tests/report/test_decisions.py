@@ -138,3 +138,17 @@ def test_other_groupings_are_refused() -> None:
 
 def test_every_report_can_be_had_over_the_api() -> None:
     assert tuple(ReportName) == REPORT_NAMES
+
+
+def test_a_type_in_another_market_is_another_choice_measured_on_the_same_machines() -> None:
+    told = Story()
+    told.submit(1, 0.0)
+    other = "mock/small spot|0.03|1.0|0.9|1.1|not there yet, 30 s to start"
+    placed(told, 1, 0.0, "mock/small on_demand|0.1|1.0|0.9|1.1|", other)
+    told.start(1, 1, 0.0)
+    measured(told, 1, 3600.0, "mock/small", 0.5)
+    told.finish(1, 3600.0, run_s=3600.0)
+    row = dict(zip((c.name for c in report(told).columns), report(told).rows[0], strict=True))
+    assert (row["taken"], row["best"]) == ("mock/small on_demand", "mock/small spot")
+    assert (row["best_run_s"], row["regret_usd"]) == (3600.0, pytest.approx(0.07))
+    assert [each[0] for each in report(told, "type").rows] == ["mock/small"]
