@@ -43,6 +43,7 @@ class _Job:
 
     @property
     def started_at(self) -> float | None:
+        """When its first unit started."""
         return self.serving.started_at
 
 
