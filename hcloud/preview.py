@@ -83,7 +83,8 @@ def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mappin
     launches = [a for a in plan.actions if isinstance(a, Launch) and job.id in a.for_jobs]
     placed = [a for a in plan.actions if isinstance(a, Place) and a.job_id == job.id]
     told = [a.reason for a in plan.actions if isinstance(a, (Wait, Finish)) and a.job_id == job.id]
-    action = "place" if placed else "launch" if launches else "wait"
+    fails = any(isinstance(a, Finish) and a.job_id == job.id for a in plan.actions)
+    action = "place" if placed else "launch" if launches else "fail" if fails else "wait"
     reasons = [a.reason for a in placed] + [a.reason for a in launches] + told
     unsaid = Reason(code="waiting", text="it would wait; the plan says nothing else of it")
     reason = reasons[0] if reasons else unsaid

@@ -193,14 +193,18 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
         write_rows(form, planned, columns, lambda job: [*(job[name] for name in columns[:-1]), _how_known(job)])
         return
     shown = console(stderr=on_stderr)
-    for job in planned[:PLANS_SHOWN]:
+    # Who can never run is not to be missed among the others, however many these are.
+    failing = [job for job in planned if job["action"] == "fail"]
+    in_order = [*failing, *(job for job in planned if job["action"] != "fail")]
+    first = max(PLANS_SHOWN, len(failing))
+    for job in in_order[:first]:
         shown.print(f"{job['name']}: {job['action']}, {printable(job['text'])}")
         if job["knowing"] is not None:
             shown.print(f"  {_how_known(job)}")
         if job["action"] == "launch":
             shown.print(table(CANDIDATE_COLUMNS, [_candidate_row(each) for each in job["candidates"]]))
-    if len(planned) > PLANS_SHOWN:
-        shown.print(f"... and {len(planned) - PLANS_SHOWN} more jobs")
+    if len(planned) > first:
+        shown.print(f"... and {len(planned) - first} more jobs")
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
 

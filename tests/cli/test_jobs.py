@@ -38,6 +38,14 @@ def test_submit_without_a_terminal_asks_nothing_and_quiet_shows_nothing(shell: S
     assert shell.run("submit", "-q", "--", "true") == ("job-1 true\n", "")
 
 
+def test_dry_run_tells_first_of_a_job_that_can_never_run_however_many_there_are(shell: Shell) -> None:
+    sizes = (1, 1, 1, 1, 1, 1, 640)
+    jobs = [f"name: j{n}\ncommand: 'true'\nresources: {{vcpus: {size}}}\n" for n, size in enumerate(sizes)]
+    (shell.directory / "many.yaml").write_text("---\n".join(jobs))
+    out, _ = shell.run("submit", "--dry-run", "many.yaml")
+    assert out.startswith("j6: fail, can never run here: ") and "... and 2 more jobs" in out
+
+
 def test_dry_run_shows_the_plan_and_submits_nothing(shell: Shell, deployment: Deployment) -> None:
     for spelling in ("--dry-run", "--dryrun"):
         out, _ = shell.run("submit", spelling, "--", "true")
