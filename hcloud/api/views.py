@@ -124,8 +124,9 @@ class PlannedJob:
 
     ``action``: ``place`` (on live machines, no new cost), ``launch`` (new machines), ``wait`` (for machines on their
     way, or for a limit to give room), or ``fail`` (it can never run here). ``price_usd_per_h`` is what the launches
-    would add per hour; ``instances`` are the live machines it would be placed on. ``code`` and ``text`` are the planner's reason. Of a job
-    that is profiled first this is what is done with it after that. ``knowing`` is null where nothing is profiled.
+    would add per hour; ``instances`` are the live machines it would be placed on. ``code`` and ``text`` are the
+    planner's reason. Of a job that is profiled first this is what is done with it after that. ``knowing`` is null where
+    nothing is profiled.
     """
 
     name: str

@@ -263,7 +263,7 @@ def _ending_shares(draft: Draft, at: int) -> tuple[dict[str, float], float]:
     instance, shares, gone_at = draft.fleet.instances[at], dict[str, float](), draft.now
     for job, held in draft.fleet.holdings[at]:
         if job.id in draft.stopping:
-            gone_at = max(gone_at, _gone_at(draft, job))
+            gone_at = max(gone_at, _gone_at(draft, job, draft.snapshot.engine_reachable_since))
             part = size_share(held.resources, instance)
             shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
     return shares, gone_at

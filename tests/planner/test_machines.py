@@ -229,6 +229,9 @@ def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_ti
     plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
     assert [type(a) for a in plan.actions] == ([Renew] if renewed else [])
     assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # nobody's money is limited
+    # While the engine was away nobody was told to end: their grace begins when it is back.
+    back = replace(scene(poor, rich, near, spend=DAY), engine_reachable_since=NOW - 1)
+    assert bool(of(decide(back, Policy(budgets=Budgets(per_user=limits))), Renew)) is (left_s < 10)
 
 
 @pytest.mark.parametrize(("asked_s_ago", "told"), [(5, "Renew"), (40, "Drain")])
