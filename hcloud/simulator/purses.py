@@ -137,7 +137,7 @@ class Purses:
             limit_usd = max((_limit(policy, name) for policy in self.policies), default=inf)
             if limit_usd == inf:
                 continue
-            billed_usd = self._billed_usd(until) - self._billed_usd(since)
+            billed_usd = self._billed_usd(until) - self._billed_usd(since) - self._later_usd(name, since, until)
             if billed_usd > limit_usd + slack_usd:
                 yield f"overspent: {billed_usd:.4f} USD were billed this {name}, {limit_usd:g} are allowed"
 
@@ -241,6 +241,17 @@ class Purses:
 
     def _billed_usd(self, until: float) -> float:
         return sum(machine.billed_usd for machine in self.ours(until))
+
+    def _later_usd(self, name: str, since: float, until: float) -> float:
+        """Return what at most of billing minimums of machines that ended is of the next day, or month: many may come
+        and go in the last minute."""
+        ends_at = since + DAY_S if name == "day" else month_start(since + 32 * DAY_S)
+        later_s = [
+            (machine, machine.launched_at + LONGEST_MINIMUM_S - max(ends_at, machine.terminated_at))
+            for machine in self.ours(until)
+            if machine.terminated_at is not None
+        ]
+        return sum(machine.billed_usd * each_s / LONGEST_MINIMUM_S for machine, each_s in later_s if each_s > 0.0)
 
 
 def _limit(policy: Policy, period: str) -> float:
