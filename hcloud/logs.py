@@ -89,5 +89,5 @@ class UnkeptLogs(LogArchive):
 
 
 def _unit(path: Path) -> str:
-    """Return the unit whose output a file holds: ``job-7.1.0`` of ``job-7.1.0.stdout.part``."""
+    """Return the unit whose output a file holds: ``job-7.1.0_19ab`` of ``job-7.1.0_19ab.stdout.part``."""
     return ".".join(path.name.split(".")[:3])

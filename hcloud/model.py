@@ -28,7 +28,8 @@ InstanceId = str
 AttemptId = str
 """``job-<n>.<k>``: the k-th attempt (from 1) to run a job. At most one unit per attempt and rank is ever started."""
 UnitId = str
-"""``job-<n>.<k>.<rank>``: one node's part of an attempt, from rank 0; started anew elsewhere ``...<rank>-1``."""
+"""``job-<n>.<k>.<rank>_<mark>``: one node's part of an attempt, from rank 0; started anew elsewhere ``<rank>-1``."""
+MARKED_BY = "_"
 
 PROFILE_TAG = "hcloud.profile"
 """Tag of profiling runs; its value is the job that is profiled."""
@@ -275,6 +276,8 @@ class Attempt:
     stop_cause: FailureCause | None = None
     """Set before stopping, so that the end of the units is read as what it was."""
     stop_requested_at: float | None = None
+    mark: str = ""
+    """Part of its units' ids: after an old database is restored, numbers are given again that machines still know."""
 
     @property
     def over(self) -> bool:
@@ -290,7 +293,8 @@ class Attempt:
     def unit_id(self, rank: int) -> UnitId:
         """Return the id under which the engine knows this attempt's part ``rank``."""
         held = self.held(rank)
-        return f"{self.id}.{rank}" + (f"-{held.relaunch}" if held is not None and held.relaunch else "")
+        again = f"-{held.relaunch}" if held is not None and held.relaunch else ""
+        return f"{self.id}.{rank}{again}" + (f"{MARKED_BY}{self.mark}" if self.mark else "")
 
     def held(self, rank: int) -> Allocation | None:
         """Return the allocation of a rank; they mostly are in order of it."""

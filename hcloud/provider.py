@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from hcloud.known import Findings
 from hcloud.model import (
+    MARKED_BY,
     FailureCause,
     InstanceId,
     Market,
@@ -258,6 +259,11 @@ class UnitSpec:
     metrics: MetricsHook | None = None
     profile: ProfileRequest | None = None
     """Given: the unit does not run the command once but measures it; what it finds is in its exit record."""
+
+
+def unmarked(unit: UnitId) -> str:
+    """Return the job, attempt and rank of a unit's id, ``job-<n>.<k>.<rank>``, whenever the attempt was placed."""
+    return unit.partition(MARKED_BY)[0]
 
 
 class UnitState(StrEnum):

@@ -144,6 +144,7 @@ attempts = st.builds(
     allocations=st.lists(allocations, max_size=3).map(tuple),
     stop_cause=st.none() | causes,
     stop_requested_at=maybe_moments,
+    mark=st.sampled_from(["", "19ab6d2f3c4"]),
 )
 job_progress = st.fixed_dictionaries(
     {

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from hcloud.api.desk import Desk
 from hcloud.errors import NotFound, WorkerUnreachable
-from hcloud.model import JOB_ENDED, Allocation, Job, JobId, JobState, UnitId
+from hcloud.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
 from hcloud.provider import LogChunk, Stream
 
 POLL_S = 0.1
@@ -84,7 +84,8 @@ def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> Log
         raise NotFound(f"{job.id} has no attempt {number}; it has made {job.attempts_made}")
     present = job.attempt is not None and number == job.attempt.number
     unit = job.attempt.unit_id(question.rank) if job.attempt and present else f"{job.id}.{number}.{question.rank}"
-    archived = _from_archive(desk.logs_dir / f"{unit}.{question.stream}", question)
+    kept = desk.logs_dir / f"{unit}.{question.stream}" if present else _last_kept(desk.logs_dir, unit, question.stream)
+    archived = _from_archive(kept, question)
     if archived is not None:
         return archived
     allocation = _allocation(job, number, question.rank)
@@ -93,6 +94,13 @@ def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> Log
     if job.attempt is not None and number == job.attempt.number and job.state not in JOB_ENDED:
         return _nothing(job, question)  # an incremental job's rank that has not found room yet
     raise NotFound(f"the output of attempt {number}, rank {question.rank} of {job.id} is no longer kept")
+
+
+def _last_kept(folder: Path, unit: str, stream: Stream) -> Path:
+    """Return the newest archive of a rank of an attempt that is over: with its mark, and as often as it was started
+    anew."""
+    found = [path for path in folder.glob(f"{unit}*.{stream}") if path.name[len(unit)] in f".-{MARKED_BY}"]
+    return max(found, key=lambda path: path.stat().st_mtime, default=folder / f"{unit}.{stream}")
 
 
 def _allocation(job: Job, number: int, rank: int) -> Allocation | None:

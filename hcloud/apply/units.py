@@ -398,7 +398,9 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
         started = tuple(replace(a, relaunch=again.get(a.rank, 0)) for a in held)
         return replace(job.attempt, allocations=tuple(sorted((*before, *started), key=lambda a: a.rank)))
     number = job.attempts_made + 1
-    return Attempt(id=f"{job.id}.{number}", number=number, placed_at=now, allocations=held)
+    return Attempt(
+        id=f"{job.id}.{number}", number=number, placed_at=now, allocations=held, mark=f"{round(now * 1000):x}"
+    )
 
 
 def _mark_busy(txn: Transaction, instance_id: str) -> None:

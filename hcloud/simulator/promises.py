@@ -30,6 +30,7 @@ from hcloud.model import (
 )
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Policy
+from hcloud.provider import unmarked
 from hcloud.simulator.defects import unplanted
 from hcloud.simulator.leaseholds import Leaseholds
 from hcloud.simulator.passers_by import PassersBy
@@ -294,12 +295,12 @@ class Witness:
 
     def _units(self, seen: LiveView) -> Iterator[str]:
         """No unit is started twice, no rank runs in two attempts, nothing runs of a job that is over."""
-        starts = Counter(start.unit_id for start in self.runner.starts())
+        starts = Counter(unmarked(start.unit_id) for start in self.runner.starts())
         yield from (f"started twice: {unit}" for unit, count in starts.items() if count > 1)
         live = {job.id for job in seen.jobs}
         ranks: dict[tuple[str, str], str] = {}
         for unit in self.runner.running():
-            job, _, rank = unit.split(".")
+            job, _, rank = unmarked(unit).split(".")
             if job not in live:
                 yield f"runs on: {unit}, though {job} is over"
             other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more

@@ -18,7 +18,7 @@ from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import BadInput
 from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.model import JobSpec, Market, Resources, ServiceTarget
-from hcloud.provider import Machine, UnitSpec
+from hcloud.provider import Machine, UnitSpec, unmarked
 from hcloud.simulator.nature import (
     NOTHING_CAUSED,
     SOURCES,
@@ -259,7 +259,8 @@ class World:
     def _straggles(self, unit_id: str) -> bool:
         share = self.truth.stragglers
         if unit_id not in self._straggling:
-            self._straggling[unit_id] = share > 0 and chance(self.seed, "straggler", unit_id).random() < share
+            chances = chance(self.seed, "straggler", unmarked(unit_id))
+            self._straggling[unit_id] = share > 0 and chances.random() < share
         return self._straggling[unit_id]
 
     def on_type(self, nature: Nature, type_name: str) -> float:
@@ -316,7 +317,7 @@ class World:
             return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))
         task = self._task(unit)
         measure, best = measured_as(unit, work)
-        noisy = chance(self.seed, "profiling", unit.id)
+        noisy = chance(self.seed, "profiling", unmarked(unit.id))
         readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
         vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.nature.use
         use = (busy * vcpus, memory_mib, read, written)

@@ -167,13 +167,15 @@ class Store:
     def acquire_lease(self, holder: str, now: float, ttl_s: float) -> Lease | None:
         """Become leader for ``ttl_s``, if nobody else leads at ``now``.
 
-        The same holder gets it at once under a new epoch: a restarted daemon fences off its former self.
+        The same holder gets it at once under a new epoch: a restarted daemon fences off its former self. Epochs are
+        Unix seconds where those have grown, so that they do so over a restored database, too: workers remember them.
         """
         with self.transaction(now) as tx:
             other = tx.head["lease_holder"]
             if other not in (None, holder) and tx.head["lease_until"] > now:
                 return None
-            lease = Lease(holder=checked_text(holder, "holder"), epoch=tx.head["lease_epoch"] + 1, until=now + ttl_s)
+            epoch = max(tx.head["lease_epoch"] + 1, int(now))
+            lease = Lease(holder=checked_text(holder, "holder"), epoch=epoch, until=now + ttl_s)
             tx.head.update(lease_holder=lease.holder, lease_epoch=lease.epoch, lease_until=lease.until)
             return lease
 

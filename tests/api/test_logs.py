@@ -1,5 +1,6 @@
 """Output of jobs: live from the engine, later from the archive, waiting for more where asked."""
 
+import os
 import threading
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ def test_output_is_read_live_from_an_offset(deployment: Deployment, client: Test
 
 def test_output_is_kept_after_the_end(deployment: Deployment, client: TestClient) -> None:
     _finish(deployment)
-    assert (deployment.home / "logs" / "job-1.1.0.stdout").exists()
+    assert list((deployment.home / "logs").glob("job-1.1.0_*.stdout"))
     assert _read(client) == Part("one\ntwo\n", 8, True, 1, "succeeded")
     assert _read(client, limit=5) == Part("one\nt", 5, False, 1, "succeeded")
     assert _read(client, stream="stderr").text == "oops\n"
@@ -103,6 +104,17 @@ def test_each_attempt_has_its_own_output_and_the_next_one_can_be_awaited(deploym
     _finish(deployment)
     assert _read(client) == Part("try\n", 4, True, 2, "failed")
     assert _read(client, attempt=3) == Part("", 0, True, 3, "failed")  # it will never come
+
+
+def test_an_attempt_that_is_over_is_told_as_it_was_last_started(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[job(command=FAIL, retries={"exit_code": 1, "backoff": 2})])
+    deployment.cycle_until(lambda: deployment.store.job("job-1").attempts_made == 2)
+    (kept,) = (deployment.home / "logs").glob("job-1.1.0_*.stdout")
+    for later, name in enumerate(("job-1.1.0.stdout", "job-1.1.0-1_5.stdout", "job-1.1.01_5.stdout"), 1):
+        (kept.parent / name).write_text(name)
+        os.utime(kept.parent / name, (kept.stat().st_mtime + later,) * 2)
+    assert _read(client, attempt=1).text == "job-1.1.0-1_5.stdout"
 
 
 @pytest.mark.parametrize(

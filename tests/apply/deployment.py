@@ -11,6 +11,7 @@ from typing import Any
 from hcloud.invariants import check_invariants
 from hcloud.model import BestEffortTarget, Event, EventKind, Job, JobSpec, JobState, Resources
 from hcloud.planner.snapshot import Snapshot
+from hcloud.provider import unmarked
 from hcloud.store import Submission
 from tests.chaos.scene import CrashPoints, Scene, build
 
@@ -83,8 +84,14 @@ class Deployment:
         return [m.provider_id for m in self.scene.cloud.machines(self.now) if m.terminated_at is None]
 
     def starts(self, job_id: str) -> list[str]:
-        """Return the units of a job that were really started."""
-        return [start.unit_id for start in self.scene.engine.starts(f"{job_id}.")]
+        """Return the units of a job that were really started, without their marks."""
+        return [unmarked(start.unit_id) for start in self.scene.engine.starts(f"{job_id}.")]
+
+    def unit(self, number: int = 1, rank: int = 0) -> str:
+        """Return the id of a rank's unit, of the present attempt."""
+        attempt = self.job(number).attempt
+        assert attempt is not None
+        return attempt.unit_id(rank)
 
 
 def deployment(

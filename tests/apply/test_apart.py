@@ -62,7 +62,7 @@ def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
     site.until(lambda: site.state(1) is site.state(2) is JobState.SUCCEEDED)
     site.cycle(times=10)
     assert site.state(3) is JobState.RUNNING
-    assert told(site) == [("job-3", f"{what} what job-3.1.0 tells")]
+    assert told(site) == [("job-3", f"{what} what {site.unit(3)} tells")]
     broken.clear()
     site.until_state(JobState.SUCCEEDED, number=3)
     assert site.job(3).attempts_made == 1
@@ -244,7 +244,9 @@ def test_what_a_worker_could_not_be_told_to_forget_is_told_again(make: Make) -> 
         honest.forget(units)
 
     observer.runner = changed_by(honest, forget=forget)
-    site.until(lambda: site.scene.engine.has_forgotten("job-1.1.0"))
+    site.until_state(JobState.RUNNING)
+    unit = site.unit()
+    site.until(lambda: site.scene.engine.has_forgotten(unit))
 
 
 def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +278,7 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
     with pytest.raises(StoreBusy):
         site.cycle(times=60)
     site.cycle()
-    assert told(site) == [("job-1", "taking in what job-1.1.0 tells")]
+    assert told(site) == [("job-1", f"taking in what {site.unit()} tells")]
 
 
 def fail(*_: object, **__: object) -> object:

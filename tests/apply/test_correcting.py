@@ -58,7 +58,7 @@ def resources(site: Deployment, number: int = 1) -> Resources:
 def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
     site.submit("sleep", "500")
     site.until_state(JobState.RUNNING)
-    unit = "job-1.1.0"
+    unit = site.unit()
     assert (
         apply(
             site,
@@ -97,10 +97,10 @@ def test_a_resize_whose_reply_is_lost_is_told_again(site: Deployment) -> None:
         Correct(job_id="job-1", step="resize", reason=WHY),
         resize(site),
     )
-    assert [intent.token for intent in site.scene.store.live().intents] == ["resize:job-1.1.0"]
+    assert [intent.token for intent in site.scene.store.live().intents] == [f"resize:{site.unit()}"]
     site.scene.engine.unsilence(machine)
     site.until(lambda: site.scene.store.live().intents == ())
-    assert site.scene.engine._units["job-1.1.0"].spec.resources == MORE
+    assert site.scene.engine._units[site.unit()].spec.resources == MORE
 
 
 def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Deployment) -> None:

@@ -194,13 +194,14 @@ def test_nothing_is_remembered_for_ever_of_machines_and_units_that_vanished(site
     observer = site.scene.controller.observer
     machine = _running(site, "sleep", "2000")
     site.cycle(20)
-    assert {"inst-1", "job-1.1.0"} <= _names_in(observer)
+    unit = site.unit()
+    assert {"inst-1", unit} <= _names_in(observer)
     site.scene.cloud.kill(machine)
     site.until(lambda: FailureCause.INSTANCE_LOST in site.job().failures and site.state() is JobState.RUNNING)
     site.cycle(20, step_s=FORGET_EVERY_S / 10)
     left = _names_in(observer)
-    assert not {"inst-1", "job-1.1.0"} & left
-    assert {"inst-2", "job-1.2.0"} <= left
+    assert not {"inst-1", unit} & left
+    assert {"inst-2", site.unit()} <= left
 
 
 def _names_in(thing: object) -> set[str]:
@@ -243,7 +244,7 @@ def test_the_comparison_sees_changes_that_are_not_noticed(make: MakeDeployment, 
 def test_output_is_archived_before_the_end_is_recorded(site: Deployment) -> None:
     site.submit("/bin/sh", "-c", "echo done")
     site.until_state(JobState.SUCCEEDED)
-    assert (site.scene.home / "logs" / "job-1.1.0.stdout").read_text() == "done\n"
+    assert (site.scene.home / "logs" / f"{site.unit()}.stdout").read_text() == "done\n"
 
 
 def test_idle_machine_is_kept_by_its_spin_up_and_then_let_go(make: MakeDeployment) -> None:

@@ -20,7 +20,7 @@ from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import StoreBusy
 from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
-from hcloud.provider import Provider, Runner
+from hcloud.provider import Provider, Runner, unmarked
 from hcloud.simulator.peril import Watched
 from hcloud.store import Store, Submission
 from providers.mock import MockProvider
@@ -283,7 +283,7 @@ def _run_twice(scene: Scene) -> list[str]:
     """No machine was lost here, so every rank of every job may have been started once, over all attempts."""
     starts: dict[str, int] = {}
     for start in scene.engine.starts("job-"):
-        job, _attempt, rank = start.unit_id.split(".")
+        job, _attempt, rank = unmarked(start.unit_id).split(".")
         job_and_rank = f"{job} rank {rank}"
         starts[job_and_rank] = starts.get(job_and_rank, 0) + 1
     return [f"{who} was started {times} times" for who, times in sorted(starts.items()) if times > 1]

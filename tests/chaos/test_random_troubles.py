@@ -28,7 +28,7 @@ from hcloud.model import (
 )
 from hcloud.observe import Observer
 from hcloud.planner.snapshot import Snapshot
-from hcloud.provider import Listing
+from hcloud.provider import Listing, unmarked
 from hcloud.store import Submission
 from tests.assembled import observes_as
 from tests.chaos.lives import fresh_home
@@ -141,7 +141,7 @@ def _violations(scene: Scene) -> list[str]:
     found = [
         f"{j.id} is {j.state}: {j.outcome}" for j in scene.store.jobs(limit=100) if j.state is not JobState.SUCCEEDED
     ]
-    units = [start.unit_id for start in scene.engine.starts("job-")]
+    units = [unmarked(start.unit_id) for start in scene.engine.starts("job-")]
     found += [f"{unit} was started twice" for unit in sorted(set(units)) if units.count(unit) > 1]
     machines = scene.cloud.machines(now)
     tokens = {row.token for row in scene.store.instances(live_only=False, limit=10_000)}
@@ -155,7 +155,7 @@ def _violations(scene: Scene) -> list[str]:
 def _reruns_beside_the_living(scene: Scene) -> list[str]:
     """A job whose machine was lost may start again only when, in truth, that machine was gone."""
     gone_at = {m.instance_id: m.terminated_at for m in scene.cloud.machines(scene.clock.now())}
-    starts = {start.unit_id: start for start in scene.engine.starts("job-")}
+    starts = {unmarked(start.unit_id): start for start in scene.engine.starts("job-")}
     found = []
     for event in scene.store.events(kinds=[EventKind.UNIT_ENDED], limit=100_000):
         if event.fields["cause"] not in ("instance_lost", "preempted") or event.fields["exit_code"] is not None:

@@ -147,7 +147,34 @@ def test_output_of_jobs_of_a_lost_database_is_not_shown_as_that_of_new_ones(home
     assert "moved to logs/earlier" in home.log
     home.run("run", "-q", "--", "echo of the new job")
     assert home.run("logs", "1") == "of the new job\n"
-    assert (home.path / "logs" / "earlier" / "job-1.1.0.stdout").read_text() == "of the old job\n"
+    (kept,) = (home.path / "logs" / "earlier").glob("job-1.1.0_*.stdout")
+    assert kept.read_text() == "of the old job\n"
+
+
+def test_jobs_after_a_restored_backup_are_not_taken_for_those_that_had_their_numbers(home: Home) -> None:
+    policy = home.path / "policies" / "default.yaml"
+    policy.write_text(policy.read_text().replace("  minimum_s: 0\n", "  minimum_s: 30m\n"))
+    daemon = home.daemon()
+    home.run("run", "-q", "--", "echo 1 before")
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    backup = {path.name: path.read_bytes() for path in home.path.glob("hcloud.db*")}
+    daemon = home.daemon()
+    home.run("run", "-q", "--", "echo 2 of then")  # over, and forgotten by the worker
+    home.run("submit", "-y", "-d", "--", "echo 3 of then; sleep 500")
+    wait_until(lambda: home.job_state("job-3") == "running", PATIENCE_S)
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    for name, content in backup.items():
+        (home.path / name).write_bytes(content)
+    home.daemon()
+    for number in (2, 3):
+        home.run("run", "-q", "--", f"echo {number} of now; exit {number}", exit_code=1)
+        assert home.run("logs", f"job-{number}") == f"{number} of now\n"
+    assert {i["id"] for i in home.status()["instances"]} == {"inst-1"}
+    events = home.run("events", "-o", "csv")
+    assert events.count("unit_started") == 3
+    assert "job-3.1.0_" in next(line for line in events.splitlines() if "stop unit" in line)
 
 
 def test_status_tells_the_number_of_the_newest_event(home: Home) -> None:
