@@ -5,9 +5,22 @@ Every write is one short transaction, all writes happen one after the other (the
 and each has a revision number, so that the order of commits, revisions and events is one and the same.
 """
 
+from hcloud.store.database import without_password
 from hcloud.store.live import LiveView
 from hcloud.store.memory import MemoryStore
+from hcloud.store.opening import Examined, check_database, examine
 from hcloud.store.store import Store
 from hcloud.store.transaction import Lease, Submission, Transaction
 
-__all__ = ["Lease", "LiveView", "MemoryStore", "Store", "Submission", "Transaction"]
+__all__ = [
+    "Examined",
+    "Lease",
+    "LiveView",
+    "MemoryStore",
+    "Store",
+    "Submission",
+    "Transaction",
+    "check_database",
+    "examine",
+    "without_password",
+]

@@ -7,8 +7,11 @@ lock on the one row of ``head``.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -35,11 +38,16 @@ class Database:
     """An open database of either kind.
 
     ``crash_point`` is called with ``commit:before`` and ``commit:after`` around every commit (crash tests).
+    ``read_only``: nothing is made or changed, and a server must take the connection within ``busy_timeout_s`` too.
+
+    Raises:
+        ConfigError: no URL of a database that HCloud can use, or its driver is not installed. Nothing is connected yet.
     """
 
-    def __init__(self, url: str, busy_timeout_s: float) -> None:
+    def __init__(self, url: str, busy_timeout_s: float, *, read_only: bool = False) -> None:
         self.url = parse_url(url)
         self.busy_timeout_s = busy_timeout_s
+        self.read_only = read_only
         self.crash_point: Callable[[str], None] | None = None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.path = Path(self.url.database or "") if self.is_sqlite else None
@@ -49,13 +57,15 @@ class Database:
         self._engine = self._sqlite_engine() if self.is_sqlite else self._postgresql_engine()
         self._writers = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         self._readers = (
-            self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="REPEATABLE READ")
+            self._engine
+            if self.is_sqlite
+            else self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=read_only)
         )
 
     @property
     def name(self) -> str:
         """Name the database in messages: its file, or its URL without the password."""
-        return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+        return str(self.path) if self.path else without_password(self.url.render_as_string(hide_password=True))
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
@@ -141,18 +151,58 @@ class Database:
         Raises:
             ConfigError: the path cannot be a database of ours.
         """
-        path = self.path
-        if path is None:
-            return
-        if not path.parent.is_dir():
-            raise ConfigError(
-                f"the directory {path.parent} does not exist; create it or name another", where="database"
-            )
+        if self.path is not None:
+            self.check_directory()
+            self._open_file(self.path, os.O_CREAT)
+
+    def has_file(self) -> bool:
+        """Whether the SQLite file is there and may be written; PostgreSQL has none to miss. Changes nothing.
+
+        Raises:
+            ConfigError: the path cannot be a database of ours.
+        """
+        if self.path is None:
+            return True
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._open_file(self.path, 0)
+        except ConfigError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        return True
+
+    def _open_file(self, path: Path, flags: int) -> None:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600))
         except OSError as error:
             raise ConfigError(f"{path} cannot be opened for writing: {error.strerror}", where="database") from error
         self._file = _identity(path)
+
+    def check_directory(self, state_dir: Path | None = None) -> None:
+        """See that a SQLite file has a directory, or gets one: the daemon makes ``state_dir``, and no other.
+
+        What may not be seen is not judged: who looks need not be the daemon's user.
+
+        Raises:
+            ConfigError: it has none; told of the key ``state_dir`` where that is the directory.
+        """
+        if self.path is None:
+            return
+        parent = self.path.parent
+        where = "state_dir" if parent == state_dir else "database"
+        nearest, mode = _nearest_existing(parent)
+        if mode is not None and not stat.S_ISDIR(mode):
+            raise ConfigError(f"the directory {parent} cannot be made: {nearest} is no directory", where=where)
+        if mode is not None and nearest != parent and not (state_dir and state_dir.is_relative_to(parent)):
+            raise ConfigError(f"the directory {parent} does not exist; create it or name another", where=where)
+
+    def check_directory_is_ours(self) -> None:
+        """See that we may write in a SQLite file's directory, where its log comes to lie. Raises ConfigError."""
+        if self.path is None:
+            return
+        directory, _ = _nearest_existing(self.path.resolve().parent)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise ConfigError(f"{self.path} cannot be used: {directory} is not yours to write", where="database")
 
     def use_write_ahead_log(self) -> None:
         """Let SQLite's readers and writer not wait for each other; kept in the file. Raises StoreBusy."""
@@ -170,16 +220,20 @@ class Database:
 
     def _sqlite_connection(self) -> sqlite3.Connection:
         # mode=rw: never creates, so a deleted database is noticed instead of being replaced by an empty one.
+        mode = _reading_mode(Path(self.path or "").resolve()) if self.read_only else "mode=rw"
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?mode=rw",
+            f"file:{quote(str(self.path))}?{mode}",
             uri=True,
             timeout=self.busy_timeout_s,
             isolation_level=None,  # transactions begin where we say (also around DDL), not where the driver guesses
             check_same_thread=False,  # the pool hands a connection to one thread at a time
         )
-        connection.execute("PRAGMA foreign_keys = ON")
-        # FULL: what was committed survives a power cut. It costs one fsync per commit (bench: single submits/s).
-        connection.execute("PRAGMA synchronous = FULL")
+        with ExitStack() as undo:
+            undo.callback(connection.close)  # of a file that is no database, the first statement tells
+            connection.execute("PRAGMA foreign_keys = ON")
+            # FULL: what was committed survives a power cut. It costs one fsync per commit (bench: single submits/s).
+            connection.execute("PRAGMA synchronous = FULL")
+            undo.pop_all()
         return connection
 
     # ------------------------------------------------------------------------------------------------------ PostgreSQL
@@ -187,10 +241,12 @@ class Database:
         timeout_ms = int(self.busy_timeout_s * 1000)
         options = f"-c lock_timeout={timeout_ms} -c idle_in_transaction_session_timeout=30000"
         connect = _POSTGRESQL_CONNECT | {"options": options, "application_name": "hcloud"}
+        if self.read_only:
+            connect["connect_timeout"] = math.ceil(self.busy_timeout_s)  # whole seconds; libpq takes 1 as 2
         url = self.url.set(drivername="postgresql+psycopg")
         try:
             return create_engine(url, connect_args=connect, pool_pre_ping=True, pool_size=8, max_overflow=16)
-        except ModuleNotFoundError as error:
+        except ImportError as error:  # also where the package is there and PostgreSQL's own library is not
             raise ConfigError(
                 "PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]", where="database"
             ) from error
@@ -202,21 +258,51 @@ def parse_url(url: str) -> URL:
     Raises:
         ConfigError: it is not one; the message shows what one looks like.
     """
-    right = "write sqlite:////path/to/hcloud.db or postgresql://user@host/database"
+    right = "write sqlite:////path/to/hcloud.db or postgresql+psycopg://user@host/database"
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise ConfigError(f"{url!r} is not a database URL; {right}", where="database") from error
+    except (ArgumentError, NoSuchModuleError, ValueError):  # which quote the password, or a part of it
+        raise ConfigError(f"{without_password(url)!r} is not a database URL; {right}", where="database") from None
     if backend not in {"sqlite", "postgresql"}:
         raise ConfigError(
             f"HCloud keeps its state in SQLite or PostgreSQL, not in {backend!r}; {right}", where="database"
         )
+    if "@" in (parsed.host or ""):
+        said = f"{without_password(url)!r} has an @ in its user or password; write it as %40"
+        raise ConfigError(said, where="database")
     if backend == "sqlite" and parsed.database in {None, "", ":memory:"}:
         raise ConfigError(f"a database in memory would lose every job; {right}", where="database")
     if backend == "sqlite" and parsed.query:
         raise ConfigError(f"a SQLite URL takes no options, here {dict(parsed.query)}; {right}", where="database")
     return parsed
+
+
+def without_password(url: str) -> str:
+    """Return a database URL that may be shown, be it right or wrong."""
+    hidden = re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][^=&]*(?:pass|pasw|pwd)[^=&]*=)[^&]*", r"\1***", hidden)  # misspelt ones, too
+
+
+def _reading_mode(path: Path) -> str:
+    """Return how SQLite reads a file without making, or changing, one of those that lie beside it."""
+    journal, log, index = (Path(f"{path}{each}").exists() for each in ("-journal", "-wal", "-shm"))
+    if journal:
+        return "mode=ro"
+    # Where one of them is missing nobody has the file open, and SQLite would make both for a reader and leave them.
+    return "mode=ro&readonly_shm=1" if log and index else "mode=ro&immutable=1"
+
+
+def _nearest_existing(directory: Path) -> tuple[Path, int | None]:
+    """Return the directory, or the nearest above it that is there, with its mode; None where that may not be seen."""
+    for each in (directory, *directory.parents):
+        try:
+            return each, each.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return each, None
+    return directory, None
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -13,6 +13,7 @@ _SQLITE_BUSY = {
     "SQLITE_FULL": "cannot grow: the disk is full",
     "SQLITE_IOERR": "cannot be read or written (disk trouble: {detail})",
     "SQLITE_CANTOPEN": "cannot be opened (deleted, or its disk is gone)",
+    "SQLITE_READONLY_ROLLBACK": "was left half-changed by a program that was killed; the daemon mends it at its start",
     "SQLITE_READONLY": "cannot be written (read-only file or disk)",
     "SQLITE_PROTOCOL": "is being locked by too many processes",
 }

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 from hcloud.errors import StaleWrite
 from hcloud.model import EventKind
 from hcloud.store import Store
+from hcloud.store.schema import VERSION_TABLE
 from tests.store.samples import submit
 
 
@@ -57,6 +58,20 @@ def hold_sqlite_lock(url: str) -> None:
     connection.execute("ROLLBACK")
 
 
+def hold_other_schema(url: str, schema: str) -> None:
+    """Note that a SQLite database has another schema, and keep it open until standard input ends."""
+    connection = sqlite3.connect(str(make_url(url).database), isolation_level=None)
+    connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (schema,))
+    say("noted")
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
-    does = {"submit": submit_for_ever, "some": submit_some, "contend": contend, "lock": hold_sqlite_lock}
+    does = {
+        "submit": submit_for_ever,
+        "some": submit_some,
+        "contend": contend,
+        "lock": hold_sqlite_lock,
+        "schema": hold_other_schema,
+    }
     does[sys.argv[1]](*sys.argv[2:])
