@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import click
 from hcloud import shipped
 from hcloud.cli.checked import check_files, form_option
 from hcloud.cli.output import write_json
-from hcloud.config import Config, find_config, load_config, load_named_policy
+from hcloud.config import Config, at_its_line, find_config, load_config, load_named_policy
+from hcloud.errors import ConfigError
 from hcloud.sentences import json_schema
 
 
@@ -26,8 +27,11 @@ def config() -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @form_option
 def check(file: Path | None, form: str) -> None:
-    """Check the configuration in FILE (none: the one in force) and the policy it names, and say what it means."""
-    check_files([find_config(file)], form, load_with_policy, _described)
+    """Check the configuration in FILE (none: the one in force) and the policy it names, and say what it means.
+
+    Connects to nothing: `hcloud doctor` tries the database, the clouds and the daemon.
+    """
+    check_files([find_config(file)], form, _load_all, _described)
 
 
 @config.command()
@@ -51,6 +55,18 @@ def load_with_policy(file: Path) -> Config:
     return loaded
 
 
+def _load_all(file: Path) -> Config:
+    from hcloud.store import check_database  # a quarter of a second, which other commands save
+
+    # The database is no part of `load_with_policy`: what ends machines without records must not fail on it.
+    loaded = load_with_policy(file)
+    try:
+        check_database(loaded.database, state_dir=loaded.state_dir)
+    except ConfigError as error:
+        raise at_its_line(error, file) from error
+    return loaded
+
+
 def check_provider_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:
     """Let the plug-in of a ``kind`` judge settings where it can without building anything. Raises ConfigError."""
     [point] = (point for point in entry_points(group="hcloud.providers") if point.name == kind)
@@ -64,6 +80,8 @@ def _described(loaded: Config) -> dict[str, Any]:
 
 
 def _summary(loaded: Config) -> Iterator[str]:
+    from hcloud.store import without_password
+
     tcp = loaded.api.tcp
     yield f"owner: {loaded.owner}"
     yield f"state: {loaded.state_dir}"
@@ -72,10 +90,6 @@ def _summary(loaded: Config) -> Iterator[str]:
     yield f"policy: {loaded.policy}"
     yield f"engine: {loaded.engine.runner} on {loaded.engine.listen}, isolation {loaded.engine.isolation}"
     yield f"providers: {', '.join(f'{provider.name} ({provider.type})' for provider in loaded.providers)}"
-    if not (loaded.engine.tls_dir / "ca.pem").is_file():
-        yield f"missing: keys in {loaded.engine.tls_dir}; run `hcloud init`"
-
-
-def without_password(database: str) -> str:
-    """Return a database URL that may be shown."""
-    return re.sub(r"(://[^:@/]*):.*@", r"\1:***@", database)
+    with suppress(PermissionError):  # who may not see them need not be told
+        if not (loaded.engine.tls_dir / "ca.pem").is_file():
+            yield f"missing: keys in {loaded.engine.tls_dir}; run `hcloud init`"

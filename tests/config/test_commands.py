@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -105,6 +106,55 @@ def test_config_check_tells_what_is_wrong_with_providers_of_every_kind(
     provider = f"{{name: a, type: {kind}, settings: {settings}}}"
     (tmp_path / "config.yaml").write_text(f"owner: hcloud-a\npolicy: p.yaml\nproviders: [{provider}]\n")
     assert wrong in complaint(hcloud("config", "check", tmp_path / "config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("database: sqlite:///nowhere/x.db", "3: database: the directory {here}/nowhere does not exist; create it or"),
+        (
+            "database: sqlite:///p.yaml/x.db",
+            "3: database: the directory {here}/p.yaml cannot be made: {here}/p.yaml is",
+        ),
+        ("state_dir: p.yaml/state", "3: state_dir: the directory {here}/p.yaml/state cannot be made: {here}/p.yaml is"),
+        ("database: sqlite:///x.db?mode=ro", "3: database: a SQLite URL takes no options"),
+        ("database: postgresql+psycopg://a:s3cr@et@db/x", "3: database: 'postgresql+psycopg://a:***@db/x' has an @ in"),
+        ("database: postgresql+psycopg://a:s3cret@db:x/x", "3: database: 'postgresql+psycopg://a:***@db:x/x' is not a"),
+    ],
+)
+def test_config_check_tells_what_is_wrong_with_the_database(
+    tmp_path: Path, hcloud: Hcloud, line: str, wrong: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    (tmp_path / "p.yaml").write_text("name: x\n")
+    file.write_text(f"owner: hcloud-a\npolicy: p.yaml\n{line}\n")
+    said = complaint(hcloud("config", "check", file))
+    assert said.startswith(f"{file}:{wrong.format(here=tmp_path)}")
+    assert "et@" not in said
+
+
+def test_config_check_tells_of_a_missing_driver_and_connects_to_nothing(
+    tmp_path: Path, hcloud: Hcloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.yaml"
+    (tmp_path / "p.yaml").write_text("name: x\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql+psycopg://me@127.0.0.1:{server.getsockname()[1]}/x"
+        file.write_text(f"owner: hcloud-a\npolicy: p.yaml\ndatabase: {url}\n")
+        assert hcloud("config", "check", file).code == 0
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    said = complaint(hcloud("config", "check", file))
+    assert said == f"{file}:3: database: PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]"
+
+
+def test_config_check_makes_no_database(tmp_path: Path, hcloud: Hcloud) -> None:
+    (tmp_path / "p.yaml").write_text("name: x\n")
+    (tmp_path / "config.yaml").write_text("owner: hcloud-a\npolicy: p.yaml\nstate_dir: new/state\n")
+    assert hcloud("config", "check", tmp_path / "config.yaml").code == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["config.yaml", "p.yaml"]
 
 
 def test_config_check_also_checks_the_policy_it_names(tmp_path: Path, hcloud: Hcloud) -> None:
