@@ -20,8 +20,8 @@ from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
 from hcloud.clock import SystemClock
-from hcloud.config import Config, ProviderSettings, find_config, resolve_secret
-from hcloud.errors import HCloudError, Unreachable
+from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
+from hcloud.errors import ConfigError, HCloudError, StoreBusy, StoreDamaged, Unreachable
 from hcloud.provider import Examinable
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -51,7 +51,7 @@ class Check:
 @click.option("--no-cloud", is_flag=True, help="Ask no cloud about its account: permissions, quotas, image, clock.")
 @format_option
 def doctor(no_cloud: bool, form: str) -> int:
-    """Look over the deployment: configuration, keys, disk, secrets, prices, network, cloud accounts, daemon, engine.
+    """Look over the deployment: configuration, keys, disk, database, secrets, prices, network, clouds, daemon, engine.
 
     Changes nothing. Ends with 1 when something must be mended. Run it as the daemon's user: it is the daemon's
     credentials that count.
@@ -72,6 +72,7 @@ def _of_this_machine(*, cloud: bool) -> Iterator[Check]:
     yield Check(check="configuration", verdict="ok", finding=f"{path} and its policy are right")
     yield from _keys(config)
     yield from _disk(config.state_dir)
+    yield from _database(config, path)
     yield from _secrets(config)
     yield from _prices(config)
     yield from _scheduler(config)
@@ -83,14 +84,14 @@ def _keys(config: Config) -> Iterator[Check]:
     if config.engine.runner != "dask":
         return
     ca = config.engine.tls_dir / "ca.pem"
-    if not ca.is_file():
+    if not os.path.isfile(ca):  # Path.is_file raises where it may not be seen
         yield Check(check="keys", verdict="fail", finding=f"there is no {ca}, or you may not see it", do="hcloud init")
     else:
         yield Check(check="keys", verdict="ok", finding=f"in {config.engine.tls_dir}")
 
 
 def _disk(state_dir: Path) -> Iterator[Check]:
-    if not state_dir.is_dir():
+    if not os.path.isdir(state_dir):
         finding = f"{state_dir} does not exist, or you may not see it"
         yield Check(check="state directory", verdict="fail", finding=finding, do="hcloud init")
         return
@@ -101,6 +102,33 @@ def _disk(state_dir: Path) -> Iterator[Check]:
     if not os.access(state_dir, os.W_OK):
         finding = f"{state_dir} is not yours to write"
         yield Check(check="state directory", verdict="warn", finding=finding, do="run as the daemon's user to be sure")
+
+
+def _database(config: Config, file: Path) -> Iterator[Check]:
+    from hcloud.store import examine  # a quarter of a second, which `hcloud orphans` and --help save
+
+    try:
+        found = examine(config.database, state_dir=config.state_dir)
+    except HCloudError as error:
+        finding = str(at_its_line(error, file) if isinstance(error, ConfigError) else error)
+        yield Check(check="database", verdict="fail", finding=finding, do=_help_with_database(error, config.database))
+        return
+    if found.state == "older":
+        finding = f"{found.name} has schema {found.schema}; the daemon brings it to {found.needed} at its start"
+        yield Check(check="database", verdict="warn", finding=finding, do="back it up before; see docs/operations.md")
+        return
+    finding = f"of schema {found.schema}" if found.state == "present" else "new: the daemon makes it at its first start"
+    yield Check(check="database", verdict="ok", finding=f"{found.name} is {finding}")
+
+
+def _help_with_database(error: HCloudError, url: str) -> str:
+    if isinstance(error, StoreDamaged):
+        return "see docs/operations.md for backups"
+    if isinstance(error, StoreBusy) and url.startswith("sqlite:"):
+        return "see what else uses it, and try again"
+    if isinstance(error, StoreBusy):
+        return "see that its address is right, that it runs, and that it is reached from here"
+    return "mend that, or 'database' of the configuration; ask again as the daemon's user"
 
 
 def _secrets(config: Config) -> Iterator[Check]:

@@ -2,20 +2,27 @@
 
 import json
 import socket
+import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hcloud.cli import doctor
+from hcloud.cli.config import _summary
 from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, Check, _scheduler
 from hcloud.cli.output import span
 from hcloud.clock import SystemClock
 from hcloud.config import load_config
 from hcloud.model import EventKind
+from hcloud.store import Store
+from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
+from tests.other_user import as_ordinary_user
+from tests.store.test_migrations import migrate
 
 RIGHT = (
     "owner: hcloud-a\nstate_dir: state\npolicy: p.yaml\nengine: {runner: fake}\nproviders: [{name: m, type: mock}]\n"
@@ -110,6 +117,51 @@ def test_an_address_that_machines_cannot_reach_is_told(tmp_path: Path) -> None:
     assert right.keys() == gce.keys() == {"network ok"}
 
 
+def database(directory: Path, line: str = "") -> Check:
+    """What is said of the database of a configuration with this further line."""
+    path = Path(configured(directory, RIGHT + line))
+    (check,) = doctor._database(load_config(path), path)
+    return check
+
+
+def test_a_database_is_told_by_what_the_daemon_would_do_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "hcloud.db"
+    new = database(tmp_path)
+    assert (new.verdict, new.do) == ("ok", "")
+    assert new.finding == f"{path} is new: the daemon makes it at its first start"
+    assert not path.exists()
+    migrate(f"sqlite:///{path}", "v0001")
+    older = database(tmp_path)
+    assert (older.verdict, older.do) == ("warn", "back it up before; see docs/operations.md")
+    assert older.finding == f"{path} has schema v0001; the daemon brings it to {SCHEMA_REVISION} at its start"
+    Store.open(f"sqlite:///{path}").close()
+    present = database(tmp_path)
+    assert (present.verdict, present.finding, present.do) == ("ok", f"{path} is of schema {SCHEMA_REVISION}", "")
+
+
+def test_a_database_that_the_daemon_would_refuse_is_told_at_its_line(tmp_path: Path) -> None:
+    check = database(tmp_path, "database: sqlite:///p.yaml\n")
+    wrong = f"{tmp_path / 'config.yaml'}:6: database: {tmp_path / 'p.yaml'} is not a SQLite database; name another file"
+    assert (check.verdict, check.finding) == ("fail", wrong)
+    assert "daemon's user" in check.do
+    path = tmp_path / "state" / "hcloud.db"
+    Store.open(f"sqlite:///{path}").close()
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+    damaged = database(tmp_path)
+    assert (damaged.verdict, damaged.do) == ("fail", "see docs/operations.md for backups")
+
+
+def test_a_server_that_does_not_answer_fails_without_its_password_and_hides_nothing_else(lonely: Shell) -> None:
+    path = configured(lonely.directory, RIGHT + "database: postgresql+psycopg://me:hush@127.0.0.1:1/x\n")
+    out, err = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)
+    verdict, finding = checks(out)["database"]
+    assert verdict == "fail"
+    assert "postgresql+psycopg://me:***@127.0.0.1:1/x does not answer" in finding
+    assert "hush" not in out + err
+    assert checks(out).keys() > {"configuration", "daemon"}
+
+
 def verdicts(found: Iterable[Check]) -> list[tuple[str, str, str]]:
     return [(each.check, each.verdict, each.finding) for each in found]
 
@@ -191,6 +243,26 @@ def test_a_disk_is_judged_by_the_room_that_is_left(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(doctor, "DISK_WARN_MIB", warn_mib)
         assert [each.verdict for each in doctor._disk(tmp_path)] == [verdict]
     assert [(each.check, each.verdict) for each in doctor._disk(tmp_path / "none")] == [("state directory", "fail")]
+
+
+def test_what_may_not_be_seen_is_told_and_hides_no_other_check() -> None:
+    with tempfile.TemporaryDirectory(prefix="hcloud-doctor-") as made:
+        config = load_config(Path(configured(Path(made), RIGHT.replace("state_dir: state", "state_dir: state/unseen"))))
+        config = replace(config, engine=replace(config.engine, runner="dask"))
+        path = Path(made) / "config.yaml"
+        Path(made).chmod(0o755)
+        (Path(made) / "state").chmod(0o700)
+        told = as_ordinary_user(
+            lambda: verdicts([*doctor._keys(config), *doctor._disk(config.state_dir), *doctor._database(config, path)])
+        )
+        summary = as_ordinary_user(lambda: list(_summary(config)))
+    assert [(check, verdict) for check, verdict, _ in told] == [
+        ("keys", "fail"),
+        ("state directory", "fail"),
+        ("database", "fail"),
+    ]
+    assert told[2][2].endswith("unseen/hcloud.db cannot be opened for writing: Permission denied")
+    assert not [line for line in summary if line.startswith("missing")]
 
 
 def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
