@@ -12,7 +12,7 @@ from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.known import Application
 from hcloud.model import EventKind, InstanceState, JobState, move_instance, move_job
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.store import Store, Submission
+from hcloud.store import MemoryStore, Store, Submission
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk
 
 
@@ -459,6 +459,13 @@ def test_one_leader_at_a_time(store: Store) -> None:
     second = store.acquire_lease("b", NOW + 19, 10.0)
     assert second is not None and second.epoch > lease.epoch
     assert store.renew_lease(renewed, NOW + 19, 10.0) is None
+
+
+def test_who_leads_later_has_the_higher_epoch_though_another_database_was_restored(store: Store) -> None:
+    lost = MemoryStore()
+    before = [lost.acquire_lease("a", NOW + again, 10.0) for again in range(5)]
+    later = store.acquire_lease("a", NOW + 60, 10.0)
+    assert later is not None and all(each is not None and each.epoch < later.epoch for each in before)
 
 
 def test_lost_lease_fences_off_writes(store: Store) -> None:
