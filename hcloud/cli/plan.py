@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -32,6 +32,7 @@ from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
 from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
 from hcloud.quantity import parse_number, parse_utc_s, shown
+from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
 
 PAGE = 10_000
 COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">back after",
@@ -40,6 +41,8 @@ FIELDS = ("option", "term_months", "count", "upfront_usd", "usd_per_h", "on_dema
           "break_even_use", "pays_after_months", "least_load", "if_load_halves_usd_per_h", "by_week_min",
           "by_week_max")  # fmt: skip
 TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
+MONTHS_MOST, USD_MOST, MACHINES_MOST = 1200.0, 1e9, 1e5
+"""A century, a price that nobody asks for, and machines that nobody needs: beyond them somebody mistook the unit."""
 
 
 @click.group()
@@ -50,7 +53,7 @@ def plan() -> None:
 @plan.command()
 @click.option("--load", "load_file", type=NamedPath(path_type=Path), help="CSV with at,load; else what was recorded.")
 @click.option("--type", "kind", help="CLOUD/REGION/TYPE in the catalogue of prices; of records: the type's name.")
-@click.option("--on-demand", type=FiniteRange(min=0, min_open=True), help="On-demand price, USD per hour.")
+@click.option("--on-demand", type=FiniteRange(0, USD_MOST, min_open=True), help="On-demand price, USD per hour.")
 @click.option("--terms", "terms_file", type=NamedPath(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
 @format_option
 def reservations(
@@ -156,7 +159,8 @@ def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
 def _read_terms(file: Path) -> list[Terms]:
     found = []
     for line, row in _rows(file, TERMS_HEADER):
-        months, upfront, hourly = (_number(file, line, row, key) for key in TERMS_HEADER[1:])
+        months = _number(file, line, row, "term_months", MONTHS_MOST)
+        upfront, hourly = (_number(file, line, row, key, USD_MOST) for key in TERMS_HEADER[2:])
         if months <= 0 or upfront < 0 or hourly < 0:
             raise BadInput(f"{file}, line {line}: the term must be more than 0 months, prices 0 or more")
         found.append(Terms(name=row["option"] or "", term_months=months, upfront_usd=upfront, usd_per_h=hourly))
@@ -166,8 +170,14 @@ def _read_terms(file: Path) -> list[Terms]:
 # ----------------------------------------------------------------------------------------------------------------- load
 def _read_load(file: Path) -> Load:
     samples = [
-        (_moment(file, line, row["at"]), _number(file, line, row, "load")) for line, row in _rows(file, ("at", "load"))
+        (_moment(file, line, row["at"]), _number(file, line, row, "load", MACHINES_MOST, least=0.0))
+        for line, row in _rows(file, ("at", "load"))
     ]
+    days = (max(at for at, _ in samples) - min(at for at, _ in samples)) / DAY_S if samples else 0.0
+    if days > LONGEST_DAYS:  # each of its weeks is looked at
+        raise BadInput(
+            f"{file}: the last time comes {days:.0f} days after the first; it must be at most {LONGEST_DAYS}"
+        )
     try:
         return Load.of(samples)
     except BadInput as error:
@@ -181,21 +191,31 @@ def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, st
         if missing:
             raise BadInput(f"{file}, line 1: the header lacks {', '.join(missing)}; it must name {','.join(header)}")
         for row in reader:
+            if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
+                raise BadInput(
+                    f"{file}, line {reader.line_num}: there are {len(more)} values more than columns; "
+                    f"the first is {shown(more[0])}"
+                )
             yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(f"{file}, after line {reader.line_num}: {error}") from error
 
 
-def _number(file: Path, line: int, row: dict[str, str], key: str) -> float:
+def _number(file: Path, line: int, row: dict[str, str], key: str, most: float, least: float | None = None) -> float:
     value = parse_number((row[key] or "").strip())
     if value is None:
         raise BadInput(f"{file}, line {line}: {key} is {shown(row[key])}; it must be a number")
+    if value > most or (least is not None and value < least):
+        limits = f"at most {most:g}" if least is None else f"from {least:g} to {most:g}"
+        raise BadInput(f"{file}, line {line}: {key} is {value:g}; it must be {limits}")
     return value
 
 
 def _moment(file: Path, line: int, text: str | None) -> float:
     seconds = parse_number((text or "").strip())
     if seconds is not None:
+        if abs(seconds) > LATEST_AT:  # milliseconds, as many tools write them: a load of millennia, week by week
+            raise BadInput(f"{file}, line {line}: at is {seconds:g}, which is after the year 2200; write seconds")
         return seconds
     try:
         return parse_utc_s(text)

@@ -66,6 +66,11 @@ def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
         ("at,load\n0,1\n5\n", "line 3: load is nothing; it must be a number"),
         ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "after line 2: field larger than field limit"),
         ("at,load\n0,1\n", "two moments"),
+        ("at,load\n0,1\n1.7e12,2\n", "line 3: at is 1.7e+12, which is after the year 2200; write seconds"),
+        ("at,load\n0,1\n5,1e300\n", "line 3: load is 1e+300; it must be from 0 to 100000"),
+        ("at,load\n0,-1\n5,1\n", "line 2: load is -1; it must be from 0 to 100000"),
+        ("at,load\n0,1\n1.7e9,1\n", "bad.csv: the last time comes 19676 days after the first; it must be at most 3650"),
+        ("at,load\n0,1,3\n5,1\n", "line 2: there are 1 values more than columns; the first is '3'"),
     ],
 )
 def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: str) -> None:
@@ -85,6 +90,22 @@ def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None
     )
     assert err.startswith("hcloud: bad.csv, line 2: ")
     assert err.endswith("it must be a number\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("a,1e300,0,0.1", "term_months is 1e+300; it must be at most 1200"),
+        ("a,12,1e300,0.1", "upfront_usd is 1e+300; it must be at most 1e+09"),
+        ("a,12,0,0.1,7", "there are 1 values more than columns; the first is '7'"),
+    ],
+)
+def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: str) -> None:
+    (files.directory / "bad.csv").write_text("option,term_months,upfront_usd,usd_per_h\n" + wrong + "\n")
+    _, err = files.run(
+        "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
+    )
+    assert err == f"hcloud: bad.csv, line 2: {says}\n"
 
 
 def test_a_load_of_other_bytes_than_text_is_one_sentence(files: Shell) -> None:
