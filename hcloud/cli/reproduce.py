@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import click
 from hcloud.cli.leaving import ending_in_order
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
 from hcloud.errors import BadInput
+from hcloud.sentences import nearest
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
 from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
 from hcloud.simulator.reproduce.study import Done, found_in
@@ -73,7 +76,7 @@ def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> 
     known = sorted(each.name for name in CHAPTERS for each in CHAPTERS[name][1]())
     for name in wanted:
         if name not in known:
-            raise BadInput(f"--figure {name!r}: there is no such figure; there are {', '.join(known)}")
+            raise BadInput(f"--figure {name!r}: there is no such figure; {nearest(name, known)}")
     if not any(figures.values()):
         raise BadInput("--figure: none of these figures belongs to the chapters named")
 
@@ -98,9 +101,18 @@ def _read(kept: Path) -> tuple[Size, Done] | None:
             for label, runs in content.get("runs", {}).items()
         }
         made_of = content.get("size", {})
-    except (ValueError, AttributeError):
+        share, hours = float(made_of.get("share", 0.0)), float(made_of.get("hours", 0.0))
+        _check_numbers(done)
+    except (ValueError, AttributeError, TypeError):
         raise BadInput(f"{kept}: is not what an earlier run wrote there; remove it to run this figure anew") from None
-    return Size(share=made_of.get("share", 0.0), hours=made_of.get("hours", 0.0)), done
+    return Size(share=share, hours=hours), done
+
+
+def _check_numbers(done: Done) -> None:
+    """Raise TypeError where a seed has other things than numbers: page and picture would fail on them."""
+    for numbers in (each for runs in done.values() for each in runs.values()):
+        for value in numbers.values():
+            math.isfinite(value)
 
 
 def _shown(figure: Figure, kept: Path) -> Shown | None:
@@ -120,8 +132,14 @@ def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None
     def keep(_: str) -> None:
         """Write all results so far, by a new file that takes the old one's place: a run may be ended at any moment."""
         made_of = {"share": size.share, "hours": size.hours}
-        kept.with_suffix(".new").write_text(json.dumps({"size": made_of, "runs": done}, indent=1) + "\n")
-        kept.with_suffix(".new").replace(kept)
+        new = kept.with_suffix(".new")
+        try:
+            new.write_text(json.dumps({"size": made_of, "runs": done}, indent=1) + "\n")
+            new.replace(kept)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            raise BadInput(f"{kept}: cannot be written: {error.strerror}") from error
 
     _run(figure, size, processes, done, keep)
     return _shown(figure, kept)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hcloud.cli.reproduce import reproduce
+from hcloud.errors import BadInput
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.reproduce import CHAPTERS
 from hcloud.simulator.reproduce.clusters import scheduler
@@ -48,7 +49,8 @@ def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--figure", "nosuch"], "there is no such figure; there are arq"),
+        (["--figure", "nosuch"], "there is no such figure; known here: arq, "),
+        (["--figure", "mapings"], "there is no such figure; did you mean 'mappings'?"),
         (["quasar", "--figure", "mappings"], "none of these figures belongs to the chapters named"),
         (["tarcil"], "tarcil"),
         (["--no-run"], "there are no results here to write a page from"),
@@ -109,3 +111,30 @@ def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_it
     monkeypatch.setenv("TMPDIR", str(place))
     with quick_folder() as folder:
         assert list(place.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        '{"size": 3}',
+        '{"size": {"share": "a"}}',
+        '{"runs": {"a": {"0": {"cost_usd": "x"}}}}',
+        '{"runs": {"a": {"0": [1]}}}',
+    ],
+)
+def test_numbers_that_no_run_wrote_are_one_sentence(lonely: Shell, kept: str) -> None:
+    (lonely.directory / "results").mkdir()
+    (lonely.directory / "results" / "mappings.json").write_text(kept)
+    _, err = lonely.run("reproduce", "--figure", "mappings", "--no-run", exit_code=2)
+    assert err.startswith("hcloud: results/mappings.json: is not what an earlier run wrote there; remove it")
+
+
+def test_numbers_that_cannot_be_kept_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.cli.reproduce.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "little.new").symlink_to("/dev/full")
+    words = ["quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    with pytest.raises(BadInput, match=r"results/little\.json: cannot be written: No space left on device"):
+        CliRunner().invoke(reproduce, words, catch_exceptions=False, standalone_mode=False)
+    assert list((tmp_path / "results").iterdir()) == []
