@@ -262,7 +262,8 @@ def _workload(source: str, reading: Reading) -> Workload:
             f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "
             "packed (.gz) or not"
         )
-    raise BadInput(f"there is no scenario {source!r}; {nearest(source, EXPERIMENTS)}")
+    papers = [PAPERS + each for each in SCENARIOS]
+    raise BadInput(f"there is no scenario {source!r}; {nearest(source, [*EXPERIMENTS, *papers, HISTORY])}")
 
 
 def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[Peer]]:

@@ -120,6 +120,8 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
     [
         (["statik"], "there is no scenario 'statik'; did you mean 'static'?"),
         ([""], "there is no scenario ''; known here: "),
+        (["hystory"], "there is no scenario 'hystory'; did you mean 'history'?"),
+        (["hcloud-statik"], "there is no scenario 'hcloud-statik'; did you mean 'hcloud-static'?"),
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
         (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
