@@ -96,12 +96,14 @@ def performance_svg(outcomes: Sequence[Outcome]) -> str:
     """
     drawn = [(each, kind) for each in outcomes for kind in KINDS if mean(each.performance, kind) is not None]
     most = max([quantile(each.performance, 0.95, kind) or 0.0 for each, kind in drawn] + [1.0])
-    bottom = 40 + 26 * len(drawn)
+    bottom = 40 + 26 * max(1, len(drawn))
     parts = ['<text x="8" y="18">performance beside the best: 5, 25, 50, 75, 95 % of the jobs, and the mean</text>']
     for percent in range(0, math.floor(100 * most) + 1, 20):
         x = _part_x(percent / 100, most)
         parts.append(f'<line x1="{x:.1f}" y1="34" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent} %</text>')
+    if not drawn:
+        parts.append('<text x="8" y="54">no job has a target to do well by</text>')
     for number, (each, kind) in enumerate(drawn):
         parts += _box(each, kind, 40 + 26 * number, most)
     return _document(parts, bottom + 30)
@@ -120,7 +122,8 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
     for share in (0.0, 0.5, 0.95, 1.0):
         y = bottom - (bottom - top) * share
         parts.append(f'<line x1="{PLOT_LEFT}" y1="{y:.1f}" x2="{PLOT_LEFT + PLOT_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="8" y="{y + 4:.1f}">{share:.0%}</text>')
+        # 95 and 100 % are 11 apart, less than letters are high.
+        parts.append(f'<text x="8" y="{y + (9 if share == 0.95 else 0 if share == 1 else 4):.1f}">{share:.0%}</text>')
     for number, each in enumerate(outcomes):
         colour, dashes = LINES[number % len(LINES)], DASHES[number // len(LINES) % len(DASHES)]
         shares = [n / 100 for n in range(101)]

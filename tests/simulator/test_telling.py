@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -146,6 +147,16 @@ def test_waits_grow_to_the_right_by_their_logarithm() -> None:
     assert places[110] == pytest.approx(PLOT_LEFT + PLOT_WIDTH / 2)  # the median, 10 s of at most 100 s
     assert places[220] == PLOT_LEFT + PLOT_WIDTH
     assert [each for each in texts(drawn) if each.endswith(" s")] == ["1 s", "10 s", "60 s"]
+
+
+def test_labels_of_waits_do_not_run_into_each_other() -> None:
+    at = {text: float(y) for y, text in re.findall(r'<text x="8" y="([\d.]+)">(\d+%)<', waits_svg([SEEN]))}
+    assert list(at) == ["0%", "50%", "95%", "100%"]
+    assert min(upper - lower for upper, lower in pairwise(at.values())) >= 12  # the size of the letters
+
+
+def test_a_picture_of_no_performance_says_so() -> None:
+    assert "no job has a target to do well by" in texts(performance_svg([replace(SEEN, performance=())]))
 
 
 def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> Life:
