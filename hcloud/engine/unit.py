@@ -16,8 +16,8 @@ Layout of ``<state_dir>/units/<unit id>/``::
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
 
 A directory appears whole, by one rename, which fails when there is one already: that is the fence which lets a unit
-start at most once. A forgotten unit leaves a name in ``<state_dir>/forgotten/``, so that it can never start again
-either.
+start at most once. A forgotten unit leaves a name in ``<state_dir>/forgotten/``, so that it cannot start again either,
+for as long as a call may be late.
 """
 
 from __future__ import annotations
@@ -193,6 +193,13 @@ class Units:
         """Delete what was left half-made (``.new-*``) or is forgotten (``.old-*``)."""
         for left in self.path.glob(pattern):
             shutil.rmtree(left, ignore_errors=True)
+
+    def drop_fences(self, before: float) -> None:
+        """Delete the names of units that were forgotten before ``before`` (Unix seconds): each takes an inode, of which
+        a machine that runs short jobs for a year would have none left."""
+        for name in os.scandir(self._forgotten):
+            if name.stat().st_mtime < before:
+                os.unlink(name)
 
     def __iter__(self) -> Iterator[Unit]:
         """Go through all units in order of id."""

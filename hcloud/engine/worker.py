@@ -39,6 +39,8 @@ LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
 GRACE_MARGIN_S = 5.0
 OPEN_FILES = 4096
 ARCHIVE_CACHE_BYTES = 256 << 20
+FENCE_KEPT_S, FENCES_LOOKED_AT_EVERY_S = 7 * 86_400.0, 3_600.0
+"""So long a call of a daemon that stood still may be late, and so often names of forgotten units are looked through."""
 
 
 def serve(bootstrap_file: Path, clock: Clock | None = None, *, profile: Profile | None = None) -> int:
@@ -101,6 +103,7 @@ class Supervisor:
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._forgetting: set[str] = set()
+        self._fences_due_at = time.monotonic()
         self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
         self._selector = selectors.DefaultSelector()
         self._link: subprocess.Popen[bytes] | None = None
@@ -344,9 +347,19 @@ class Supervisor:
         # Deleting a large tree takes long; the loop must not wait for it.
         pid = os.fork()
         if pid == 0:
-            os.closerange(3, OPEN_FILES)
-            self._units.sweep(".old-*")
-            os._exit(0)
+            try:
+                os.closerange(3, OPEN_FILES)
+                self._clean_up()
+            finally:
+                os._exit(0)
+        if time.monotonic() >= self._fences_due_at:
+            self._fences_due_at = time.monotonic() + FENCES_LOOKED_AT_EVERY_S
+
+    def _clean_up(self) -> None:
+        """Delete what forgotten units leave, in a process of its own."""
+        self._units.sweep(".old-*")
+        if time.monotonic() >= self._fences_due_at:
+            self._units.drop_fences(self._clock.now() - FENCE_KEPT_S)
 
     # ------------------------------------------------------------------------------------------------------------- off
     def _why_off(self) -> str | None:

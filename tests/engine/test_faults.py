@@ -69,6 +69,17 @@ def test_unit_outlives_link_supervisor_and_scheduler(site: Site, machine: Machin
     assert watch.output(long) == "ready\ndone\n"
 
 
+def test_a_worker_keeps_no_name_of_what_it_was_told_to_forget_for_ever(machine: Machine, watch: Watch) -> None:
+    forgotten = machine.state_dir / "forgotten"
+    (forgotten / "job-1.1.0").touch()
+    os.utime(forgotten / "job-1.1.0", (0, 0))
+    short = unit("true")
+    watch.runner.start([short])
+    assert watch.ended(short).exit_code == 0
+    watch.runner.forget({short.id: NAME})
+    wait_until(lambda: [path.name for path in forgotten.iterdir()] == [short.id], PATIENCE_S)
+
+
 def test_unit_that_ended_while_no_worker_was_there_is_reported(machine: Machine, watch: Watch) -> None:
     short = unit("echo ready; while [ ! -e go ]; do sleep 0.05; done; exit 3")
     watch.runner.start([short])

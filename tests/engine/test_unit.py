@@ -79,6 +79,16 @@ def test_forgotten_unit_is_gone_and_never_made_again(units: Units) -> None:
     assert list(units.path.iterdir()) == []
 
 
+def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(units: Units) -> None:
+    forgotten = units.path.parent / "forgotten"
+    for name, at in (("old", 1_000.0), ("late", 2_000.0)):
+        assert units.fence(name, FailureCause.EVICTED, 5.0) is not None and units.forget(name)
+        os.utime(forgotten / name, (at, at))
+    units.drop_fences(before=2_000.0)
+    assert [path.name for path in forgotten.iterdir()] == ["late"]
+    assert units.create("late", SPEC) is None
+
+
 def test_unit_that_has_not_ended_is_not_forgotten(units: Units) -> None:
     created = units.create("u", SPEC)
     assert created is not None
