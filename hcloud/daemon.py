@@ -222,14 +222,15 @@ class Daemon:
         now, kept = self.clock.now(), self.config.retention
         with forgiving():
             events = self.store.prune_events(now - kept.events_days * DAY_S)
+            rows = self.store.prune_rows(now - max(kept.events_days, kept.logs_days) * DAY_S)
             samples = self.store.prune_samples(now - kept.samples_days * DAY_S)
             with self.store.transaction(now) as txn:
                 txn.clear_backoffs(now - DAY_S)
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
             in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().jobs]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
-            text = "housekeeping: %d events, %d samples, %d logs, %d uploads past their retention removed"
-            _log.info(text, events, samples, logs, uploads)
+            text = "housekeeping: removed %d events, %d jobs and machines, %d samples, %d logs, %d uploads of long ago"
+            _log.info(text, events, rows, samples, logs, uploads)
 
     def _set_foreign_logs_aside(self) -> None:
         newest = next((int(job.id.removeprefix("job-")) for job in self.store.jobs(limit=1)), 0)

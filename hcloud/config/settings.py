@@ -202,8 +202,8 @@ class ProviderSettings:
 class RetentionSettings:
     """How long the past is kept."""
 
-    events_days: PositiveCount = 400
-    """Audit log and costs; reports reach back no further."""
+    events_days: Annotated[int, Field(ge=32)] = 400
+    """Audit log, costs, jobs and machines; reports reach back no further. A month's budget counts by it."""
     logs_days: PositiveCount = 30
     """Output of jobs that ended."""
     samples_days: PositiveCount = 30

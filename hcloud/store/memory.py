@@ -6,13 +6,14 @@ survives the process.
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
 
@@ -36,8 +37,10 @@ from hcloud.model import (
 from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
 from hcloud.rows import Living
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
+from hcloud.store.forgetting import referred_to
 from hcloud.store.live import LiveView
-from hcloud.store.store import Store, check_lease
+from hcloud.store.overlay import Over
+from hcloud.store.store import Store, check_lease, nearest_number
 from hcloud.store.transaction import Lease, Submission, Transaction, check_revision, searched_by
 
 Key = TypeVar("Key")
@@ -47,26 +50,6 @@ _BackoffKey = tuple[str, str, str, str]
 _seq = attrgetter("seq")
 
 
-class _Over(Generic[Key, Value]):
-    """A table with what a transaction has written over it, which the others see once it is merged."""
-
-    __slots__ = ("_below", "fresh")
-
-    def __init__(self, below: dict[Key, Value]) -> None:
-        self._below = below
-        self.fresh: dict[Key, Value] = {}
-
-    def get(self, key: Key) -> Value | None:
-        """Return what is there, or None."""
-        found = self.fresh.get(key)
-        return self._below.get(key) if found is None else found
-
-    def merge(self) -> None:
-        """Let everybody see what was written."""
-        if self.fresh:
-            self._below.update(self.fresh)
-
-
 class MemoryTransaction(Transaction):
     """See :class:`Transaction`. Its writes are laid over the store's tables, and merged into them by the commit."""
 
@@ -74,12 +57,12 @@ class MemoryTransaction(Transaction):
         self.now = now
         self.head = dict(store.head)
         self.revision = max(self.head["revision"] + 1, first_revision)
-        self._jobs = _Over(store.all_jobs)
-        self._instances = _Over(store.all_instances)
-        self._applications = _Over(store.all_applications)
+        self._jobs = Over(store.all_jobs)
+        self._instances = Over(store.all_instances)
+        self._applications = Over(store.all_applications)
         self._by_program = store.by_program
-        self._tokens = _Over(store.tokens)
-        self._launch_tokens = _Over(store.launch_tokens)
+        self._tokens = Over(store.tokens)
+        self._launch_tokens = Over(store.launch_tokens)
         self._intents = store.intents
         self._fresh_intents: dict[str, Intent | None] = {}
         self._backoffs = store.backoffs
@@ -418,20 +401,23 @@ class MemoryStore(Store):
             count, self.log = len(self.log) - len(kept), kept
         return count
 
+    def prune_rows(self, before: float) -> int:
+        """See :meth:`Store.prune_rows`."""
+        (jobs, machines), log = referred_to(self.live()), self.log
+        jobs |= {job_number(event.job_id) for event in log if event.job_id}
+        machines |= {instance_number(event.instance_id) for event in log if event.instance_id}
+        with self._lock, self._committing():
+            old_jobs = [n for n, job in self.all_jobs.items() if n not in jobs and _over_at(job) < before]
+            old_machines = [n for n, row in self.all_instances.items() if n not in machines and _over_at(row) < before]
+            self.all_jobs = {n: job for n, job in self.all_jobs.items() if n not in set(old_jobs)}
+            self.all_instances = {n: row for n, row in self.all_instances.items() if n not in set(old_machines)}
+            self.tokens = {token: n for token, n in self.tokens.items() if n in self.all_jobs}
+        return len(old_jobs) + len(old_machines)
+
     def _in_story(self, event: Event, before: float) -> bool:
         job = self.all_jobs.get(job_number(event.job_id)) if event.job_id else None
         machine = self.all_instances.get(instance_number(event.instance_id)) if event.instance_id else None
-        job_goes_on = job is not None and (
-            job.state not in JOB_ENDED or job.finished_at is None or job.finished_at >= before
-        )
-        return job_goes_on or (
-            machine is not None
-            and (
-                machine.state is not InstanceState.TERMINATED
-                or machine.terminated_at is None
-                or machine.terminated_at >= before
-            )
-        )
+        return any(_over_at(row) >= before for row in (job, machine) if row is not None)
 
     # --------------------------------------------------------------------------------------------------------- reading
     def live(self) -> LiveView:
@@ -455,8 +441,7 @@ class MemoryStore(Store):
         named = [number for number, job in self.all_jobs.items() if job.spec.name == job_id]
         if named:
             return f"the newest job of that name is job-{max(named)}"
-        newest = self.head["jobs"]
-        return f"the newest is job-{newest}" if newest else "no job was submitted yet"
+        return nearest_number(digits, self.head["jobs"])
 
     def instance(self, instance_id: InstanceId) -> Instance:
         """Return an instance. Raises NotFound, which names the nearest there is."""
@@ -480,8 +465,7 @@ class MemoryStore(Store):
         """Return jobs, newest first; see :meth:`Store.jobs`."""
         newest = self.head["jobs"] if before is None else job_number(before) - 1
         found: list[Job] = []
-        for number in range(min(newest, self.head["jobs"]), 0, -1):
-            job = self.all_jobs[number]
+        for job in [job for number, job in reversed(self.all_jobs.items()) if number <= newest]:
             fits = (states is None or job.state in states) and user in (None, job.spec.user)
             if fits and name in (None, job.spec.name) and (tag is None or _tagged(job, tag)) and len(found) < limit:
                 found.append(job)
@@ -489,7 +473,7 @@ class MemoryStore(Store):
 
     def instances(self, *, live_only: bool = True, limit: int = 1000) -> tuple[Instance, ...]:
         """Return instances, newest first, at most ``limit``."""
-        rows = (self.all_instances[number] for number in range(self.head["instances"], 0, -1))
+        rows = list(reversed(self.all_instances.values()))
         fitting = (row for row in rows if not live_only or row.state is not InstanceState.TERMINATED)
         return tuple(islice(fitting, limit))
 
@@ -596,3 +580,11 @@ def _within(event: Event, since: float | None, until: float | None, kinds: Colle
 def _tagged(job: Job, tag: str) -> bool:
     key, equals, value = tag.partition("=")
     return key in job.spec.tags and (not equals or job.spec.tags[key] == value) and storable(tag)
+
+
+def _over_at(row: Job | Instance) -> float:
+    """Return when a job or an instance was over (Unix seconds); inf: it lives."""
+    if isinstance(row, Job):
+        return row.finished_at if row.state in JOB_ENDED and row.finished_at is not None else math.inf
+    gone = row.state is InstanceState.TERMINATED and row.terminated_at is not None
+    return row.terminated_at if gone and row.terminated_at is not None else math.inf

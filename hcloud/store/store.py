@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, tuple_
 
 from hcloud.errors import NotFound, StaleWrite
 from hcloud.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
@@ -23,7 +23,8 @@ from hcloud.store.documents import (
     load_spec,
     storable,
 )
-from hcloud.store.live import ENDED_STATES, LiveCache, LiveView
+from hcloud.store.forgetting import PIECE, forget_events, forget_rows, referred_to, untold, whole_stories
+from hcloud.store.live import LiveCache, LiveView
 from hcloud.store.opening import prepare
 from hcloud.store.transaction import Lease, Submission, Transaction
 
@@ -31,7 +32,6 @@ _JOBS = select(
     schema.job.c.number, schema.job.c.revision, schema.job.c.document, schema.job_spec.c.document.label("spec")
 ).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
 _STREAM_CHUNK = 2000
-_PRUNE_CHUNK = 5000
 _KEYS_PER_QUERY = 500
 
 
@@ -145,7 +145,7 @@ class Store:
         All events of a job or instance that lives, or ended later than that, stay: a report needs a story whole.
         Deletes in pieces, so that other writers get their turn.
         """
-        return self._prune(before, _whole_stories(before))
+        return self._prune(before, whole_stories(before))
 
     def prune_samples(self, before: float) -> int:
         """Forget samples older than ``before``, also those of jobs that live, and return how many.
@@ -158,10 +158,31 @@ class Store:
         pruned = 0
         while True:
             with self._writing() as connection:
-                count = _prune_some(connection, before, which)
+                count = forget_events(connection, before, which)
             pruned += count
-            if count < _PRUNE_CHUNK:
+            if count < PIECE:
                 return pruned
+
+    def prune_rows(self, before: float) -> int:
+        """Forget jobs and instances that were over before ``before`` and of which no event tells any more, but those
+        that what lives refers to; return how many.
+
+        Numbers are not given again; a job may be submitted again under the token of one that is forgotten.
+        """
+        jobs, machines = referred_to(self.live())
+        return self._prune_table(schema.job, before, jobs) + self._prune_table(schema.instance, before, machines)
+
+    def _prune_table(self, table: Table, before: float, kept: Set[int]) -> int:
+        pruned, last = 0, 0
+        while True:
+            with self._writing() as connection:
+                found = untold(connection, table, before, last)
+                gone = [number for number in found if number not in kept]
+                forget_rows(connection, table, gone)
+            pruned += len(gone)
+            if len(found) < PIECE:
+                return pruned
+            last = found[-1]
 
     # ----------------------------------------------------------------------------------------------------------- lease
     def acquire_lease(self, holder: str, now: float, ttl_s: float) -> Lease | None:
@@ -381,29 +402,12 @@ def _nearest_job(connection: Connection, job_id: str) -> str:
     found = connection.execute(named).scalar() if storable(job_id) else None
     if found is not None:
         return f"the newest job of that name is job-{found}"
-    newest = connection.execute(select(func.max(schema.job.c.number))).scalar()
-    return "no job was submitted yet" if newest is None else f"the newest is job-{newest}"
+    newest = connection.execute(select(schema.head.c.jobs)).scalar_one()
+    return nearest_number(digits, newest)
 
 
-def _whole_stories(before: float) -> ColumnElement[bool]:
-    """Choose the events of jobs and instances that were over before then, and those about neither."""
-    log, jobs, instances = schema.event_log, schema.job, schema.instance
-    kept_jobs = select(jobs.c.number).where(
-        jobs.c.state.not_in(ENDED_STATES) | jobs.c.finished_at.is_(None) | (jobs.c.finished_at >= before)
-    )
-    kept_instances = select(instances.c.number).where(
-        (instances.c.state != InstanceState.TERMINATED.value)
-        | instances.c.terminated_at.is_(None)
-        | (instances.c.terminated_at >= before)
-    )
-    about_none_kept = log.c.job_number.is_(None) | log.c.job_number.not_in(kept_jobs)
-    return about_none_kept & (log.c.instance_number.is_(None) | log.c.instance_number.not_in(kept_instances))
-
-
-def _prune_some(connection: Connection, before: float, which: ColumnElement[bool]) -> int:
-    log = schema.event_log
-    old = select(log.c.seq).where(log.c.at < before, which).order_by(log.c.seq).limit(_PRUNE_CHUNK)
-    connection.execute(insert(schema.event_pruning), {"before_at": before})
-    count = connection.execute(delete(log).where(log.c.seq.in_(old))).rowcount
-    connection.execute(delete(schema.event_pruning))
-    return count
+def nearest_number(digits: str, newest: int) -> str:
+    """Say of a job that is not there whether it was, once, and which is the newest."""
+    if digits.isascii() and digits.isdigit() and 0 < int(digits) <= newest:
+        return f"it ended longer ago than the past is kept; the newest is job-{newest}"
+    return f"the newest is job-{newest}" if newest else "no job was submitted yet"

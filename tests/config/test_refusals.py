@@ -111,7 +111,7 @@ def merges() -> str:
         (b"owner: hcloud-test\nstate_dir: ''\n", "{file}:2: state_dir: must be a path, not ''"),
         (b"owner: hcloud-test\nstate_dir: ~no-such-user/x\n", "state_dir: names a user that does not exist"),
         (b"owner: hcloud-test\nrun_dir: /" + b"x" * 120 + b"\n", "{file}:2: run_dir: is too long for a socket"),
-        (b"owner: hcloud-test\nretention: {events_days: 0}\n", "retention.events_days: must be at least 1, not 0"),
+        (b"owner: hcloud-test\nretention: {events_days: 0}\n", "retention.events_days: must be at least 32, not 0"),
         (b"owner: hcloud-test\npolicy: nowhere.yaml\n", "{file}:2: policy: there is no "),
     ],
 )  # fmt: skip

@@ -5,9 +5,9 @@ import inspect
 import pytest
 
 from hcloud.store import MemoryStore, Store
-from tests.contract import test_store_contract as contract
+from tests.contract import test_forgetting_contract, test_store_contract
 
-for _name, _test in vars(contract).items():
+for _name, _test in {**vars(test_store_contract), **vars(test_forgetting_contract)}.items():
     _asks = set(inspect.signature(_test).parameters) if _name.startswith("test_") else set()
     if "store" in _asks and not {"store_url", "new_url", "postgresql"} & _asks:
         globals()[_name] = _test
