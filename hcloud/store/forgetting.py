@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, exists, insert, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, insert, select
 
-from hcloud.model import InstanceState
+from hcloud.model import EventKind, InstanceState
 from hcloud.store import schema
 from hcloud.store.documents import instance_number, job_number
 from hcloud.store.live import ENDED_STATES, LiveView
@@ -58,10 +59,14 @@ def referred_to(view: LiveView) -> tuple[set[int], set[int]]:
 def untold(connection: Connection, table: Table, before: float, after: int) -> Sequence[int]:
     """Return the first piece of numbers above ``after`` of jobs, or instances, that were over before then and that no
     event is about any more."""
-    is_job = table is schema.job
+    log, is_job = schema.event_log.c, table is schema.job
     over = _job_was_over(before) if is_job else _instance_was_over(before)
-    about = schema.event_log.c.job_number if is_job else schema.event_log.c.instance_number
-    query = select(table.c.number).where(over, table.c.number > after, ~exists().where(about == table.c.number))
+    about = log.job_number if is_job else log.instance_number
+    first = EventKind.JOB_SUBMITTED if is_job else EventKind.INSTANCE_REQUESTED
+    # Whatever came later has a higher number: most of a large table need not be looked at.
+    later = select(about).where(log.at >= before, log.kind == first.value).order_by(log.at).limit(1).scalar_subquery()
+    among = (table.c.number > after) & (table.c.number < func.coalesce(later, sys.maxsize))
+    query = select(table.c.number).where(over, among, ~exists().where(about == table.c.number))
     return connection.execute(query.order_by(table.c.number).limit(PIECE)).scalars().all()
 
 
