@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -253,6 +254,12 @@ class Transaction:
         self._connection.execute(insert(schema.instance), columns | self._instance_columns(built))
         self.head["revision"] = self.revision
         return replace(built, revision=self.revision)
+
+    def pass_over(self, instance_id: InstanceId) -> None:
+        """Give no number up to that of ``instance_id`` again: a machine whose record was lost has it, and its worker is
+        known by that. A name that is none of ours changes nothing."""
+        with suppress(NotFound):
+            self.head["instances"] = max(self.head["instances"], instance_number(instance_id))
 
     def put_instance(self, instance: Instance) -> Instance:
         """Write an instance's new state and return it with its new revision. Raises like ``put_job``."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import combinations
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ BEFORE, LOST, NOW = ["sleep 4", "sleep 30", "true"], ["sleep 3", "sleep 40", "tr
 
 
 def _open(home: Path) -> Scene:
-    return build(home, CrashPoints(), policy=POLICY)
+    return build(home, CrashPoints(), policy=POLICY, cloud_settings={"stop_s": 20.0})
 
 
 def _submit(scene: Scene, when: str, commands: Sequence[str]) -> None:
@@ -84,6 +86,16 @@ def _as_it_deserves(job: Job) -> bool:
     return job.state is ended and (lost or list(job.failures) == exits)
 
 
+def _namesakes(scene: Scene) -> list[str]:
+    """Return the machines that were up while another had their name, by which their workers are known."""
+    by_launch = sorted(scene.cloud.machines(scene.clock.now()), key=lambda each: each.launched_at)
+    return [
+        f"{later.provider_id} is called {later.instance_id}, as {earlier.provider_id} is that is still up"
+        for earlier, later in combinations(by_launch, 2)
+        if later.instance_id == earlier.instance_id and later.launched_at < (earlier.terminated_at or inf)
+    ]
+
+
 def _violations(seed: int) -> list[str]:
     with fresh_home() as home:
         scene = _live(home, seed)
@@ -95,6 +107,7 @@ def _violations(seed: int) -> list[str]:
                 for job in everybody
                 if not _as_it_deserves(job)
             ]
+            found += _namesakes(scene)
             units = [start.unit_id for start in scene.engine.starts()]
             return found + [f"{unit} was started twice" for unit in {u for u in units if units.count(u) > 1}]
         finally:
