@@ -4,6 +4,7 @@ HCloudError
 |-- BadInput                 tell the user what, where, what would be right; exit 2
 |   |-- ConfigError          a file, line and key are at fault
 |   |-- Standstill           a simulation whose jobs can never run: tell it, go on with the other policies
+|   |-- NoJobs               a workload without any job: tell whose it is, and by what it became so small
 |   `-- InvalidTransition    a state machine was asked for a move its table forbids (a bug: carries the story)
 |-- NotFound                 the caller named a thing that does not exist; exit 2
 |-- Refused                  policy or budget says no; exit 4
@@ -51,6 +52,10 @@ class ConfigError(BadInput):
 
 class Standstill(BadInput):
     """A simulation stands still: what is left can never run on this cloud under this policy."""
+
+
+class NoJobs(BadInput):
+    """A workload has no job in it that could be simulated."""
 
 
 class InvalidTransition(BadInput):

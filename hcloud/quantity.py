@@ -118,6 +118,11 @@ def parse_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def plain(number: float) -> str:
+    """Return a number as a limit is told: 315360000, where ``%g`` writes 3.1536e+08; e's from a quadrillion on only."""
+    return f"{number:.15g}"
+
+
 def parse_utc_s(value: object) -> float:
     """Return Unix seconds from an ISO 8601 time with a zone, for example ``2026-05-01T18:00:00Z``.
 

@@ -81,6 +81,11 @@ def _printable(key: str) -> str:
     return plain if len(plain) <= 60 else plain[:57] + "..."
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """Return how many of a thing there are: ``1 job``, ``3 jobs``; ``several`` where an s does not make it many."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint: the nearest right spelling, or the known names (at most twelve) when none is near."""
     names = sorted(known)

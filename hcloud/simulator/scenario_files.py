@@ -21,10 +21,20 @@ from pathlib import Path
 import numpy as np
 
 from hcloud.config.document import Document, read_document
-from hcloud.errors import ConfigError
-from hcloud.quantity import shown
+from hcloud.errors import BadInput, ConfigError, NoJobs
+from hcloud.quantity import plain, shown
 from hcloud.sentences import KeyPath, nearest
-from hcloud.simulator.workload import COMMAND, NEEDED, OPTIONAL, Arrival, Workload, arrival_of, workload_of
+from hcloud.simulator.workload import (
+    COMMAND,
+    DAY_S,
+    LONGEST_DAYS,
+    NEEDED,
+    OPTIONAL,
+    Arrival,
+    Workload,
+    arrival_of,
+    workload_of,
+)
 
 HOUR_S = 3600.0
 KEYS = ("name", "load", "jobs")
@@ -35,11 +45,15 @@ VCPUS_MOST, HOURS_MOST, JOBS_MOST, KINDS_MOST = 1e6, 744.0, 1_000_000, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of job: ``like`` has its run time's mean, ``spread`` is the standard deviation of that's logarithm."""
+    """One kind of job: ``like`` has its run time's mean, ``spread`` is the standard deviation of that's logarithm.
+
+    ``where``: file, line and key of it, for whoever is told that it makes no sense.
+    """
 
     like: Arrival
     weight: float
     spread: float
+    where: str = ""
 
     @property
     def vcpu_s(self) -> float:
@@ -54,18 +68,27 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScenario:
-    """A load over time: ``at_h`` and ``vcpus`` in use then, shape ``(P,)``; and of which jobs it is made."""
+    """A load over time: ``at_h`` and ``vcpus`` in use then, shape ``(P,)``; and of which jobs it is made.
+
+    ``where``: file, line and key of the load.
+    """
 
     name: str
     at_h: tuple[float, ...]
     vcpus: tuple[float, ...]
     kinds: tuple[Kind, ...]
+    where: str = ""
 
     def make(self, seed: int, share: float) -> Workload:
-        """Return the jobs of ``share`` (0..1] of the load. Raises BadInput where there would be none."""
+        """Return the jobs of ``share`` (0..1] of the load.
+
+        Raises NoJobs where there would be none, BadInput where one would run too long; both name file, line and key.
+        """
         rng = np.random.default_rng([seed, sum(map(ord, self.name))])
         use = _Use()
         arrivals = [*self._under_way(rng, share, use), *self._coming(rng, share, use)]
+        if not arrivals:
+            raise NoJobs(f"{self.where or self.name}: {self._why_none(share)}")
         named = [_numbered(each, number) for number, each in enumerate(arrivals)]
         return workload_of(self.name if share == 1 else f"{self.name} x {share:g}", named)
 
@@ -74,6 +97,16 @@ class FileScenario:
         mean_run_s = float(np.dot(self._odds, [each.like.run_s for each in self.kinds]))
         vcpu_s = float(np.trapezoid(self.vcpus, self.at_h)) * HOUR_S + self.vcpus[0] * mean_run_s
         return vcpu_s / self._mean_vcpu_s
+
+    def _why_none(self, share: float) -> str:
+        """Return in words that the load, or this share of it, is too small for any job."""
+        least = min(self.kinds, key=lambda each: each.vcpu_s)
+        lasts = f"{plain(self.at_h[-1])} h" if self.at_h[-1] >= 0.1 else f"{self.at_h[-1] * HOUR_S:.3g} s"
+        load = f"{max(self.vcpus) * share:.4g} vCPUs at most, for {lasts}" + (
+            f" (--share {share:g})" if share < 1 else ""
+        )
+        job = f"the smallest kind of job holds {least.vcpus:.4g} for {least.like.run_s:.4g} s"
+        return f"makes no job: {load}, and {job}; make the load larger or longer, or jobs smaller"
 
     @property
     def _odds(self) -> np.ndarray:
@@ -155,8 +188,12 @@ def _too_large(kind: Kind, load_vcpus: float) -> bool:
 
 
 def _run_s(kind: Kind, rng: np.random.Generator) -> float:
-    """Return a run time: lognormal around the kind's mean."""
-    return max(0.001, kind.like.run_s * math.exp(rng.normal(0.0, kind.spread) - kind.spread**2 / 2))
+    """Return a run time: lognormal around the kind's mean. Raises BadInput where it is beyond LONGEST_DAYS."""
+    run_s = kind.like.run_s * math.exp(rng.normal(0.0, kind.spread) - kind.spread**2 / 2)
+    if run_s > LONGEST_DAYS * DAY_S:
+        text = f"run_s {kind.like.run_s:g} with run_spread {kind.spread:g} makes a job of {run_s / DAY_S:.3g} days"
+        raise BadInput(f"{kind.where}: {text}; it must be at most {LONGEST_DAYS}, and times are in seconds")
+    return max(0.001, run_s)
 
 
 def _numbered(job: Arrival, number: int) -> Arrival:
@@ -177,7 +214,7 @@ def read_scenario(path: Path) -> FileScenario:
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
         raise ConfigError("must be a name of 1 to 100 printable characters", where=document.where(("name",)))
     hours, vcpus = zip(*points, strict=True)
-    made = FileScenario(name=name, at_h=hours, vcpus=vcpus, kinds=kinds)
+    made = FileScenario(name=name, at_h=hours, vcpus=vcpus, kinds=kinds, where=document.where(("load",)))
     if made.expected_jobs() > JOBS_MOST:
         text = f"makes {made.expected_jobs():.3g} jobs; at most {JOBS_MOST} can be simulated"
         raise ConfigError(text, where=document.where(("load",)))
@@ -196,8 +233,9 @@ def _mapping(document: Document, value: object, path: KeyPath, keys: Sequence[st
 def _items(document: Document, top: Mapping[str, object], key: str, least: int, what: str) -> Sequence[object]:
     found = top.get(key)
     if not isinstance(found, list) or not least <= len(found) <= KINDS_MOST:
+        said = "must" if key in top else f"{key} is missing; it must"
         where = document.where((key,) if key in top else ())
-        raise ConfigError(f"{key} of a scenario must be a list of {least} to {KINDS_MOST} {what}", where=where)
+        raise ConfigError(f"{said} be a list of {least} to {KINDS_MOST} {what}", where=where)
     return found
 
 
@@ -231,7 +269,10 @@ def _kind(document: Document, value: object, path: KeyPath) -> Kind:
         key: _text(document, each, (*path, key)) for key, each in keys.items() if key not in ("weight", "run_spread")
     }
     like = arrival_of({"name": "job", **row, "at_s": "0"}, document.where(path))
-    return Kind(like=like, weight=weight, spread=spread)
+    if like.run_s > LONGEST_DAYS * DAY_S:
+        text = f"is {like.run_s / DAY_S:.3g} days; it must be at most {LONGEST_DAYS}, and times are in seconds"
+        raise ConfigError(text, where=document.where((*path, "run_s")))
+    return Kind(like=like, weight=weight, spread=spread, where=document.where(path))
 
 
 def _programs(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
@@ -256,6 +297,6 @@ def _text(document: Document, value: object, path: KeyPath) -> str:
 def _number(document: Document, value: object, path: KeyPath, what: str, least: float, most: float) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]
-        text = f"{what} must be a number from {least:g} to {most:g}, not {shown(str(value))}"
+        text = f"{what} must be a number from {plain(least)} to {plain(most)}, not {shown(str(value))}"
         raise ConfigError(text, where=document.where(path))
     return float(value)  # type: ignore[arg-type]

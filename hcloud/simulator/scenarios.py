@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hcloud.errors import BadInput
+from hcloud.errors import BadInput, NoJobs
 from hcloud.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.sentences import nearest
 from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
@@ -77,7 +77,7 @@ def make_scenario(
 
     ``sensitive``: the part (0..1) of the jobs that are services, each as large as ever, instead of the table's.
 
-    Raises BadInput for an unknown name or a nonsensical size.
+    Raises BadInput for an unknown name or a nonsensical size, NoJobs for one too small for any job.
     """
     if name not in SCENARIOS:
         raise BadInput(f"there is no scenario {name!r}; {nearest(name, SCENARIOS)}")
@@ -98,6 +98,9 @@ def make_scenario(
         while due >= 1:
             due -= 1
             arrivals.append(_job(scenario, programs, rng, second + rng.random(), len(arrivals)))
+    if not arrivals:
+        size = f"--share {share:g} of its load for --hours {hours:g}"
+        raise NoJobs(f"{name}: there is no job in {size}; make one of them larger")
     return workload_of(name if share == 1 else f"{name} x {share:g}", arrivals)
 
 

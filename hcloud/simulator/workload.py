@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import cast
 
-from hcloud.errors import BadInput
+from hcloud.errors import BadInput, NoJobs
 from hcloud.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
 from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
-from hcloud.quantity import parse_number, shown
+from hcloud.quantity import parse_number, plain, shown
+from hcloud.sentences import counted
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650
@@ -116,27 +117,31 @@ def _vcpus(job: Arrival) -> float:
     return job.spec.resources.vcpus * job.spec.nodes.count
 
 
-def workload_of(name: str, arrivals: Sequence[Arrival], notes: Sequence[str] = ()) -> Workload:
-    """Bring arrivals into order, the first at zero.
+def workload_of(
+    name: str, arrivals: Sequence[Arrival], notes: Sequence[str] = (), lines: Sequence[int] = ()
+) -> Workload:
+    """Bring arrivals into order, the first at zero. ``lines``: on which of the file ``name`` each stands, if in one.
 
-    Raises BadInput where there are none, or a run or all of them together last longer than LONGEST_DAYS.
+    Raises NoJobs where there are none; BadInput where a run or all of them together last longer than LONGEST_DAYS.
     """
     if not arrivals:
-        raise BadInput(
-            f"{name}: there is no job in it that could be simulated" + "".join(f"; {note}" for note in notes)
-        )
+        raise NoJobs(f"{name}: there is no job in it that could be simulated" + "".join(f"; {note}" for note in notes))
+    first_s = min(each.at_s for each in arrivals)
+    _check_span("this job comes %s days after the first", [each.at_s - first_s for each in arrivals], name, lines)
+    _check_span("a job runs for %s days", [each.run_s for each in arrivals], name, lines)
     ordered = sorted(arrivals, key=lambda each: each.at_s)
-    first_s = ordered[0].at_s
-    for what, lasts_s in (
-        ("the last job comes %s days after the first", ordered[-1].at_s - first_s),
-        ("a job runs for %s days", max(each.run_s for each in ordered)),
-    ):
-        if lasts_s > LONGEST_DAYS * DAY_S:
-            told = what % f"{lasts_s / DAY_S:.3g}"
-            raise BadInput(f"{name}: {told}; it must be at most {LONGEST_DAYS} days, and times are in seconds")
     return Workload(
         name=name, arrivals=tuple(replace(each, at_s=each.at_s - first_s) for each in ordered), notes=tuple(notes)
     )
+
+
+def _check_span(what: str, spans_s: Sequence[float], name: str, lines: Sequence[int]) -> None:
+    """Raise BadInput, naming the line of the longest if it has one, where that is longer than LONGEST_DAYS."""
+    longest_s = max(spans_s)
+    if longest_s > LONGEST_DAYS * DAY_S:
+        where = f"{name}:{lines[spans_s.index(longest_s)]}" if lines else name
+        told = what % f"{longest_s / DAY_S:.3g}"
+        raise BadInput(f"{where}: {told}; it must be at most {LONGEST_DAYS} days, and times are in seconds")
 
 
 # ------------------------------------------------------------------------------------------------------------ job logs
@@ -155,13 +160,14 @@ class LogReading:
 def read_swf(text: str, name: str, reading: LogReading) -> Workload:
     """Read a job log in the Standard Workload Format (18 columns, -1 for unknown, ``;`` begins a comment).
 
-    Raises BadInput, naming the line, for one that is no line of such a log.
+    Raises BadInput, naming the line, for one that is no line of such a log; NoJobs where it has no job.
     """
-    arrivals, never_ran, parts, zero_at = [], 0, 0, 0.0
+    arrivals, lines, never_ran, parts, zero_at = list[Arrival](), list[int](), 0, 0, 0.0
     # Comments may hold form feeds and the like, at which str.splitlines would end a line.
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
-            zero_at = zero_at or _zero_of(line)
+            said_at = _zero_of(line, f"{name}:{number}")
+            zero_at = zero_at or said_at
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
         if columns[STATUS] in PARTS:  # of these only the first tells when it was submitted
@@ -175,18 +181,44 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
             never_ran += 1
             continue
         arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
-    notes = [f"{never_ran} jobs never ran or asked for nothing and are left out"] if never_ran else []
-    if parts:
-        notes.append(f"{parts} lines tell parts of jobs that were stopped and went on; those of the whole jobs count")
-    made = workload_of(name, arrivals, notes)
-    return replace(made, began_at=zero_at + min(each.at_s for each in arrivals)) if zero_at else made
+        lines.append(number)
+    made = workload_of(name, arrivals, _swf_notes(never_ran, parts), lines)
+    return replace(made, began_at=_began_at(zero_at, arrivals, name, lines)) if zero_at else made
 
 
-def _zero_of(comment: str) -> float:
-    """Return when a log's times count from (Unix seconds), where a comment says so; else 0."""
+def _began_at(zero_at: float, arrivals: Sequence[Arrival], name: str, lines: Sequence[int]) -> float:
+    """Return when the first job of a log was submitted (Unix seconds). Raises BadInput where that is no date."""
+    first = min(range(len(arrivals)), key=lambda at: arrivals[at].at_s)
+    began_at = zero_at + arrivals[first].at_s
+    if began_at >= LATEST_AT:
+        what = f"with UnixStartTime {plain(zero_at)} this job was submitted after the year 2200"
+        raise BadInput(f"{name}:{lines[first]}: {what}; times count from that moment, in seconds")
+    return began_at
+
+
+def _swf_notes(never_ran: int, parts: int) -> list[str]:
+    """Return what is said of lines that are no jobs."""
+    of_those = "is" if never_ran == 1 else "are"
+    left_out = f"{counted(never_ran, 'job')} never ran or asked for nothing and {of_those} left out"
+    of_parts = "line tells a part of a job that was" if parts == 1 else "lines tell parts of jobs that were"
+    told = f"{parts} {of_parts} stopped and went on; those of the whole jobs count"
+    return [each for count, each in ((never_ran, left_out), (parts, told)) if count]
+
+
+def _zero_of(comment: str, where: str) -> float:
+    """Return when a log's times count from (Unix seconds), where a comment says so; else 0.
+
+    Models of logs write 0, and -1 is what the format has for unknown. Raises BadInput for any other that is no time:
+    budgets of days and months would end at another hour than whoever wrote it believes.
+    """
     key, _, value = comment.lstrip("; \t").partition(":")
-    zero_at = parse_number(value.strip()) if key.strip().lower() == "unixstarttime" else None
-    return zero_at if zero_at is not None and 0.0 < zero_at < LATEST_AT else 0.0
+    if key.strip().lower() != "unixstarttime":
+        return 0.0
+    zero_at = parse_number(value.strip() or "0")
+    if zero_at is None or not (zero_at == UNKNOWN or 0.0 <= zero_at < LATEST_AT):
+        what = f"UnixStartTime is {shown(value.strip())}"
+        raise BadInput(f"{where}: {what}; write seconds from 1970 on, before the year 2200, or 0 where nobody knows")
+    return max(0.0, zero_at)
 
 
 def _swf_numbers(line: str, where: str) -> list[float]:
@@ -243,17 +275,30 @@ def read_csv(text: str, name: str) -> Workload:
     ``requests_per_s`` and ``latency_ms`` a service; neither: best effort. Lines that begin with ``#`` are comments,
     empty ones are passed over.
 
-    Raises BadInput, naming line and column.
+    Raises BadInput, naming line and column; NoJobs where there is only a header.
     """
     whole = enumerate(io.StringIO(text, newline=""), 1)
     # Spreadsheets write an empty row as commas.
     lines = [(at, line) for at, line in whole if line.strip(", \t\r\n") and not line.startswith("#")]
+    if not lines:
+        what = "holds comments only" if text.strip(", \t\r\n") else "is empty"
+        raise NoJobs(f"{name}:1: {what}; a list of arrivals begins with a header, such as {','.join(NEEDED)}")
+    found = list(_csv_arrivals(lines, name))
+    if not found:
+        raise NoJobs(f"{name}:{lines[0][0]}: no job stands below the header; write a line for each")
+    return workload_of(name, [job for job, _ in found], lines=[at for _, at in found])
+
+
+def _csv_arrivals(lines: Sequence[tuple[int, str]], name: str) -> Iterator[tuple[Arrival, int]]:
+    """Yield jobs, each with the number of its line. Raises BadInput, naming line and column."""
     rows = csv.DictReader((line for _, line in lines), skipinitialspace=True, strict=True)
     try:
         columns = [each.strip() for each in rows.fieldnames or []]
         rows.fieldnames = columns
-        _check_header(columns, f"{name}:{lines[0][0] if lines else 1}")
-        return workload_of(name, [arrival_of(row, f"{name}:{lines[rows.line_num - 1][0]}") for row in rows])
+        _check_header(columns, f"{name}:{lines[0][0]}")
+        for row in rows:
+            at = lines[rows.line_num - 1][0]
+            yield arrival_of(row, f"{name}:{at}"), at
     except csv.Error as error:
         at = lines[min(rows.line_num, len(lines) - 1)][0]
         raise BadInput(f"{name}:{at}: is no line of a list of arrivals ({error})") from None
@@ -283,7 +328,8 @@ def arrival_of(row: Mapping[str, str], where: str) -> Arrival:
         return _parsed(text, column, where, least, most)
 
     if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
-        raise BadInput(f"{where}: there are {len(more)} values more than columns; the first is {more[0]!r}")
+        are = "is 1 value" if len(more) == 1 else f"are {len(more)} values"
+        raise BadInput(f"{where}: there {are} more than columns; the first is {shown(more[0])}")
     if lacking := [each for each in NEEDED if row.get(each, "") is None]:  # so DictReader tells what is not there
         raise BadInput(f"{where}: the line ends before {lacking[0]}; values are separated by commas")
     vcpus = number("vcpus", None, 0.001, VCPUS_MOST)
@@ -309,7 +355,7 @@ def _parsed(text: str, column: str, where: str, least: float, most: float) -> fl
     if value is None:
         raise BadInput(f"{where}: {column} is {shown(text)}; it must be a number")
     if not least <= value <= most:
-        limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        limits = f"of at least {plain(least)}" if math.isinf(most) else f"from {plain(least)} to {plain(most)}"
         raise BadInput(f"{where}: {column} is {value:g}; it must be a number {limits}")
     return value
 
@@ -375,8 +421,9 @@ def from_past(jobs: Iterable[PastJob]) -> Workload:
         arrivals.append(
             Arrival(at_s=job.submitted_at, run_s=max(0.001, job.run_s), spec=_relative(job.spec, job.submitted_at))
         )
-    why = "have not succeeded (they failed, were cancelled, or are not over), so that nobody knows how long they run"
-    notes = [f"{unknown} jobs {why}; left out"] if unknown else []
+    why = "succeeded (failed, cancelled, or not over), so that nobody knows how long"
+    have, they = ("has", "it runs") if unknown == 1 else ("have", "they run")
+    notes = [f"{counted(unknown, 'job')} {have} not {why} {they}; left out"] if unknown else []
     made = workload_of("history", arrivals, notes)
     return replace(made, began_at=min(each.at_s for each in arrivals))
 

@@ -30,15 +30,30 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert first.spec.resources.memory_mib == 4 * 2
     assert first.spec.target == BatchTarget(finish_within_s=130.0)
     assert (second.at_s, second.spec.nodes.count, second.spec.resources.vcpus) == (30.0, 3, 14)
-    assert made.notes == ("1 jobs never ran or asked for nothing and are left out",)
+    assert made.notes == ("1 job never ran or asked for nothing and is left out",)
 
 
-@pytest.mark.parametrize(
-    ("said", "began_at"), [("1084838103", 1084838203.0), ("0", None), ("-1", None), ("noon", None), ("9e99", None)]
-)
+@pytest.mark.parametrize(("said", "began_at"), [("1084838103", 1084838203.0), ("0", None), ("-1", None), ("", None)])
 def test_a_log_that_says_when_it_began_is_replayed_at_its_own_time_of_day(said: str, began_at: float | None) -> None:
     made = read_swf(LOG.replace("UnixStartTime: 0", f"UnixStartTime: {said}"), "log.swf", LogReading())
     assert (made.began_at, made.arrivals[0].at_s) == (began_at, 0.0)
+
+
+def test_the_first_moment_a_log_begins_at_is_the_one_that_counts() -> None:
+    made = read_swf(LOG.replace(": 0", ": 1084838103") + "; UnixStartTime: 7\n", "log.swf", LogReading())
+    assert made.began_at == 1084838203.0
+
+
+@pytest.mark.parametrize("said", ["noon", "1e300", "99999999999", "-5", "9e999"])
+def test_a_log_that_begins_at_no_time_is_refused_by_that_line(said: str) -> None:
+    with pytest.raises(BadInput, match=rf"log\.swf:2: UnixStartTime is '{said}'; write seconds from 1970 on, before"):
+        read_swf("; a log\n" + LOG.replace("UnixStartTime: 0", f"UnixStartTime: {said}"), "log.swf", LogReading())
+
+
+def test_jobs_so_long_after_a_logs_beginning_that_they_have_no_date_are_refused_by_line() -> None:
+    far = LOG.replace(": 0", ": 1084838103").replace(" 100 5", " 1e12 5").replace(" 130 5", " 1e12 5")
+    with pytest.raises(BadInput, match=r"log\.swf:2: with UnixStartTime 1084838103 this job was submitted after the"):
+        read_swf(far, "log.swf", LogReading())
 
 
 def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
@@ -82,7 +97,7 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
         ),
         (
             "1 0 0 1e12 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf: a job runs for 1.16e\\+07 days; it must be at most",
+            "log.swf:1: a job runs for 1.16e\\+07 days; it must be at most 3650 days, and times are in seconds",
         ),
         ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is none of a job log's numbers"),
         ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
@@ -123,12 +138,19 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
         ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
         ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is 'nan'; it must be a number"),
         ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
-        ("at_s,run_s,vcpus\n", "jobs.csv: there is no job"),
+        ("", "jobs.csv:1: is empty; a list of arrivals begins with a header, such as at_s,run_s,vcpus"),
+        ("# nothing\n\n# more of it\n", "jobs.csv:1: holds comments only; a list of arrivals begins with a header"),
+        ("# now\nat_s,run_s,vcpus\n", "jobs.csv:2: no job stands below the header; write a line for each"),
         (
-            "at_s,run_s,vcpus\n0,1,1\n1.8e9,1,1\n",
-            "jobs.csv: the last job comes 2.08e\\+04 days after the first; it must be",
+            "at_s,run_s,vcpus\n1.8e9,1,1\n0,1,1\n",
+            "jobs.csv:2: this job comes 2.08e\\+04 days after the first; it must be",
+        ),
+        (
+            "at_s,run_s,vcpus\n9,1,1\n# long\n0,1e9,1\n",
+            "jobs.csv:4: a job runs for 1.16e\\+04 days; it must be at most 3650 days, and times are in seconds",
         ),
         ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv:1: the column 'run_s' is there twice"),
+        ("at_s,run_s,vcpus\n0,1,1,7\n", "jobs.csv:2: there is 1 value more than columns; the first is '7'"),
         ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv:2: there are 2 values more than columns; the first is '7'"),
         ("at_s,run_s,vcpus,nodes\n0,1,1,2.7\n", "jobs.csv:2: nodes is 2.7; it must be a whole number"),
         ("at_s,run_s,vcpus,nodes\n0,1,1,1e9\n", "jobs.csv:2: nodes is 1e\\+09; it must be a number from 1 to 10000"),
@@ -145,7 +167,10 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
             "at_s,run_s,vcpus,within_s,requests_per_s,latency_ms\n0,1,1,5,5,5\n",
             "jobs.csv:2: a service has .* no within_s",
         ),
-        ("at_s,run_s,vcpus,within_s\n0,1,1,0\n", "jobs.csv:2: within_s is 0; it must be a number from 0.001 to"),
+        (
+            "at_s,run_s,vcpus,within_s\n0,1,1,0\n",
+            "jobs.csv:2: within_s is 0; it must be a number from 0.001 to 315360000$",
+        ),
         ("at_s,run_s,vcpus,within_s\n0,1,1,1e300\n", "jobs.csv:2: within_s is 1e\\+300; it must be a number from"),
         ("at_s,run_s,vcpus\n0,1,1e300\n", "jobs.csv:2: vcpus is 1e\\+300; it must be a number from 0.001 to 4096"),
         ("at_s,run_s,vcpus,memory_mib\n0,1,1,1e15\n", "jobs.csv:2: memory_mib is 1e\\+15; it must be a number"),
@@ -212,13 +237,12 @@ def test_history_is_replayed_with_deadlines_that_move_with_their_jobs() -> None:
     assert (first.at_s, first.run_s, first.spec.target) == (0.0, 5.0, BatchTarget(finish_within_s=100.0))
     assert (second.at_s, second.spec.setup) == (50.0, None)
     assert made.notes == (
-        "1 jobs have not succeeded (they failed, were cancelled, or are not over), so that nobody knows how long they "
-        "run; left out",
+        "1 job has not succeeded (failed, cancelled, or not over), so that nobody knows how long it runs; left out",
     )
 
 
 def test_history_without_a_job_says_so() -> None:
-    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 jobs have not"):
+    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 job has not"):
         from_past([past(0.0, None)])
 
 
