@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
 from hcloud.cli.times import moment_of
-from hcloud.errors import BadInput
+from hcloud.errors import BadInput, NoJobs
 from hcloud.model import InstanceState, JobSpec, JobState, Market, Offer, ServiceTarget
 from hcloud.report import minute_of
+from hcloud.sentences import counted
 from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
 
@@ -43,15 +44,33 @@ def now_of(client: Client) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What was submitted to a daemon from ``from_at`` to ``until_at`` (Unix seconds): jobs by id, in their order."""
+    """What was submitted to a daemon from ``from_at`` to ``until_at`` (Unix seconds): jobs by id, in their order.
+
+    ``earlier``: whether anything was submitted before.
+    """
 
     from_at: float
     until_at: float
     jobs: Mapping[str, PastJob]
+    earlier: bool = False
 
     def workload(self) -> Workload:
-        """Return the jobs as work to be replayed. Raises BadInput where there are none that ran."""
-        return from_past(self.jobs.values())
+        """Return the jobs as work to be replayed. Raises NoJobs, since when, where there are none that ran."""
+        asked = [job for job in self.jobs.values() if job.spec.profile is None]
+        if any(job.run_s is not None for job in asked):
+            return from_past(self.jobs.values())
+        raise NoJobs(self._why_none(len(asked)))
+
+    def _why_none(self, asked: int) -> str:
+        """Return in words why of so many jobs nothing can be replayed."""
+        since, further = f"since {minute_of(self.from_at)} UTC", "; go further back with --since"
+        if not asked:
+            never = ", and none before: nothing was recorded yet that could be replayed"
+            return f"no job was submitted {since}{further if self.earlier else never}"
+        none = (
+            f"the only job submitted {since} has not" if asked == 1 else f"none of {asked} jobs submitted {since} has"
+        )
+        return f"{none} succeeded, so that nobody knows how long it runs{further if self.earlier else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +86,12 @@ def read_past(client: Client, back_s: float) -> Past:
     now: float = client.get("/v1/status")["now"]
     # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
     jobs = dict(reversed(list(_past_jobs(client, now - back_s, now))))
-    return Past(from_at=now - back_s, until_at=now, jobs=jobs)
+    earlier = bool(client.get("/v1/jobs", limit=1, before=next(iter(jobs), None)))
+    return Past(from_at=now - back_s, until_at=now, jobs=jobs, earlier=earlier)
 
 
 def recorded_workload(client: Client, back_s: float) -> Workload:
-    """Return the jobs of the last ``back_s`` seconds. Raises BadInput where there are none."""
+    """Return the jobs of the last ``back_s`` seconds. Raises NoJobs where there are none that ran."""
     return read_past(client, back_s).workload()
 
 
@@ -124,16 +144,17 @@ def _launches(client: Client, past: Past) -> Iterator[object]:
 def _notes_on(past: Past, replayed: int) -> tuple[str, ...]:
     span = f"{minute_of(past.from_at)} to {minute_of(past.until_at)} UTC"
     others = sum(job.spec.profile is None for job in past.jobs.values()) - replayed
-    also = f", of {others} jobs that are not replayed (failed, cancelled, or not over) too" if others else ""
+    left_out = f"{counted(others, 'job')} that {'is' if others == 1 else 'are'} not replayed"
+    also = f", of {left_out} (failed, cancelled, or not over) too" if others else ""
     waits = (
-        f"targets and waits with {AS_IT_WAS} only as far as the {others} jobs that are not replayed held nothing up"
+        f"targets and waits with {AS_IT_WAS} only as far as the {left_out} held nothing up"
         if others
         else f"targets and waits with {AS_IT_WAS}"
     )
     return (
-        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {replayed} jobs that are replayed, cost and "
-        f"launches of all machines up in that time{also}, and of what was running before; reserved ones while they "
-        f"were up",
+        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {counted(replayed, 'job')} that "
+        f"{'is' if replayed == 1 else 'are'} replayed, cost and launches of all machines up in that "
+        f"time{also}, and of what was running before; reserved ones while they were up",
         f"comparable: the replays with each other (same jobs, cloud and chances); {waits}",
         f"not comparable to the cent: cost as it was. The replays pay prices of now, for every reserved machine all "
         f"the time, and know nothing of outages, cancelled jobs or what operators did; how far the first row is from "

@@ -30,7 +30,7 @@ from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.rows import Chosen
 from hcloud.sampling import gap_s
-from hcloud.sentences import nearest
+from hcloud.sentences import counted, nearest
 from hcloud.simulator.losses import lost_by
 from hcloud.simulator.performance import Ideal, JobPerformance
 from hcloud.simulator.told import told_the_truth
@@ -221,7 +221,8 @@ class Simulation:
             will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
             if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
                 late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s
-                raise Standstill(f"{left} jobs have not ended {late_s:.0f} s after the last arrival; {self._why()}")
+                have = f"{counted(left, 'job')} {'has' if left == 1 else 'have'}"
+                raise Standstill(f"{have} not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
     def _unreserved(self) -> bool:

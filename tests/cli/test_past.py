@@ -9,8 +9,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from hcloud.cli.client import Client
-from hcloud.cli.past import offered_clouds
-from hcloud.model import InstanceType, Market, Offer, Resources
+from hcloud.cli.past import Past, offered_clouds
+from hcloud.errors import NoJobs
+from hcloud.model import BestEffortTarget, InstanceType, JobSpec, Market, Offer, Resources
+from hcloud.simulator.workload import PastJob
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
 
 READ_AT = 1000.0
 SMALL = InstanceType(
@@ -78,3 +82,53 @@ def test_a_host_is_as_large_as_it_is_whatever_ended_or_began_since_it_was_asked(
 def test_of_a_cloud_whose_prices_may_be_old_the_machines_that_are_there_now_count() -> None:
     machines = [machine(1, 1010.0), machine(2, 900.0, 1010.0)]
     assert quota_of([replace(offer(available=3), priced_at=5.0)], machines) == 4.0
+
+
+def past(jobs: dict[str, PastJob], *, earlier: bool = False) -> Past:
+    """What was submitted from 2026-05-01 18:00 to 19:00 UTC."""
+    return Past(from_at=1777658400.0, until_at=1777662000.0, jobs=jobs, earlier=earlier)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "count", "says"),
+    [
+        (True, 0, "no job was submitted since 2026-05-01 18:00 UTC; go further back with --since"),
+        (
+            False,
+            0,
+            "no job was submitted since 2026-05-01 18:00 UTC, and none before: nothing was recorded yet that could be "
+            "replayed",
+        ),
+        (
+            True,
+            1,
+            "the only job submitted since 2026-05-01 18:00 UTC has not succeeded, so that nobody knows how long it "
+            "runs; go further back with --since",
+        ),
+        (
+            False,
+            2,
+            "none of 2 jobs submitted since 2026-05-01 18:00 UTC has succeeded, so that nobody knows how long it runs",
+        ),
+    ],
+)
+def test_a_past_without_jobs_to_replay_says_since_when_and_what_would_help(
+    earlier: bool, count: int, says: str
+) -> None:
+    spec = JobSpec(name="a", user="u", command=("true",), target=BestEffortTarget())
+    jobs = {f"job-{at}": PastJob(submitted_at=1777658500.0, spec=spec, run_s=None) for at in range(count)}
+    with pytest.raises(NoJobs) as told:
+        past(jobs, earlier=earlier).workload()
+    assert str(told.value) == says
+
+
+def test_a_daemon_that_was_given_nothing_so_lately_says_whether_it_was_before(
+    shell: Shell, deployment: Deployment
+) -> None:
+    _, err = shell.run("plan", "policy", "cheapest", exit_code=2)
+    assert err.startswith("hcloud: no job was submitted since ") and "nothing was recorded yet" in err
+    shell.run("run", "-q", "--", "sleep", "60")
+    for words in (("plan", "policy", "cheapest"), ("simulate", "history", "--cloud", "offers")):
+        _, err = shell.run(*words, "--since", "5ms", exit_code=2)
+        assert err.startswith("hcloud: no job was submitted since 20")
+        assert err.endswith(" UTC; go further back with --since\n")

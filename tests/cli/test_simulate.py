@@ -248,14 +248,14 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
         stuck, others = document["rows"][1], [document["rows"][0], *document["rows"][2:]]
         assert stuck.pop("policy") == "one" and set(stuck.values()) == {None}
         assert all(row["succeeded"] == row["jobs"] == 2 for row in others) and len(others) == 1 + len(peers)
-        assert any(note.startswith("one: given up: 1 jobs have not ended") for note in document["notes"])
+        assert any(note.startswith("one: given up: 1 job has not ended") for note in document["notes"])
         assert len(document["series"]) == len(others)
         assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
     _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
-    assert err.startswith("hcloud: one: given up: 1 jobs have not ended") and err.count("\n") == 1
+    assert err.startswith("hcloud: one: given up: 1 job has not ended") and err.count("\n") == 1
     for alone in (["one.yaml"], ["one.yaml", "one.yaml"]):
         _, err = desk.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
-        assert err.startswith("hcloud: 1 jobs have not ended") and err.count("\n") == 1
+        assert err.startswith("hcloud: 1 job has not ended") and err.count("\n") == 1
         assert not (desk.directory / "new").exists()
 
 
@@ -325,9 +325,9 @@ def test_a_policy_that_stands_still_with_any_seed_has_no_means(desk: Shell) -> N
     document = json.loads(out)
     assert set(document["rows"][1].values()) == {"one", None}
     assert document["rows"][0]["jobs"] == document["rows"][0]["succeeded"] == 4
-    assert any(note.startswith("one: given up: with seed 0: 1 jobs have not") for note in document["notes"])
+    assert any(note.startswith("one: given up: with seed 0: 1 job has not") for note in document["notes"])
     _, err = desk.run(*words, "one.yaml", "--seed", "5", exit_code=2)
-    assert err.startswith("hcloud: with seed 5: 1 jobs have not ended") and err.count("\n") == 1
+    assert err.startswith("hcloud: with seed 5: 1 job has not ended") and err.count("\n") == 1
 
 
 def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
@@ -342,7 +342,7 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
         assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
         if arguments[0] == "plan":
             _is_as_recorded(shell, document)
-        assert "history: 1 jobs have not succeeded" in err
+        assert "history: 1 job has not succeeded" in err
     repeated = json.loads(shell.run("plan", "policy", "mine.yaml", "--seeds", "2", "-o", "json")[0])
     assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]
     assert repeated["rows"][0]["jobs"] == 2 and repeated["rows"][2]["jobs"] == 1
@@ -374,8 +374,8 @@ def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
     assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
     assert was["launches"] >= 1
     notes = [note for note in document["notes"] if "as it was" in note]
-    assert "1 jobs that are not replayed (failed, cancelled, or not over) too" in notes[0]
-    assert "only as far as the 1 jobs that are not replayed held nothing up" in notes[1]
+    assert "1 job that is not replayed (failed, cancelled, or not over) too" in notes[0]
+    assert "only as far as the 1 job that is not replayed held nothing up" in notes[1]
     assert any(note.startswith("not comparable to the cent") for note in notes)
 
 

@@ -261,7 +261,7 @@ def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) ->
     sold_out = {**CLOUD, "stockouts": {"rate": 1.0}}
     with simulated(Setting(workload=work, policy=policy(), cloud=sold_out), tmp_path) as simulation:
         simulation.give_up_after_s = 100.0
-        with pytest.raises(BadInput, match=r"1 jobs have not ended 1\d\d s after the last arrival; they wait for \w+"):
+        with pytest.raises(BadInput, match=r"1 job has not ended 1\d\d s after the last arrival; they wait for \w+"):
             simulation.run()
 
 
