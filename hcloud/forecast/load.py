@@ -77,8 +77,14 @@ class Load:
         """
         count = int(np.ceil(self.peak - 1e-9))
         weights = self.seconds / self.seconds.sum()
-        use = [float((np.clip(self.levels - below, 0.0, 1.0) * weights).sum()) for below in range(count)]
-        return np.array(use, dtype=np.float64)
+        whole = np.floor(self.levels).astype(np.int64)
+        # A level uses so many units wholly, and one more for what is left of it: no loop over units, of which there
+        # may be a hundred thousand.
+        at_most = np.bincount(whole, weights, count + 1).astype(np.float64)
+        partly = np.bincount(whole, weights * (self.levels - whole), count + 1).astype(np.float64)
+        more = np.cumsum(at_most[::-1])[::-1]
+        use: Floats = more[1 : count + 1] + partly[:count]
+        return use
 
     def scaled(self, factor: float) -> Load:
         """Return the same course at another height."""

@@ -1,5 +1,7 @@
 """What to commit to: the least cost over the load, and what follows from it."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,6 +55,34 @@ def test_cheaper_commitments_are_bought_more_of_and_never_cost_more_than_none(
     assert 0.0 <= advice.use <= 1.0 + 1e-9
     assert advice.use >= advice.break_even_use - 1e-9 or advice.count == 0
     assert advice.least_load <= 1.0
+
+
+def use_layer_by_layer(load: Load) -> list[float]:
+    """The same in the plainest way: a look at the whole load for each unit."""
+    weights = load.seconds / load.seconds.sum()
+    units = range(int(np.ceil(load.peak - 1e-9)))
+    return [float((np.clip(load.levels - below, 0.0, 1.0) * weights).sum()) for below in units]
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(0.0, 40.0) | st.integers(0, 9)), min_size=2, max_size=20))
+def test_use_of_all_layers_at_once_is_what_a_look_at_each_finds(steps: list[tuple[float, float]]) -> None:
+    times = np.cumsum([0.0, *(seconds for seconds, _ in steps)])
+    load = Load(times, np.array([level for _, level in steps], dtype=np.float64))
+    assert load.use_of_layers().tolist() == pytest.approx(use_layer_by_layer(load), abs=1e-12)
+
+
+@pytest.mark.parametrize("dust", [-1e-10, 1e-10])
+def test_dust_on_a_peak_makes_no_layer_and_takes_none_away(dust: float) -> None:
+    assert hourly(1.0, 3.0 + dust).use_of_layers().tolist() == pytest.approx([1.0, 0.5, 0.5])
+
+
+def test_a_load_of_many_machines_over_years_is_looked_at_at_once() -> None:
+    levels = np.random.default_rng(0).uniform(0.0, 1e6, 24 * 365)
+    load = Load(np.arange(levels.size + 1) * HOUR, levels)
+    began_s = time.process_time()
+    use = load.use_of_layers()
+    assert time.process_time() - began_s < 1.0  # 17 s layer by layer
+    assert use.sum() == pytest.approx(load.mean)
 
 
 @given(loads)
