@@ -31,7 +31,7 @@ from hcloud.config import load_policy
 from hcloud.errors import BadInput
 from hcloud.forecast.load import Load
 from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
-from hcloud.quantity import parse_number, parse_utc_s, shown
+from hcloud.quantity import parse_number, parse_utc_s, plain, shown
 from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
 
 PAGE = 10_000
@@ -157,29 +157,43 @@ def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
 
 
 def _read_terms(file: Path) -> list[Terms]:
-    found = []
+    found = list[Terms]()
     for line, row in _rows(file, TERMS_HEADER):
+        name = _option(file, line, row["option"] or "", [each.name for each in found])
         months = _number(file, line, row, "term_months", MONTHS_MOST)
         upfront, hourly = (_number(file, line, row, key, USD_MOST) for key in TERMS_HEADER[2:])
         if months <= 0 or upfront < 0 or hourly < 0:
-            raise BadInput(f"{file}, line {line}: the term must be more than 0 months, prices 0 or more")
-        found.append(Terms(name=row["option"] or "", term_months=months, upfront_usd=upfront, usd_per_h=hourly))
+            raise BadInput(f"{file}:{line}: the term must be more than 0 months, prices 0 or more")
+        found.append(Terms(name=name, term_months=months, upfront_usd=upfront, usd_per_h=hourly))
     return found
+
+
+def _option(file: Path, line: int, text: str, above: Sequence[str]) -> str:
+    name = text.strip()
+    if not name:
+        raise BadInput(f"{file}:{line}: option is empty; it must be a name, by which results are told apart")
+    if name in above:
+        raise BadInput(f"{file}:{line}: option is {shown(name)}, which stands above already; name each once")
+    return name
 
 
 # ----------------------------------------------------------------------------------------------------------------- load
 def _read_load(file: Path) -> Load:
-    samples = [
-        (_moment(file, line, row["at"]), _number(file, line, row, "load", MACHINES_MOST, least=0.0))
-        for line, row in _rows(file, ("at", "load"))
-    ]
-    days = (max(at for at, _ in samples) - min(at for at, _ in samples)) / DAY_S if samples else 0.0
+    samples = dict[float, float]()
+    for line, row in _rows(file, ("at", "load")):
+        at = _moment(file, line, row["at"])
+        if at in samples:
+            raise BadInput(
+                f"{file}:{line}: at is {shown(row['at'])}, a time that stands above already; write each once"
+            )
+        samples[at] = _number(file, line, row, "load", MACHINES_MOST, least=0.0)
+    days = (max(samples) - min(samples)) / DAY_S if samples else 0.0
     if days > LONGEST_DAYS:  # each of its weeks is looked at
         raise BadInput(
             f"{file}: the last time comes {days:.0f} days after the first; it must be at most {LONGEST_DAYS}"
         )
     try:
-        return Load.of(samples)
+        return Load.of(samples.items())
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from error
 
@@ -187,27 +201,36 @@ def _read_load(file: Path) -> Load:
 def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(text_of(file).splitlines(keepends=True))
     try:
-        missing = [name for name in header if name not in (reader.fieldnames or ())]
-        if missing:
-            raise BadInput(f"{file}, line 1: the header lacks {', '.join(missing)}; it must name {','.join(header)}")
+        _check_header(file, reader.fieldnames or (), header)
         for row in reader:
             if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
-                raise BadInput(
-                    f"{file}, line {reader.line_num}: there are {len(more)} values more than columns; "
-                    f"the first is {shown(more[0])}"
-                )
+                are = "is 1 value" if len(more) == 1 else f"are {len(more)} values"
+                text = f"there {are} more than columns; the first is {shown(more[0])}"
+                raise BadInput(f"{file}:{reader.line_num}: {text}")
             yield reader.line_num, row
     except csv.Error as error:
-        raise BadInput(f"{file}, after line {reader.line_num}: {error}") from error
+        raise BadInput(f"{file}:{reader.line_num + 1}: {error}") from error
+
+
+def _check_header(file: Path, columns: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise BadInput where the first line is no header, or one that names a column twice: which would count?"""
+    missing = [name for name in needed if name not in columns]
+    twice = next((name for name in needed if columns.count(name) > 1), None)
+    if not columns:
+        raise BadInput(f"{file}:1: is empty; it must begin with the header {','.join(needed)}")
+    if missing:
+        raise BadInput(f"{file}:1: the header lacks {', '.join(missing)}; it must name {','.join(needed)}")
+    if twice is not None:
+        raise BadInput(f"{file}:1: the header names {twice} twice; name each column once")
 
 
 def _number(file: Path, line: int, row: dict[str, str], key: str, most: float, least: float | None = None) -> float:
     value = parse_number((row[key] or "").strip())
     if value is None:
-        raise BadInput(f"{file}, line {line}: {key} is {shown(row[key])}; it must be a number")
+        raise BadInput(f"{file}:{line}: {key} is {shown(row[key])}; it must be a number")
     if value > most or (least is not None and value < least):
-        limits = f"at most {most:g}" if least is None else f"from {least:g} to {most:g}"
-        raise BadInput(f"{file}, line {line}: {key} is {value:g}; it must be {limits}")
+        limits = f"at most {plain(most)}" if least is None else f"from {plain(least)} to {plain(most)}"
+        raise BadInput(f"{file}:{line}: {key} is {value:g}; it must be {limits}")
     return value
 
 
@@ -215,13 +238,13 @@ def _moment(file: Path, line: int, text: str | None) -> float:
     seconds = parse_number((text or "").strip())
     if seconds is not None:
         if abs(seconds) > LATEST_AT:  # milliseconds, as many tools write them: a load of millennia, week by week
-            raise BadInput(f"{file}, line {line}: at is {seconds:g}, which is after the year 2200; write seconds")
+            raise BadInput(f"{file}:{line}: at is {seconds:g}, which is after the year 2200; write seconds")
         return seconds
     try:
         return parse_utc_s(text)
     except ValueError as error:
         raise BadInput(
-            f"{file}, line {line}: at is {text!r}; write seconds, or a time such as 2026-05-01T18:00:00Z"
+            f"{file}:{line}: at is {text!r}; write seconds, or a time such as 2026-05-01T18:00:00Z"
         ) from error
 
 

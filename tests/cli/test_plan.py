@@ -59,18 +59,21 @@ def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("at,level\n0,1\n", "line 1: the header lacks load"),
-        ("at,load\n0,1\nnoon,2\n", "line 3: at is 'noon'"),
-        ("at,load\n0,1\n5,many\n", "line 3: load is 'many'"),
-        ("at,load\n0,1\n5,1_0\n", "line 3: load is '1_0'; it must be a number"),
-        ("at,load\n0,1\n5\n", "line 3: load is nothing; it must be a number"),
-        ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "after line 2: field larger than field limit"),
+        ("at,level\n0,1\n", "bad.csv:1: the header lacks load"),
+        ("", "bad.csv:1: is empty; it must begin with the header at,load"),
+        ("at,load,load\n0,1,2\n5,1,2\n", "bad.csv:1: the header names load twice; name each column once"),
+        ("at,load\n0,1\n5,1\n5.0,2\n", "bad.csv:4: at is '5.0', a time that stands above already; write each once"),
+        ("at,load\n0,1\nnoon,2\n", "bad.csv:3: at is 'noon'"),
+        ("at,load\n0,1\n5,many\n", "bad.csv:3: load is 'many'"),
+        ("at,load\n0,1\n5,1_0\n", "bad.csv:3: load is '1_0'; it must be a number"),
+        ("at,load\n0,1\n5\n", "bad.csv:3: load is nothing; it must be a number"),
+        ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "bad.csv:3: field larger than field limit"),
         ("at,load\n0,1\n", "two moments"),
-        ("at,load\n0,1\n1.7e12,2\n", "line 3: at is 1.7e+12, which is after the year 2200; write seconds"),
-        ("at,load\n0,1\n5,1e300\n", "line 3: load is 1e+300; it must be from 0 to 100000"),
-        ("at,load\n0,-1\n5,1\n", "line 2: load is -1; it must be from 0 to 100000"),
+        ("at,load\n0,1\n1.7e12,2\n", "bad.csv:3: at is 1.7e+12, which is after the year 2200; write seconds"),
+        ("at,load\n0,1\n5,1e300\n", "bad.csv:3: load is 1e+300; it must be from 0 to 100000"),
+        ("at,load\n0,-1\n5,1\n", "bad.csv:2: load is -1; it must be from 0 to 100000"),
         ("at,load\n0,1\n1.7e9,1\n", "bad.csv: the last time comes 19676 days after the first; it must be at most 3650"),
-        ("at,load\n0,1,3\n5,1\n", "line 2: there are 1 values more than columns; the first is '3'"),
+        ("at,load\n0,1,3\n5,1\n", "bad.csv:2: there is 1 value more than columns; the first is '3'"),
     ],
 )
 def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: str) -> None:
@@ -78,7 +81,6 @@ def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: 
     _, err = files.run(
         "plan", "reservations", "--load", "bad.csv", "--terms", "terms.csv", "--on-demand", "1", exit_code=2
     )
-    assert "bad.csv" in err
     assert says in err
 
 
@@ -88,7 +90,7 @@ def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None
     _, err = files.run(
         "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
     )
-    assert err.startswith("hcloud: bad.csv, line 2: ")
+    assert err.startswith("hcloud: bad.csv:2: ")
     assert err.endswith("it must be a number\n")
 
 
@@ -96,8 +98,9 @@ def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None
     ("wrong", "says"),
     [
         ("a,1e300,0,0.1", "term_months is 1e+300; it must be at most 1200"),
-        ("a,12,1e300,0.1", "upfront_usd is 1e+300; it must be at most 1e+09"),
-        ("a,12,0,0.1,7", "there are 1 values more than columns; the first is '7'"),
+        ("a,12,1e300,0.1", "upfront_usd is 1e+300; it must be at most 1000000000"),
+        (" ,12,0,0.1", "option is empty; it must be a name, by which results are told apart"),
+        ("a,12,0,0.1,7", "there is 1 value more than columns; the first is '7'"),
     ],
 )
 def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: str) -> None:
@@ -105,7 +108,14 @@ def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: st
     _, err = files.run(
         "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
     )
-    assert err == f"hcloud: bad.csv, line 2: {says}\n"
+    assert err == f"hcloud: bad.csv:2: {says}\n"
+
+
+def test_options_of_one_name_are_refused_by_the_second_ones_line(files: Shell) -> None:
+    (files.directory / "bad.csv").write_text(TERMS + " 1y none ,12,0,0.05\n")
+    given = ("plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1")
+    _, err = files.run(*given, exit_code=2)
+    assert err == "hcloud: bad.csv:4: option is '1y none', which stands above already; name each once\n"
 
 
 def test_a_load_of_other_bytes_than_text_is_one_sentence(files: Shell) -> None:
