@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -19,6 +19,7 @@ from hcloud.cli.measuring import Seeds
 from hcloud.cli.measuring import progress as steps
 from hcloud.cli.output import console, write_json
 from hcloud.cli.past import Recorded
+from hcloud.cli.results_folder import results_folder
 from hcloud.errors import BadInput, Standstill
 from hcloud.report import ReportTable
 from hcloud.report.table import Row, Value, share_pct
@@ -94,7 +95,7 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wan
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
     """
     first = settings_with(seeds.every[0])
-    with _folder(wanted.out):
+    with results_folder(wanted.out, f"--out {wanted.out}"):
         _tell_notes(first[0].workload)
         if len(seeds.every) == 1:
             return _compare_once(first, wanted)
@@ -288,31 +289,6 @@ def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
     known = {**recorded.numbers, "cost_pct": share_pct(cast(float, usd), cast(float, first_usd or 0.0))}
     row = tuple(known.get(name) for name in names)
     return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
-
-
-@contextmanager
-def _folder(folder: Path | None) -> Iterator[None]:
-    """Make the folder for results now: whoever cannot write there should not learn it after a long run. Where nothing
-    came of that, the folders that were made for it go again."""
-    made = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        if folder is not None:
-            _make(folder)
-        yield
-    except BaseException:
-        with suppress(OSError):  # somebody put something there meanwhile
-            for each in made:
-                each.rmdir()
-        raise
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {folder} cannot be made: {error.strerror}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"--out {folder} cannot be written to; name a directory of yours")
 
 
 def _tell_notes(workload: Workload) -> None:

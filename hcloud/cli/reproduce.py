@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ import click
 
 from hcloud.cli.leaving import ending_in_order
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
-from hcloud.errors import BadInput
+from hcloud.cli.results_folder import results_folder
+from hcloud.errors import BadInput, NoJobs
 from hcloud.sentences import nearest
 from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
 from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
 from hcloud.simulator.reproduce.study import Done, found_in
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
+
+OF_DOCUMENTATION = "hcloud reproduce --no-run"
+"""What the documentation's page of results is made by."""
 
 
 @click.command()
@@ -56,20 +60,32 @@ def reproduce(
     folder = out.parent / "results"
     if not run and not any(folder.glob("*.json")):
         raise BadInput(f"{folder}: there are no results here to write a page from; leave out --no-run to make them")
-    folder.mkdir(parents=True, exist_ok=True)
-    shown: dict[str, list[Shown]] = {}
-    missing: list[str] = []
+
+    def numbers_of(figure: Figure, kept: Path) -> Shown | None:
+        """Return what came of a figure, run now or long ago; None: nothing yet."""
+        return _ran(figure, size, processes or os.cpu_count() or 1, kept) if run else _shown(figure, kept)
+
+    command = _command(named, wanted, size if run else None)
+    with results_folder(folder, str(folder)):
+        shown, missing = _all_shown(figures, folder, numbers_of)
+    out.write_text(markdown(shown, command, missing, linked=_documented(out, command)))
+    click.echo(f"wrote {out}")
+
+
+def _all_shown(
+    figures: Mapping[str, Sequence[Figure]], folder: Path, numbers_of: Callable[[Figure, Path], Shown | None]
+) -> tuple[dict[str, list[Shown]], list[str]]:
+    """Return by chapter what came of its figures, each drawn in ``folder``, and the names of those not run."""
+    shown, missing = dict[str, list[Shown]](), list[str]()
     for name, figure in ((name, figure) for name, mine in figures.items() for figure in mine):
-        kept = folder / f"{figure.name}.json"
-        part = _shown(figure, kept) if not run else _ran(figure, size, processes or os.cpu_count() or 1, kept)
+        part = numbers_of(figure, folder / f"{figure.name}.json")
         if part is None:
             missing.append(figure.name)
-        else:
-            shown.setdefault(CHAPTERS[name][0], []).append(part)
-            if figure.drawn:
-                (folder / f"{figure.name}.svg").write_text(bars_svg(figure, part[1]))
-    out.write_text(markdown(shown, _command(named, share, hours, seeds, run), missing))
-    click.echo(f"wrote {out}")
+            continue
+        shown.setdefault(CHAPTERS[name][0], []).append(part)
+        if figure.drawn:
+            (folder / f"{figure.name}.svg").write_text(bars_svg(figure, part[1]))
+    return shown, missing
 
 
 def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> None:
@@ -81,10 +97,18 @@ def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> 
         raise BadInput("--figure: none of these figures belongs to the chapters named")
 
 
-def _command(chapters: Sequence[str], share: float, hours: float, seeds: int, run: bool) -> str:
+def _command(chapters: Sequence[str], figures: Sequence[str], size: Size | None) -> str:
+    """Return what makes the page again; ``size`` None: from what is there."""
     names = "" if set(chapters) == set(CHAPTERS) else " " + " ".join(chapters)
-    sized = f" --share {share:g} --hours {hours:g} --seeds {seeds}" if run else " --no-run"
+    names += "".join(f" --figure {each}" for each in figures)
+    sized = f" --share {size.share:g} --hours {size.hours:g} --seeds {size.seeds}" if size else " --no-run"
     return f"hcloud reproduce{names}{sized}"
+
+
+def _documented(out: Path, command: str) -> bool:
+    """Return whether the documentation's pages are beside the new one, or it is its own page of results, which a copy
+    of these gives again to the last byte."""
+    return (out.parent / "simulation.md").exists() or command == OF_DOCUMENTATION
 
 
 def _read(kept: Path) -> tuple[Size, Done] | None:
@@ -141,7 +165,10 @@ def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None
                 new.unlink()
             raise BadInput(f"{kept}: cannot be written: {error.strerror}") from error
 
-    _run(figure, size, processes, done, keep)
+    try:
+        _run(figure, size, processes, done, keep)
+    except NoJobs as error:
+        raise BadInput(f"--figure {figure.name}: {error}") from error
     return _shown(figure, kept)
 
 

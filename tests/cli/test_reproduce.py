@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,12 +40,56 @@ def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkey
     content["runs"]["LL"]["0"]["qos_kept_pct"] = 12.345
     kept.write_text(json.dumps(content))
     CliRunner().invoke(reproduce, words, catch_exceptions=False)
-    assert "12.3" in (tmp_path / "results.md").read_text()
+    page = (tmp_path / "results.md").read_text()
+    assert "12.3" in page and "Made by `hcloud reproduce quasar --share 0.02 --hours 2 --seeds 1`" in page
     assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
     CliRunner().invoke(reproduce, ["quasar", "--no-run", "--out", "page.md"], catch_exceptions=False)
     page = (tmp_path / "page.md").read_text()
     assert "`hcloud reproduce --figure little --share 0.02 --seeds 1`" in page
     assert "Not run" not in page
+
+
+def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = replace(LITTLE, source="[policies](policies.md)")
+    monkeypatch.setattr("hcloud.cli.reproduce.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [told])})
+    monkeypatch.chdir(tmp_path)
+    words = ["quasar", "--figure", "little", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    page = Path("results.md").read_text()
+    assert "Made by `hcloud reproduce quasar --figure little --share 0.02 --hours 2 --seeds 1`" in page
+    assert "(`docs/simulation.md` says where" in page and "After `docs/policies.md`. Run" in page
+    Path("simulation.md").touch()
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    page = Path("results.md").read_text()
+    assert "([simulation](simulation.md) says where" in page and "After [policies](policies.md). Run" in page
+
+
+def test_results_that_are_shipped_give_the_page_that_is_shipped(lonely: Shell) -> None:
+    shipped = Path(__file__).parents[2] / "docs"
+    shutil.copytree(shipped / "results", lonely.directory / "results")
+    lonely.run("reproduce", "--no-run")
+    assert (lonely.directory / "results.md").read_text() == (shipped / "results.md").read_text()
+
+
+def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lonely: Shell) -> None:
+    words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
+    _, err = lonely.run("reproduce", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
+    assert err == (
+        "hcloud: --figure parts-of-the-world: high-variability: there is no job in --share 1e-05 of its load for "
+        "--hours 0.001; make one of them larger\n"
+    )
+    assert list(lonely.directory.iterdir()) == []
+
+
+def test_results_that_are_no_folder_are_told_so(lonely: Shell) -> None:
+    (lonely.directory / "results").write_text("mine\n")
+    _, err = lonely.run("reproduce", "quasar", exit_code=2)
+    assert err == "hcloud: results is not a directory\n"
+    _, err = lonely.run("reproduce", "quasar", "--out", "results/page.md", exit_code=2)
+    assert err == "hcloud: results/results cannot be made: results is not a directory\n"
+    assert (lonely.directory / "results").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize(

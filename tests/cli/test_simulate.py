@@ -154,7 +154,15 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml:1: state_file: a simulated cloud is forgotten at its end"),
         (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml:1: seed: chance is set by --seed; leave this out"),
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml:1: reserved.m.large: "),
-        (["jobs.csv", "--out", "cloud.yaml/made"], "--out cloud.yaml/made cannot be made: Not a directory"),
+        (
+            ["jobs.csv", "--out", "cloud.yaml/made"],
+            "--out cloud.yaml/made cannot be made: cloud.yaml is not a directory",
+        ),
+        (["jobs.csv", "--out", "/dev/full"], "--out /dev/full is not a directory"),
+        (
+            ["static", "--share", "1e-5", "--hours", "0.01"],
+            "hcloud: static: there is no job in --share 1e-05 of its load for --hours 0.01; make one of them larger",
+        ),
         (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
         (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
         (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: there is no such cloud and no such file; write ec2/"),

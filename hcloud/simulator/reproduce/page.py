@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hcloud.simulator.means import Mean, mean_of
@@ -10,14 +11,19 @@ from hcloud.simulator.reproduce.study import Claim, Figure, Found, Size, judged
 from hcloud.simulator.scenarios import SCENARIOS
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
+PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
+"""A link to one of the documentation's pages, as the page and the sources of figures have them."""
 
 
 Shown = tuple[Figure, Found, Size]
 """A figure, what came of it, and how much of its experiments was run."""
 
 
-def markdown(chapters: Mapping[str, Sequence[Shown]], command: str, missing: Sequence[str] = ()) -> str:
-    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run."""
+def markdown(
+    chapters: Mapping[str, Sequence[Shown]], command: str, missing: Sequence[str] = (), *, linked: bool = True
+) -> str:
+    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run.
+    ``linked``: the documentation's pages stand beside it, else they are named without a link that leads nowhere."""
     lines = [
         "# Results: the papers' experiments, run again",
         "",
@@ -35,7 +41,8 @@ def markdown(chapters: Mapping[str, Sequence[Shown]], command: str, missing: Seq
             lines += ["", *_figure(figure, found, size)]
     if missing:
         lines += ["", "## Not run", "", f"Of these figures there are no results here: {', '.join(missing)}."]
-    return "\n".join(lines) + "\n"
+    page = "\n".join(lines) + "\n"
+    return page if linked else PAGE_OF_DOCUMENTATION.sub(r"`docs/\1`", page)
 
 
 def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
