@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from itertools import groupby
+from itertools import accumulate, groupby
+from unicodedata import east_asian_width
 
 from hcloud.pricing import HOUR_S
 from hcloud.simulator.fullness import COLUMNS
@@ -21,7 +22,7 @@ LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca
 DASHES = ("", "6 3", "2 2")
 """What tells lines of one colour apart."""
 CHARACTER = 6.5
-"""How wide a character is, on average."""
+"""How wide a character is, on average; those of East Asian scripts are twice as wide."""
 FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
 """From empty to full, a tenth each."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
@@ -50,9 +51,9 @@ def cost_svg(outcomes: Sequence[Outcome]) -> str:
             width = 400 * usd / most
             parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
             x += width
-        met = "-" if each.target_met_pct is None else f"{each.target_met_pct:.1f} %"
-        shown = f"{each.cost_usd:.2f}" if each.cost_usd >= 1 else f"{each.cost_usd:.3g}"
-        parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${shown}, {met}</text>')
+        met = "" if each.target_met_pct is None else f", {each.target_met_pct:.1f} %"
+        digits = 2 if each.cost_usd >= 1 or each.cost_usd == 0 else 4  # as in tables
+        parts.append(f'<text x="{x + 6:.1f}" y="{top + 15}">${each.cost_usd:.{digits}f}{met}</text>')
     return _document(parts, 50 + 30 * len(outcomes))
 
 
@@ -221,7 +222,20 @@ def _fitting(name: str, width: float) -> str:
     """Return a name that takes at most so much room, as XML: of a long one both ends, as files are told by theirs."""
     most = int(width / CHARACTER)
     end = most // 2
-    return escape(name if len(name) <= most else f"{name[: most - end - 1]}\u2026{name[-end:]}")
+    if sum(map(_characters, name)) <= most:
+        return escape(name)
+    return escape(f"{_beginning(name, most - end - 1)}\u2026{_beginning(name[::-1], end)[::-1]}")
+
+
+def _beginning(text: str, most: int) -> str:
+    """Return as much of a text as takes the room of so many characters."""
+    ends = accumulate(map(_characters, text))
+    return text[: sum(end <= most for end in ends)]
+
+
+def _characters(letter: str) -> int:
+    """Return the room of how many characters a letter takes."""
+    return 2 if east_asian_width(letter) in "WF" else 1
 
 
 def _span(seconds: float) -> str:

@@ -119,7 +119,7 @@ def test_bars_are_as_long_as_costs_and_say_them() -> None:
     drawn = cost_svg([SEEN, DEAR])
     bars = [tuple(map(float, each)) for each in re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn)]
     assert bars == [(220.0, 34.0, 50.0), (270.0, 34.0, 150.0), (220.0, 64.0, 50.0), (270.0, 64.0, 350.0)]
-    assert texts(drawn)[1:] == ["seen", "$4.00, 81.0 %", "<dear>", "$8.00, -"]
+    assert texts(drawn)[1:] == ["seen", "$4.00, 81.0 %", "<dear>", "$8.00"]
 
 
 def test_areas_stand_on_each_other_and_all_outcomes_on_one_scale() -> None:
@@ -228,6 +228,29 @@ def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(draw: Calla
     assert len(told) == 2 and all(each.startswith("<long> ") for each in told)
     assert "one.yaml)" in told[0] and "two.yaml)" in told[1]
     assert max(len(each) for each in told) < 135 and (draw in (allocation_svg, fullness_svg) or len(told[0]) < 40)
+
+
+@pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
+def test_names_of_wide_letters_take_no_more_room_than_others(draw: Callable[[Sequence[Outcome]], str]) -> None:
+    plain, wide = ("ab" * 200 + "yz", "\u590f\uff21" * 200 + "yz")
+    kept, told = (
+        next(text for text in texts(draw([replace(SEEN, name=name)])) if "yz" in text) for name in (plain, wide)
+    )
+    letters = sum(letter in wide[:2] for letter in told)
+    assert letters > 2 and told.startswith(wide[0])
+    assert len(kept) - 2 <= len(told) + letters <= len(kept)
+
+
+def test_a_name_of_wide_letters_that_fits_is_told_whole() -> None:
+    fits, longer = ("\u590f" * count for count in (15, 16))  # 31 characters of 6.5 fit before a bar of costs
+    assert fits in texts(cost_svg([replace(SEEN, name=fits)]))
+    assert longer not in texts(cost_svg([replace(SEEN, name=longer)]))
+
+
+def test_costs_beside_bars_have_the_digits_of_tables_and_no_dash_for_want_of_targets() -> None:
+    cheap = replace(SEEN, committed_usd=0.0, metered_usd=0.00102, target_met_pct=None)
+    told = texts(cost_svg([SEEN, cheap, replace(cheap, metered_usd=0.0)]))
+    assert [text for text in told if text.startswith("$")] == ["$4.00, 81.0 %", "$0.0010", "$0.00"]
 
 
 def test_bars_of_long_names_begin_behind_them() -> None:
