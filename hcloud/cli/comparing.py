@@ -110,7 +110,7 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     table = _with_stuck(made.table, [each.name for each in made.ran], stuck)
     whole = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
     series = {"series": [_series(each) for each in made.outcomes]}
-    _show(whole, whole, series, wanted.form)
+    _show(_for_people(whole), whole, series, wanted.form)
     if wanted.out is not None:
         _write_files(wanted.out, whole, series, _pictures(made.outcomes))
     return _ended(whole, stuck, wanted.form, [[each] for each in made.outcomes])
@@ -318,8 +318,25 @@ def _rounded(value: Value, limit: Value, unit: str) -> str:
         return f"{cell(value, unit)} ±{limit:.{2 if abs(value) >= 1 or value == limit == 0 else 4}f}"
     if unit:
         return f"{cell(value, unit)} ±{cell(limit, unit)}"
-    digits = 2 if abs(value) < 10 else 0
+    digits = _digits(value)
     return f"{value:.{digits}f} ±{limit:.{digits}f}"
+
+
+def _digits(value: float) -> int:
+    """Return how many decimals people read of a number without a unit."""
+    return 2 if abs(value) < 10 else 0
+
+
+def _for_people(table: ReportTable) -> ReportTable:
+    """Return the table with its plain numbers as people write them; those with a unit are when they are shown."""
+
+    def written(value: Value, unit: str) -> Value:
+        """Round what is neither a count nor has a unit."""
+        return f"{value:.{_digits(value)}f}" if isinstance(value, float) and not unit else value
+
+    units = [column.unit for column in table.columns]
+    rows = (tuple(written(*each) for each in zip(row, units, strict=True)) for row in table.rows)
+    return replace(table, rows=tuple(rows))
 
 
 def _series(outcome: Outcome) -> dict[str, Any]:

@@ -268,7 +268,9 @@ def _workload(source: str, reading: Reading) -> Workload:
 
 def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[Peer]]:
     """Return the policies (files, or names of shipped ones) and other tools (``peer:NAME``) that are meant, in their
-    order. Raises BadInput where one is neither, and what reading a policy raises."""
+    order. Raises BadInput where one is neither or is named twice, and what reading a policy raises."""
+    if twice := next((each for each in named if named.count(each) > 1), None):
+        raise BadInput(f"policy {shown(str(twice))} is named twice; name each once")
     rivals = [peer_named(str(each)) for each in named if str(each).startswith(PREFIX)]
     return _told_apart([each for each in named if not str(each).startswith(PREFIX)]), rivals
 

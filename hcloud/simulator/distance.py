@@ -94,7 +94,7 @@ def peer_comparison(outcomes: Sequence[Outcome], bounds: Sequence[Bound]) -> Rep
 
 def peer_notes(names: Sequence[str]) -> Iterator[str]:
     """Yield what peers among ``names`` are, and what they are held against."""
-    yield "peer:: placement and buying rules re-implemented here, not those tools; all else is ours"
+    yield f"{PREFIX}NAME: placement and buying rules re-implemented here, not those tools; all else is ours"
     yield "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments"
     yield "times_bound: of those under which every job succeeded"
     for peer in [PEERS[name.removeprefix(PREFIX)] for name in names if name.startswith(PREFIX)]:

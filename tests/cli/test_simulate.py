@@ -179,6 +179,9 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", ""], "is empty; name a path"),
         (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
         (["history", "--since", ""], "--since '': write a duration such as 7d, or a UTC date"),
+        (["jobs.csv", "default", "default"], "policy 'default' is named twice; name each once"),
+        (["jobs.csv", "mine.yaml", "--policy", "./mine.yaml"], "policy 'mine.yaml' is named twice; name each once"),
+        (["jobs.csv", "peer:ray-like", "peer:ray-like"], "policy 'peer:ray-like' is named twice; name each once"),
         (["jobs.csv", "--peers", "--policy", "peer.yaml"], "peer.yaml: name: 'peer:mine' would be another tool's"),
         (["jobs.csv", "--policy", "red.yaml"], "red.yaml:1: name: must be of printable characters, not"),
         (["jobs.csv", "--cloud", "worded.yaml"], "types.m.one.vcpus: must be a number, not '2'"),
@@ -261,7 +264,8 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
         assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
     _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
     assert err.startswith("hcloud: one: given up: 1 job has not ended") and err.count("\n") == 1
-    for alone in (["one.yaml"], ["one.yaml", "one.yaml"]):
+    (desk.directory / "two.yaml").write_bytes((desk.directory / "one.yaml").read_bytes())
+    for alone in (["one.yaml"], ["one.yaml", "two.yaml"]):
         _, err = desk.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
         assert err.startswith("hcloud: 1 job has not ended") and err.count("\n") == 1
         assert not (desk.directory / "new").exists()
@@ -284,6 +288,16 @@ def test_policies_that_cannot_be_told_apart_by_their_names_keep_their_own_number
     for place, row in enumerate(means[:2]):
         assert row["cost_usd"] == pytest.approx(sum(rows[place]["cost_usd"] for rows in alone) / 2)
     assert means[2]["cost_usd"] is None
+
+
+def test_people_are_told_how_far_from_the_bound_a_policy_is_in_three_digits_and_programs_in_all(desk: Shell) -> None:
+    words = ["simulate", "jobs.csv", "mine.yaml", "peer:on-demand-only", "--cloud", "cloud.yaml", "--reserved", "none"]
+    told, _ = desk.run(*words)
+    times = [row["times_bound"] for row in json.loads(desk.run(*words, "-o", "json")[0])["rows"]]
+    assert all(each != round(each, 2) for each in times)
+    rows = [line.split() for line in told.splitlines() if line.startswith(("mine  ", "peer:on-demand-only  "))]
+    assert [row[3] for row in rows] == [f"{each:.2f}" for each in times]
+    assert "\npeer:NAME: placement and buying rules re-implemented here" in told
 
 
 @pytest.mark.parametrize("rivals", [[], ["peer:on-demand-only"]])
