@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,35 @@ CHUNKS_PER_CYCLE = 4
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 EARLIER = "earlier"
 """The folder for output of jobs that this database does not know."""
+_GAP = re.compile(rb"\[hcloud: (\d+) bytes of older output were dropped\]\n")
+_GAP_BYTES = 100
+"""No line that tells of a gap is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What a kept file lacks at its beginning: ``dropped`` bytes, in whose place stands a ``line`` that says so.
+
+    Whoever reads output counts what the program wrote, kept or not, and goes on counting when its end has been archived.
+    """
+
+    line: bytes = b""
+    dropped: int = 0
+
+    @classmethod
+    def at_the_start_of(cls, path: Path) -> Gap:
+        """Read it from the file itself, which is all that a restarted daemon has. Raises OSError."""
+        with path.open("rb") as file:
+            found = _GAP.match(file.read(_GAP_BYTES))
+        return cls(found.group(), int(found.group(1))) if found else cls()
+
+    def place(self, offset: int) -> int:
+        """Return where in the file the byte lies that is the program's at ``offset``, which was not dropped."""
+        return offset - self.dropped + len(self.line)
+
+    def offset(self, place: int) -> int:
+        """Return which of the program's bytes is at a ``place`` in the file."""
+        return place - len(self.line) + self.dropped
 
 
 @dataclass(slots=True)
@@ -33,9 +63,8 @@ class LogArchive:
         if final.exists():
             return True
         part = final.with_suffix(f".{stream}.part")
-        offset = part.stat().st_size if part.exists() else 0
         try:
-            ended = self._copy(runner, unit, instance_id, stream, part, offset)
+            ended = self._copy(runner, unit, instance_id, stream, part)
         except WorkerUnreachable:
             return False
         except NotFound:
@@ -44,18 +73,24 @@ class LogArchive:
             if part.exists():
                 part.replace(final)
             else:
+                self.folder.mkdir(exist_ok=True)
                 final.touch()
         return ended
 
-    def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, part: Path, offset: int) -> bool:
+    def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, part: Path) -> bool:
+        gap, size = (Gap.at_the_start_of(part), part.stat().st_size) if part.exists() else (Gap(), 0)
+        offset, kept = gap.offset(size), size - len(gap.line)
         for _ in range(CHUNKS_PER_CYCLE):
-            room = self.max_mib * CHUNK_BYTES - offset
+            room = self.max_mib * CHUNK_BYTES - kept
             chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
             if chunk.content:  # most streams of most jobs are empty
+                part.parent.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
                 with part.open("ab") as file:
                     file.write(chunk.content)
+            # The line in place of what was dropped is no part of what may be kept.
+            kept += len(chunk.content) if chunk.next_offset == offset + len(chunk.content) else 0
             offset = chunk.next_offset
-            if chunk.end or offset >= self.max_mib * CHUNK_BYTES or not chunk.content:
+            if chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content:
                 return True
         return False
 

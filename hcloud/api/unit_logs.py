@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from hcloud.api.desk import Desk
 from hcloud.errors import NotFound, WorkerUnreachable
+from hcloud.logs import Gap
 from hcloud.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
 from hcloud.provider import LogChunk, Stream
 
@@ -85,7 +86,7 @@ def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> Log
     present = job.attempt is not None and number == job.attempt.number
     unit = job.attempt.unit_id(question.rank) if job.attempt and present else f"{job.id}.{number}.{question.rank}"
     kept = desk.logs_dir / f"{unit}.{question.stream}" if present else _last_kept(desk.logs_dir, unit, question.stream)
-    archived = _from_archive(kept, question)
+    archived = read_archived(kept, question)
     if archived is not None:
         return archived
     allocation = _allocation(job, number, question.rank)
@@ -109,10 +110,14 @@ def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
     return next((each for each in job.attempt.allocations if each.rank == rank), None)
 
 
-def _from_archive(path: Path, question: LogQuestion) -> LogChunk | None:
+def read_archived(path: Path, question: LogQuestion) -> LogChunk | None:
+    """Return what was asked for of a unit that ended, by offsets as its machine counted; None: it is not kept there."""
     try:
+        gap = Gap.at_the_start_of(path)
+        if question.offset < gap.dropped:
+            return LogChunk(content=gap.line, next_offset=gap.dropped, end=path.stat().st_size == len(gap.line))
         with path.open("rb") as archive:
-            archive.seek(question.offset)
+            archive.seek(gap.place(question.offset))
             content = archive.read(question.limit)
             end = not archive.read(1)
     except FileNotFoundError:

@@ -78,6 +78,7 @@ _BODY = {"content": {"application/octet-stream": {"schema": {"type": "string", "
 async def store_upload(desk: TheDesk, request: Request, sha256: Sha256) -> Upload:
     """Take a work directory as tar.gz. Repeating it is harmless."""
     try:
+        desk.uploads_dir.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
         handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=desk.uploads_dir)
         try:
             with os.fdopen(handle, "wb") as file:

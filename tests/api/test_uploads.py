@@ -34,6 +34,12 @@ def test_an_upload_is_stored_under_its_digest_and_found_again(deployment: Deploy
     assert (deployment.home / "uploads" / f"{SHA256}.tar.gz").stat().st_mode & 0o007 == 0
 
 
+def test_an_upload_is_stored_also_where_somebody_deleted_the_folder(deployment: Deployment) -> None:
+    (deployment.home / "uploads").rmdir()
+    assert deployment.client(SUBMITTER).put(ADDRESS, content=ARCHIVE).status_code == 201
+    assert _stored(deployment) == {f"{SHA256}.tar.gz": ARCHIVE}
+
+
 def test_bytes_of_another_digest_are_refused_and_leave_nothing(deployment: Deployment) -> None:
     answer = deployment.client(SUBMITTER).put(ADDRESS, content=ARCHIVE + b"x")
     assert answer.status_code == 400
