@@ -24,7 +24,7 @@ _GAP_BYTES = 100
 class Gap:
     """What a kept file lacks at its beginning: ``dropped`` bytes, in whose place stands a ``line`` that says so.
 
-    Whoever reads output counts what the program wrote, kept or not, and goes on counting when its end has been archived.
+    Whoever reads output counts what the program wrote, kept or not, and goes on so when it was archived.
     """
 
     line: bytes = b""
