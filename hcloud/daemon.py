@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -26,9 +27,9 @@ from hcloud.catalog import CatalogFiles
 from hcloud.clock import Clock, SignalledEvent, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
-from hcloud.errors import HCloudError, Refused, StaleWrite, StoreError
+from hcloud.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
 from hcloud.garbage import rarely_collecting
-from hcloud.model import EventKind, JobSpec
+from hcloud.model import EventKind, Instance, JobSpec
 from hcloud.preview import describe_preview
 from hcloud.store import Store
 
@@ -43,6 +44,8 @@ PRICES_TEXT_MAX = 2000
 """So much is recorded of what a refresh of prices did."""
 FIRST_HOUSEKEEPING_AFTER_S = 60.0
 """Soon after the start too, so that a daemon that is restarted often also clears up."""
+OWNER = "owner"
+"""Under this name the database keeps whose tag its machines carry."""
 STALLED_AFTER_S = 60.0
 """A cycle that has not ended for so long makes the watchdog fall silent, and systemd restarts us."""
 
@@ -54,7 +57,8 @@ class Daemon:
         """Build the parts in the order in which they can fail with a clear sentence.
 
         Raises:
-            ConfigError: configuration, policy, provider settings or database are at fault.
+            ConfigError: configuration, policy, provider settings or database are at fault, or machines of another owner
+                live.
             AlreadyServing: another daemon serves this socket.
         """
         self.config = config
@@ -64,6 +68,8 @@ class Daemon:
         self.providers = build_providers(config, self.clock)
         self.runner = build_runner(config, self.providers, self.clock)
         self.store = Store.open(config.database)
+        with closing_if_refused(self.store):
+            note_owner(self.store, config.owner)
         self.controller = build_controller(
             config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
         )
@@ -318,7 +324,7 @@ class Daemon:
             },
             "cycle": {**asdict(self.last_cycle)},  # type: ignore[typeddict-item]
             "engine": self._engine_status(),
-            "providers": {name: self._provider_status(name) for name in self.providers},
+            "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
         }
 
@@ -341,6 +347,21 @@ class Daemon:
             "facts": self.providers[name].facts(),
         }
 
+    def _missing_providers(self) -> dict[str, ProviderStatus]:
+        """Return what there is to say of providers that are no longer configured, though machines of theirs live."""
+        living = Counter(instance.offer.provider for instance in self.store.live().instances)
+        return {
+            name: {
+                "ok": False,
+                "error": f"it is not configured, and {count} of its machines may be up and cost money: they can be "
+                "neither looked after nor ended; put it back until they have ended",
+                "offers": 0,
+                "facts": {},
+            }
+            for name, count in living.items()
+            if name not in self.providers
+        }
+
     def _spend_status(self) -> SpendStatus:
         spent, budgets = self.controller.last_spend, self.controller.policy.budgets
         return {
@@ -350,6 +371,39 @@ class Daemon:
             "per_day_limit_usd": budgets.per_day_usd,
             "per_month_limit_usd": budgets.per_month_usd,
         }
+
+
+def note_owner(store: Store, owner: str) -> None:
+    """Write down whose tag machines carry from now on.
+
+    Raises ConfigError where machines live that carry another: no listing would tell of them any more, so that they
+    would be taken for gone, with jobs started again beside those that still run there, and cost on.
+    """
+    before, living = store.get_meta(OWNER), store.live().instances
+    if before is not None and before != owner and living:
+        raise ConfigError(
+            f"it is {owner!r}, but {_machines(living)} of this database carry the tag of {before!r}: "
+            "put that back until 'hcloud instances' shows none",
+            where="owner",
+        )
+    if before != owner:
+        with forgiving():  # a full disk, say, is told of by the cycles
+            store.set_meta(OWNER, owner)
+
+
+def _machines(living: Sequence[Instance]) -> str:
+    names = ", ".join(each.id for each in living[:3])
+    return f"{names} and {len(living) - 3} more machines" if len(living) > 3 else names
+
+
+@contextmanager
+def closing_if_refused(store: Store) -> Iterator[None]:
+    """Close the store where what is done with it is refused."""
+    try:
+        yield
+    except HCloudError:
+        store.close()
+        raise
 
 
 @contextmanager

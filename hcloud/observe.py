@@ -90,11 +90,13 @@ class News(NamedTuple):
 @dataclass(slots=True)
 class Look:
     """What comes up at one look. ``failing``: what could not be taken in, or written down; ``unclear``: the machines of
-    which that is; ``ended``: units whose end is being recorded, or was before, and the machine each is on."""
+    which that is; ``ended``: units whose end is being recorded, or was before, and the machine each is on;
+    ``answering``: the machines whose workers answer."""
 
     failing: dict[str, Trouble] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)
     ended: dict[str, str] = field(default_factory=dict)
+    answering: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -121,6 +123,8 @@ class Observer:
     """By machine, the listing that taught nothing beside its row as it is now."""
     _unit_missing_since: dict[str, float] = field(default_factory=dict)
     _sampling: Sampling = field(default_factory=Sampling)
+    _told_unlisted: set[str] = field(default_factory=set)
+    """Machines that no listing named though their workers answered."""
     _told_to_stop: dict[str, str] = field(default_factory=dict)
     """Units nobody owns, by id, and the machine each is on."""
     _reached: dict[str, Reached] = field(default_factory=dict)
@@ -141,7 +145,7 @@ class Observer:
         self._look = Look()
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self._ask_engine()
-        self.silent = engine.silent
+        self.silent, self._look.answering = engine.silent, frozenset(map(_name_of, engine.workers))
         # Rows are read after the listings: a listed machine was recorded before it was launched.
         view = self._follow()
         now = self.clock.now()
@@ -155,9 +159,8 @@ class Observer:
         self._unlooked.clear()
         self._forget_ended()
         self._forget_vanished(now)
-        reachable = frozenset(map(_name_of, engine.workers))
         return Observation(
-            reachable=reachable, engine_reachable=engine.reachable, moved=moved, failing=self._look.failing
+            reachable=self._look.answering, engine_reachable=engine.reachable, moved=moved, failing=self._look.failing
         )
 
     def _ask_engine(self) -> RunnerView:
@@ -277,11 +280,26 @@ class Observer:
     ) -> Iterator[Change]:
         if cloud is not None:
             yield from self._listed(instance, cloud, view, now, policy)
-        elif self._surely_absent(instance, listing, self._listed_at[instance.offer.provider]):
+        elif not self._surely_absent(instance, listing, self._listed_at[instance.offer.provider]):
+            return
+        elif instance.id in self._look.answering:
+            yield from self._unlisted(instance)
+        else:
             self._absent.pop(instance.id, None)
             # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
             at = min(now, instance.expires_at)
             yield facts.gone(instance, view, self.holders, at, "absent from complete listings", None)
+
+    def _unlisted(self, instance: Instance) -> Iterator[Change]:
+        """A machine whose worker answers is there, whatever is listed: it is told of, once."""
+        name = instance.offer.provider
+        if instance.id not in self._told_unlisted:
+            self._told_unlisted.add(instance.id)
+            trouble = ProviderError(
+                f"{name} does not list {instance.id}, whose worker answers: is it asked of the account, region and "
+                "directory of before?"
+            )
+            yield lambda txn: emit_trouble(txn, name, "instances", trouble, instance.id)
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -479,6 +497,7 @@ class Observer:
         units = {unit for here in self.holders.owners.values() for unit in here}
         self.seen_at = _only(self.seen_at, machines)
         self._absent = _only(self._absent, machines)
+        self._told_unlisted &= machines
         self._told_to_stop = {unit: name for unit, name in self._told_to_stop.items() if name in machines}
         self._unit_missing_since = _only(self._unit_missing_since, units)
         self._reached = _only(self._reached, units)

@@ -13,11 +13,12 @@ from hcloud.errors import StoreBusy
 from hcloud.holders import Holders
 from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
 from hcloud.observe import FORGET_EVERY_S, Observer
-from hcloud.provider import LaunchRequest
+from hcloud.provider import LaunchRequest, Listing
 from hcloud.sampling import Sampling
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
+from tests.assembled import changed_by
 
 PATIENT = {"unreachable": {"terminate_after_s": 30}}
 
@@ -116,6 +117,20 @@ def test_history_that_could_not_be_read_whole_is_read_again(
     assert before.recent.busy_s
     assert after.recent.busy_s == before.recent.busy_s
     assert after.spend.day_usd >= before.spend.day_usd > 0
+
+
+def test_machine_that_no_listing_names_is_there_as_long_as_its_worker_answers(site: Deployment) -> None:
+    machine = _running(site, "sleep", "1000")
+    honest = site.scene.controller.observer.providers
+    blind = {name: changed_by(each, instances=lambda owner: Listing(instances=())) for name, each in honest.items()}
+    site.scene.controller.observer.providers = blind
+    site.scene.controller.observer.poll_s = {"mock": 0.0}
+    site.cycle(300)
+    assert site.starts("job-1") == ["job-1.1.0"]
+    [told] = site.events(EventKind.PROVIDER_TROUBLE)
+    assert "whose worker answers" in str(told.fields["text"])
+    site.scene.cloud.kill(machine)
+    site.until(lambda: site.state() is not JobState.RUNNING)
 
 
 def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None:

@@ -182,3 +182,44 @@ def test_status_tells_the_number_of_the_newest_event(home: Home) -> None:
     home.run("run", "-q", "--", "true")
     newest = json.loads(home.run("events", "-o", "json"))[-1]["seq"]
     assert home.status()["daemon"]["daemon"]["event_seq"] >= newest
+
+
+def _change(home: Home, before: str, after: str) -> None:
+    config = home.path / "config.yaml"
+    assert before in config.read_text()
+    config.write_text(config.read_text().replace(before, after))
+
+
+def _running_service(home: Home) -> None:
+    home.run("submit", "--yes", "-q", "--", "sleep 1000")
+    wait_until(lambda: home.job_state("job-1") == "running", PATIENCE_S)
+
+
+def test_another_owner_is_refused_while_machines_of_the_one_before_live(home: Home) -> None:
+    daemon = home.daemon()
+    _running_service(home)
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    owner = next(line for line in (home.path / "config.yaml").read_text().splitlines() if line.startswith("owner: "))
+    _change(home, owner, "owner: somebody-else")
+    assert home.daemon().wait(PATIENCE_S) == 2
+    assert f"inst-1 of this database carry the tag of {owner.removeprefix('owner: ')!r}" in home.log
+    _change(home, "owner: somebody-else", owner)
+    daemon = home.daemon()
+    home.run("cancel", "1")
+    wait_until(lambda: not home.status()["instances"], PATIENCE_S)
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    _change(home, owner, "owner: somebody-else")
+    assert home.daemon().poll() is None
+
+
+def test_provider_taken_out_of_the_configuration_is_told_of_while_machines_of_it_live(home: Home) -> None:
+    daemon = home.daemon()
+    _running_service(home)
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    _change(home, "- name: mock", "- name: renamed")
+    home.daemon()
+    assert "provider mock: it is not configured, and 1 of its machines may be up" in home.run("status")
+    assert "put it back until they have ended" in home.run("doctor", exit_code=1)
