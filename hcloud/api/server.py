@@ -120,15 +120,36 @@ class ApiServer:
         finally:
             keeper.cancel()
 
+    def _keep_lock(self) -> bool:
+        """Take the lock anew where somebody deleted it, with its directory perhaps: the next daemon could lead beside
+        this one, under the same name. Returns whether it was still there.
+
+        Raises:
+            AlreadyServing: the next daemon was faster.
+            OSError: the directory cannot be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(_lock_path(self.socket_path)), os.fstat(self._lock)):
+                return True
+        self.socket_path.parent.mkdir(parents=True, exist_ok=True)
+        former, self._lock = self._lock, _take_lock(self.socket_path)
+        os.close(former)
+        return False
+
     async def _keep_socket(self, serving: set[asyncio.Task[None]]) -> None:
         """Open the Unix socket anew when somebody deleted it: nobody could reach a daemon that works otherwise."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_S)
-            if self._closing.is_set() or self.socket_path.exists():
-                continue
             try:
+                if self._closing.is_set() or (self._keep_lock() and self.socket_path.exists()):
+                    continue
                 listener = open_unix_socket(self.socket_path, self._settings)
-            except ConfigError as trouble:
+            except AlreadyServing as other:
+                _log.critical("%s was deleted by somebody, and %s", self.socket_path.parent, other)
+                for server, _ in self._listeners:
+                    server.should_exit = True
+                return
+            except (ConfigError, OSError) as trouble:
                 _log.error("the socket was deleted: %s", trouble)
                 continue
             _log.warning("%s was deleted by somebody; it is open again", self.socket_path)
@@ -168,9 +189,13 @@ def serve(desk: Desk, config: Config) -> ApiServer:
         return ApiServer(desk, path, config.api, lock, listeners)
 
 
+def _lock_path(socket_path: Path) -> Path:
+    return socket_path.with_name(socket_path.name + ".lock")
+
+
 def _take_lock(path: Path) -> int:
     """Hold ``<socket>.lock`` while this process lives; the kernel lets go of it whatever way the process ends."""
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

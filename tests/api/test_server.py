@@ -1,8 +1,10 @@
 """The real server: its socket's mode and owner at every moment, who is at the other end, and what stands in the way."""
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -241,3 +243,22 @@ def test_a_socket_that_was_deleted_is_opened_again(deployment: Deployment) -> No
         assert server.socket_path.stat().st_mode == mode
         assert server.alive
     assert not server.socket_path.exists()
+
+
+def test_a_directory_that_was_deleted_is_made_again_and_held(deployment: Deployment) -> None:
+    with deployment.served() as server:
+        shutil.rmtree(server.socket_path.parent)
+        wait_until(server.socket_path.exists, 60)
+        with _over(server) as client:
+            assert client.get("/v1/status").status_code == 200
+        with pytest.raises(AlreadyServing), deployment.served():
+            pass
+
+
+def test_who_comes_back_to_a_deleted_directory_too_late_ends(deployment: Deployment) -> None:
+    with deployment.served() as server:
+        lock = server.socket_path.with_name(server.socket_path.name + ".lock")
+        lock.unlink()
+        with lock.open("w") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            wait_until(lambda: not server.alive, 60)
