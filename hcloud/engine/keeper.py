@@ -84,7 +84,7 @@ class Keeper:
             unmount_image(self._isolation, self._unit.id)
         if self._group is not None:
             self._group.remove()
-        self._unit.end(self._exit_record(exit_code))
+        self._unit.end_at_last(self._exit_record(exit_code), every_s=WATCH_S)
 
     def _prepare(self) -> Cell:
         root = self._unit.path / "root"

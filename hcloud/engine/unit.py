@@ -30,6 +30,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -132,6 +133,16 @@ class Unit:
         """Write the exit record, once and durably; a later one is dropped."""
         if not self.ended:
             self.write(EXIT, exit_to_wire(record), durable=True)
+
+    def end_at_last(self, record: ExitRecord, *, every_s: float) -> None:
+        """Write the exit record, tried again every ``every_s`` seconds as long as the disk does not take it: what ended
+        well must not be taken for lost, and run again. Where the directory was deleted nobody is left to tell."""
+        while self.path.exists():
+            try:
+                self.end(record)
+                return
+            except OSError:
+                time.sleep(every_s)
 
     def request_stop(self, cause: FailureCause | None, at: float) -> None:
         """Note why it is to end (the first cause counts) and wake its keeper."""

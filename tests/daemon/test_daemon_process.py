@@ -1,14 +1,18 @@
 """The daemon as a process: started, killed, stopped, misconfigured, doubled, and left without its database."""
 
 import json
+import re
+import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hcloud import shipped
 from tests.daemon.home import PATIENCE_S, Home
 from tests.waiting import wait_until
 
@@ -223,3 +227,27 @@ def test_provider_taken_out_of_the_configuration_is_told_of_while_machines_of_it
     home.daemon()
     assert "provider mock: it is not configured, and 1 of its machines may be up" in home.run("status")
     assert "put it back until they have ended" in home.run("doctor", exit_code=1)
+
+
+def _as_the_guide_says(home: Home, what: str) -> None:
+    """Run the guide's commands in which that stands in a home: without systemd, and as who we are."""
+    guide = (shipped.root() / "docs" / "operations.md").read_text()
+    [commands] = [block for block in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL) if what in block]
+    ours = re.sub(r"sudo (-u hcloud )?|-o hcloud -g hcloud ", "", commands)
+    ours = re.sub(r"^systemctl .*$", "", ours, flags=re.MULTILINE).replace("/var/lib/hcloud", str(home.path))
+    subprocess.run(["bash", "-ec", ours.replace("/var/backups", str(home.path / "kept"))], check=True)
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="sqlite3 is not installed")
+def test_a_backup_is_made_and_restored_as_the_guide_says_also_over_a_killed_daemon(home: Home) -> None:
+    daemon = home.daemon()
+    home.run("run", "-q", "--", "echo before")
+    _as_the_guide_says(home, ".backup ")
+    assert (home.path / "kept" / "hcloud").stat().st_mode & 0o077 == 0
+    home.run("run", "-q", "--", "echo since")
+    daemon.kill()
+    daemon.wait()
+    _as_the_guide_says(home, "sudo -u hcloud cp ")
+    home.daemon()
+    assert [job["id"] for job in home.status()["jobs"]] == ["job-1"]
+    assert home.run("logs", "1") == "before\n"

@@ -1,5 +1,6 @@
 """The unit's directory as a fence, its output in segments, and what is read from it."""
 
+import errno
 import json
 import os
 import signal
@@ -250,3 +251,28 @@ def test_last_resort_kills_the_units_of_this_deployment_only(tmp_path: Path) -> 
             process.wait()
         for made in held:
             os.close(made[1]) if made is not None else None
+
+
+class _OnAFullDisk(Unit):
+    """A unit whose disk takes its end only when that was tried three times."""
+
+    tries = 0
+
+    def end(self, record: ExitRecord) -> None:
+        """Fail as on a full disk."""
+        self.tries += 1
+        if self.tries < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().end(record)
+
+
+def test_an_end_is_recorded_once_the_disk_takes_it(units: Units, tmp_path: Path) -> None:
+    created = units.create("u", SPEC)
+    assert created is not None
+    unit, ended = _OnAFullDisk(created[0].path), ExitRecord(exit_code=0, cause=None, started_at=1.0, ended_at=2.0)
+    unit.end_at_last(ended, every_s=0.001)
+    assert (unit.tries, created[0].report()["exit"]["exit_code"]) == (3, 0)
+    os.close(created[1])
+    nowhere = _OnAFullDisk(tmp_path / "deleted")
+    nowhere.end_at_last(ended, every_s=0.001)
+    assert nowhere.tries == 0
