@@ -139,13 +139,15 @@ class Daemon:
     def _note_cycle(self, began_at: float, outcome: Outcome | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
-        left_out = self._left_out(began_at)
+        left_out, kept_not = self._left_out(began_at), self.controller.observer.logs.trouble
+        if kept_not and kept_not != self.last_cycle.error:
+            _log.error("%s", kept_not)
         self.last_cycle = CycleReport(
             at=began_at,
             duration_s=duration_s,
             actions=outcome.applied if outcome else 0,
             refused=refused,
-            error=error,
+            error=error or kept_not,
             left_out=left_out,
         )
         self._tell_who_leads()

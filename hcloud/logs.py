@@ -52,10 +52,19 @@ class LogArchive:
 
     folder: Path
     max_mib: int = 64
+    trouble: str = ""
+    """What kept output from being written lately, a full disk, say; who looks anew empties it before."""
 
     def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
         """Copy what is still missing, a few MiB per call; return whether all of it is here now."""
-        complete = [self._collect_stream(runner, unit, instance_id, stream) for stream in STREAMS]
+        try:
+            complete = [self._collect_stream(runner, unit, instance_id, stream) for stream in STREAMS]
+        except OSError as error:
+            self.trouble = (
+                f"output of ended jobs cannot be kept in {self.folder}: {error.strerror}; "
+                "they count as running, and their machines are paid for, until it can"
+            )
+            return False
         return all(complete)
 
     def _collect_stream(self, runner: Runner, unit: str, instance_id: str, stream: Stream) -> bool:

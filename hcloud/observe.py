@@ -142,7 +142,7 @@ class Observer:
 
     def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
-        self._look = Look()
+        self._look, self.logs.trouble = Look(), ""
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self._ask_engine()
         self.silent, self._look.answering = engine.silent, frozenset(map(_name_of, engine.workers))

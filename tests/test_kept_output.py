@@ -78,3 +78,12 @@ def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, m
     archive.folder.rmdir()
     assert _archive(archive.folder, machine).endswith(b"%-1023d\n" % (WRITTEN // 1024 - 1))
     assert (archive.folder / f"{UNIT}.stderr").read_bytes() == b""
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_and_tried_again(tmp_path: Path, machine: Runner) -> None:
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    archive.folder.write_text("in the way")
+    assert not archive.collect(machine, UNIT, "inst-1")
+    assert f"output of ended jobs cannot be kept in {archive.folder}: " in archive.trouble
+    archive.folder.unlink()
+    _archive(archive.folder, machine)

@@ -28,6 +28,7 @@ Verdict = Literal["ok", "warn", "fail"]
 COLUMNS = ("check", "verdict", "finding", "do")
 ORPHAN_COLUMNS = ("provider", "what", "action", ">times", "first", "last")
 DISK_WARN_MIB, DISK_FAIL_MIB = 2048, 256
+INODES_FAIL = 1000
 PRICES_OLD_S = 30 * 86_400.0
 CLOCK_SKEW_MAX_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -99,6 +100,10 @@ def _disk(state_dir: Path) -> Iterator[Check]:
     verdict: Verdict = "fail" if free_mib < DISK_FAIL_MIB else "warn" if free_mib < DISK_WARN_MIB else "ok"
     do = "" if verdict == "ok" else "make room; the daemon stands still on a full disk"
     yield Check(check="disk", verdict=verdict, finding=f"{free_mib} MiB free at {state_dir}", do=do)
+    room = os.statvfs(state_dir)
+    if room.f_files and room.f_favail < INODES_FAIL:  # some file systems count none
+        finding = f"room for {room.f_favail} more files at {state_dir}, whatever their size"
+        yield Check(check="disk", verdict="fail", finding=finding, do="delete files there; it has no inodes left")
     if not os.access(state_dir, os.W_OK):
         finding = f"{state_dir} is not yours to write"
         yield Check(check="state directory", verdict="warn", finding=finding, do="run as the daemon's user to be sure")

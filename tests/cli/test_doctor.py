@@ -1,6 +1,7 @@
 """`hcloud doctor` names what is wrong and what to do; `hcloud orphans` tells what nearly leaked."""
 
 import json
+import os
 import socket
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -234,6 +235,14 @@ def test_providers_in_trouble_and_those_that_offer_nothing_are_told() -> None:
 def test_clocks_that_differ_are_told_whichever_is_ahead(skew_s: float, verdict: str) -> None:
     now = SystemClock().now() + skew_s * CLOCK_SKEW_MAX_S
     assert [each.verdict for each in doctor._clock(status(now=now))] == [verdict]
+
+
+def test_a_disk_without_inodes_is_as_bad_as_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DISK_FAIL_MIB", 0)
+    monkeypatch.setattr(doctor, "DISK_WARN_MIB", 0)
+    for inodes_fail, told in ((0, []), (2**62, ["fail"] if os.statvfs(tmp_path).f_files else [])):
+        monkeypatch.setattr(doctor, "INODES_FAIL", inodes_fail)
+        assert [each.verdict for each in doctor._disk(tmp_path)] == ["ok", *told]
 
 
 def test_a_disk_is_judged_by_the_room_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
