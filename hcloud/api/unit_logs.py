@@ -90,9 +90,10 @@ def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> Log
     if archived is not None:
         return archived
     allocation = _allocation(job, number, question.rank)
-    if allocation is not None:
+    # Output is archived before an exit code is recorded: it was here.
+    if allocation is not None and allocation.exit_code is None:
         return _from_engine(desk, unit, allocation, question)
-    if job.attempt is not None and number == job.attempt.number and job.state not in JOB_ENDED:
+    if allocation is None and present and job.state not in JOB_ENDED:
         return _nothing(job, question)  # an incremental job's rank that has not found room yet
     raise NotFound(f"the output of attempt {number}, rank {question.rank} of {job.id} is no longer kept")
 

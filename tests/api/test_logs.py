@@ -134,7 +134,8 @@ def test_output_past_its_retention_is_said_to_be_gone(deployment: Deployment, cl
     _finish(deployment)
     deployment.cycle_until(lambda: not deployment.store.live().instances)
     deployment.logs.prune(before=1e12)
-    assert _read(client).end
+    answer = client.get("/v1/jobs/job-1/logs")
+    assert (answer.status_code, sentence(answer)) == (404, "the output of attempt 1, rank 0 of job-1 is no longer kept")
     client.post("/v1/jobs", json=[job(command=FAIL, retries=1)])
     deployment.cycle_until(lambda: deployment.store.job("job-2").finished_at)
     deployment.logs.prune(before=1e12)
