@@ -26,15 +26,16 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from hcloud.clock import holds_within
 from hcloud.engine.wire import exit_to_wire
 from hcloud.errors import UnitRefused
 from hcloud.known import Findings
@@ -137,12 +138,17 @@ class Unit:
     def end_at_last(self, record: ExitRecord, *, every_s: float) -> None:
         """Write the exit record, tried again every ``every_s`` seconds as long as the disk does not take it: what ended
         well must not be taken for lost, and run again. Where the directory was deleted nobody is left to tell."""
-        while self.path.exists():
+
+        def told() -> bool:
+            """Return whether it is written down, or nobody is left to read it."""
             try:
-                self.end(record)
-                return
+                if self.path.exists():
+                    self.end(record)
             except OSError:
-                time.sleep(every_s)
+                return False
+            return True
+
+        holds_within(told, math.inf, every_s)
 
     def request_stop(self, cause: FailureCause | None, at: float) -> None:
         """Note why it is to end (the first cause counts) and wake its keeper."""

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import socket
 import sqlite3
@@ -14,6 +13,7 @@ import pytest
 
 from hcloud import shipped
 from tests.daemon.home import PATIENCE_S, Home
+from tests.machine import needs_sqlite3
 from tests.waiting import wait_until
 
 
@@ -238,7 +238,7 @@ def _as_the_guide_says(home: Home, what: str) -> None:
     subprocess.run(["bash", "-ec", ours.replace("/var/backups", str(home.path / "kept"))], check=True)
 
 
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="sqlite3 is not installed")
+@needs_sqlite3
 def test_a_backup_is_made_and_restored_as_the_guide_says_also_over_a_killed_daemon(home: Home) -> None:
     daemon = home.daemon()
     home.run("run", "-q", "--", "echo before")
