@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.errors import InsufficientCapacity
+from hcloud.model import Resources
 from providers.local.cgroups import CgroupRoom
 from providers.local.settings import LocalSettings
 from providers.local.slices import SliceRecord
 
 _MEMORY_SHARE = 0.8
+JOB_DISK_GIB = Resources().disk_gib
+"""What a job gets unless it asks for another amount."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +60,15 @@ def measure_host(settings: LocalSettings, state_dir: Path) -> Host:
     return Host(
         vcpus=(settings.vcpus or float(len(cpus))) * settings.oversubscription,
         memory_mib=memory_mib,
-        disk_gib=shutil.disk_usage(state_dir).free / 2**30,
+        disk_gib=shutil.disk_usage(state_dir).total / 2**30,
         cpus=cpus,
     )
+
+
+def has_disk_for(disk_gib: float, state_dir: Path) -> bool:
+    """Return whether a slice of so much disk may begin now. It is not set aside, and most slices never use it all; but
+    where less is free than a job gets unless it asks for more, nothing should be started."""
+    return shutil.disk_usage(state_dir).free / 2**30 >= min(disk_gib, JOB_DISK_GIB)
 
 
 def _available_mib() -> int:

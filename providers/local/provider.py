@@ -21,7 +21,7 @@ from hcloud.errors import ConfigError, InsufficientCapacity, LaunchRejected, Out
 from hcloud.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Listing
 from providers.local.cgroups import CgroupRoom, SliceLimits, find_cgroups
-from providers.local.host import isolation_facts, measure_host, pick_port
+from providers.local.host import has_disk_for, isolation_facts, measure_host, pick_port
 from providers.local.settings import LocalSettings, LocalType, parse_settings
 from providers.local.slices import SliceDirectory, SliceRecord, boot_id, sync_directory, write_json
 from providers.local.supervisor import ALREADY_SUPERVISED, worker_environment
@@ -116,6 +116,8 @@ class LocalProvider:
     def _room_for(self, type_name: str, market: Market, live: Sequence[SliceRecord]) -> int:
         size = self._settings.types[type_name]
         room = self._host.room_for(size.vcpus, size.memory_mib, live)
+        # For now: it is no lasting limit of what this host can run.
+        room = room if has_disk_for(size.disk_gib, self._instances_dir) else 0
         if market is not Market.RESERVED:
             return room
         held = sum(each.market == market.value and each.type_name == type_name for each in live)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,20 @@ def test_only_types_that_fit_the_host_are_offered(bench: LocalBench) -> None:
     assert {each.instance_type.name for each in small.offers()} == {"local.tiny"}
     twice = bench.build({"vcpus": 0.1, "oversubscription": 2.0})
     assert {each.instance_type.name for each in twice.offers()} == {"local.tiny", "local.double"}
+
+
+def test_a_full_disk_is_waited_for_and_makes_no_type_smaller_for_good(
+    bench: LocalBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bench.provider.offers()
+    assert all(each.available for each in before)
+    full = shutil.disk_usage(bench.state_dir)._replace(free=50 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr("providers.local.host.shutil.disk_usage", lambda _: full)
+        during = bench.build({}).offers()
+    assert [each.available for each in during] == [0] * len(before)
+    assert [each.instance_type for each in during] == [each.instance_type for each in before]
+    assert all(each.available for each in bench.provider.offers())
 
 
 def test_reserved_slices_are_as_many_as_set(bench: LocalBench) -> None:
