@@ -57,6 +57,8 @@ SLOW_POLL_S = 30.0
 UNIT_MISSING_S = 60.0
 FORGET_EVERY_S = 600.0
 """How often what vanished is forgotten; until then it takes a little memory, no more."""
+LAPSED_S = 600.0
+"""A machine that ends itself may go by a clock that is behind ours."""
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
 _NOTHING_REACHED = Reached()
@@ -152,6 +154,8 @@ class Observer:
         news = [n for name, listing in listings.items() for n in self._cloud_news(name, listing, view, now, policy)]
         if engine.reachable:
             news += self._engine_news(engine, now, policy)
+        if engine.reachable and now >= self._forgot_at + FORGET_EVERY_S:
+            news += self._lapsed(view, now)
         moved = self._commit(news, lease)
         # Read again: what ended just now leaves its machine idle from now on, not from the next look.
         self._follow()
@@ -300,6 +304,15 @@ class Observer:
                 "directory of before?"
             )
             yield lambda txn: emit_trouble(txn, name, "instances", trouble, instance.id)
+
+    def _lapsed(self, view: LiveView, now: float) -> Iterator[News]:
+        """Tell of machines of providers that are no longer configured, which nobody lists: whose time is over by far,
+        and whose worker does not answer, has ended itself."""
+        why = "its provider is not configured, and what was paid for is over"
+        for each in view.instances:
+            known = each.offer.provider in self.providers or each.id in self._look.answering
+            if not known and now >= each.expires_at + LAPSED_S:
+                yield News(each.id, each.id, (facts.gone(each, view, self.holders, each.expires_at, why, None),))
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where

@@ -133,6 +133,21 @@ def test_machine_that_no_listing_names_is_there_as_long_as_its_worker_answers(si
     site.until(lambda: site.state() is not JobState.RUNNING)
 
 
+def test_machine_of_a_provider_that_is_no_longer_configured_is_gone_once_its_time_is_over(site: Deployment) -> None:
+    machine = _running(site, "sleep", "1000")
+    site.scene.controller.observer.providers = {}
+    site.cycle(300, step_s=5.0)
+    assert site.state() in (JobState.RUNNING, JobState.SUCCEEDED)  # its worker answers
+    site.submit("sleep", "1000")
+    site.scene.cloud.kill(machine)
+    (row,) = site.scene.store.live().instances
+    site.cycle(int((row.expires_at - site.now) / 60) + 5, step_s=60.0)
+    assert row.id in {each.id for each in site.scene.store.live().instances}
+    site.cycle(20, step_s=60.0)
+    assert row.id not in {each.id for each in site.scene.store.live().instances}
+    assert "not configured" in str(site.events(EventKind.INSTANCE_TERMINATED)[-1].fields["text"])
+
+
 def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None:
     _running(site, "sleep", "100")
     [offer] = [o for o in site.scene.controller.offers.all if o.zone == "east-1a"][:1]
