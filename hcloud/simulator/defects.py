@@ -28,6 +28,8 @@ DEFECT = "planning_fails"
 """A tag of a soak job: planning fails with it (while it is ``waiting``, ``running``, ``always``), or one of DEEDS."""
 DEEDS = ("placing", "starting", "stopping", "hearing", "ending", "learning")
 """What may fail with a job besides planning; ``hearing`` what its units tell, ``learning`` from the end of one."""
+UNHEARD = ("hearing", "ending")
+"""With these it is not known that a unit has ended."""
 
 
 class Planted(Exception):

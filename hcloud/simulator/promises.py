@@ -99,6 +99,7 @@ class Witness:
             skew_s=self.skew_s,
             dearest_usd_per_h=self.dearest_usd_per_h,
             told_until=self.told_until,
+            running=self.runner.running,
         )
 
     def look(self, moment: Moment) -> list[str]:

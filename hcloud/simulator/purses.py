@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import cast
 
 from hcloud.invariants import check_invariants
-from hcloud.model import Event
+from hcloud.model import Attempt, Event, UnitId
 from hcloud.planner.leases import END_MARGIN_S
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.wording import size_share
 from hcloud.policy import Budgets, Caps, Policy, UserBudget
 from hcloud.report import build_report
 from hcloud.simulator.accounts import Accounts
+from hcloud.simulator.defects import DEFECT, UNHEARD
 from hcloud.simulator.small_worlds import DESERVES
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
 from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
@@ -27,6 +29,15 @@ ORPHAN_GRACE_S = 400.0
 """A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
 Period = tuple[str, float, float]
 """A day or month by name, and from when until when it is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unheard:
+    """What a unit holds since it has ended, as nobody could write that down: whose it is, since when, what it costs."""
+
+    user: str
+    since: float
+    usd: float
 
 
 @dataclass(slots=True)
@@ -47,6 +58,8 @@ class Purses:
     dearest_usd_per_h: float
     told_until: float
     """Up to when clouds tell of every machine that ended, and when."""
+    running: Callable[[], Iterable[UnitId]]
+    """The units that run, in truth."""
     accounts: Accounts = field(default_factory=Accounts)
     _events: list[Event] = field(default_factory=list)
     _looked_at: float | None = None
@@ -58,6 +71,8 @@ class Purses:
     """Attempts that were asked to end, as far as they were looked at."""
     _excused_usd: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """By user how far limits may be passed: see :meth:`_excuse`."""
+    _unheard: dict[UnitId, Unheard] = field(default_factory=dict)
+    """Further, by unit: see :meth:`_excuse_unheard`."""
 
     def look(self, seen: LiveView, moment: Moment, events: Iterable[Event]) -> Iterator[str]:
         """Return what does not hold, given what is new in the log."""
@@ -65,6 +80,7 @@ class Purses:
         self._events += news
         self.accounts.follow(news)
         self._excuse(seen)
+        self._excuse_unheard(seen, moment.now)
         yield from self._burn(seen)
         periods = self._periods(moment.now)
         yield from self._bills(periods)
@@ -96,11 +112,30 @@ class Purses:
                 self._excused_usd[job.spec.user] += usd
         self._expiries = {name: machine.expires_at for name, machine in machines.items()}
 
+    def _excuse_unheard(self, seen: LiveView, now: float) -> None:
+        """Note what is held by units that have ended, of jobs of which that cannot be written down, a planted defect:
+        they are booked until it is, or their machine is gone, and promised as far as that is paid."""
+        machines, running = {machine.id: machine for machine in seen.instances}, frozenset(self.running())
+        for job in [each for each in seen.jobs if each.attempt and each.spec.tags.get(DEFECT) in UNHEARD]:
+            attempt = cast(Attempt, job.attempt)
+            for held in attempt.allocations:
+                unit, machine = attempt.unit_id(held.rank), machines.get(held.instance_id)
+                if machine is None or held.released or held.started_at is None or unit in running:
+                    continue
+                before = self._unheard.get(unit)
+                since = (self._looked_at or now) if before is None else before.since
+                usd_per_h = size_share(held.resources, machine) * machine.offer.price_usd_per_h
+                usd = usd_per_h * (max(machine.expires_at, now) - since) / HOUR_S
+                self._unheard[unit] = Unheard(user=job.spec.user, since=since, usd=usd)
+
+    def _excused(self, user: str) -> float:
+        return self._excused_usd[user] + sum(each.usd for each in self._unheard.values() if each.user == user)
+
     def _excusing(self, policy: Policy) -> Policy:
         """Return the policy with limits of users only, each with what is excused."""
         limits = dict(policy.budgets.per_user)
-        for user, usd in self._excused_usd.items():
-            limit = policy.budgets.for_user(user)
+        for user in {*self._excused_usd, *(each.user for each in self._unheard.values())}:
+            usd, limit = self._excused(user), policy.budgets.for_user(user)
             day_usd, month_usd = limit.per_day_usd, limit.per_month_usd
             limits[user] = UserBudget(
                 per_day_usd=None if day_usd is None else day_usd + usd,
@@ -149,7 +184,7 @@ class Purses:
         for name, since, until in periods:
             for user, usd in self.accounts.user_usd(since, until, gone).items():
                 limit_usd = max(_user_limit(policy, user, name) for policy in self.policies)
-                if usd > limit_usd + self._excused_usd[user] + self._drift_usd() + CENT_DUST:
+                if usd > limit_usd + self._excused(user) + self._drift_usd() + CENT_DUST:
                     yield f"overspent by {user}: {usd:.4f} USD this {name}, {limit_usd:g} are allowed"
 
     def _promised(self, seen: LiveView, booked: Booked) -> Iterator[str]:
