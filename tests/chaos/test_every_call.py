@@ -16,6 +16,8 @@ from typing import Any, cast
 import pytest
 
 import providers.ec2.provider
+from hcloud.apply import facts
+from hcloud.apply.facts import Change
 from hcloud.controller import Controller
 from hcloud.errors import ProviderError
 from hcloud.model import Instance
@@ -132,14 +134,22 @@ class LeavesOrphans(Observer):
         """Do nothing."""
 
 
-class BelievesWhatIsPartial(Observer):
+class TrustsListingsAlone(Observer):
+    """Takes a machine for gone that no listing names, though its worker answers."""
+
+    def _unlisted(self, instance: Instance) -> Iterator[Change]:
+        at = min(self.clock.now(), instance.expires_at)
+        yield facts.gone(instance, self.store.live(), self.holders, at, "absent", None)
+
+
+class BelievesWhatIsPartial(TrustsListingsAlone):
     """Takes absence from any listing, however partial, for the end of a machine."""
 
     def _surely_absent(self, instance: Instance, listing: Listing, now: float) -> bool:
         return instance.provider_id is not None
 
 
-class TakesSilenceForAbsence(Observer):
+class TakesSilenceForAbsence(TrustsListingsAlone):
     """Reads a listing that failed as one that is empty."""
 
     def _list(self, name: str, lease: Leader | None) -> Listing | None:
