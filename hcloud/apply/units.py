@@ -226,17 +226,23 @@ class UnitActions:
             told = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
             # Refusals last: who has taken new bounds by then is told to go back.
             for intent, result in sorted(told, key=lambda each: each[1] is not None and each[1].outcome == "refused"):
-                self._record_resized(txn, intent, result)
+                _, bounds = wanted.get(intent.token.removeprefix("resize:"), ("", None))
+                self._record_resized(txn, intent, result, bounds)
 
-    def _record_resized(self, txn: Transaction, intent: Intent, result: ResizeResult | None) -> None:
-        if result is not None and result.outcome == "unknown":
+    def _record_resized(
+        self, txn: Transaction, intent: Intent, result: ResizeResult | None, bounds: Resources | None
+    ) -> None:
+        """``bounds``: what its worker was told."""
+        job = txn.job(intent.subject)
+        held, refused = _resized(job, intent), result is not None and result.outcome == "refused"
+        # It has more than its row says, and no longer goes back: said again, as long as it runs.
+        stays = refused and held is not None and held.resized_from is None and held.resources == bounds
+        if stays or (result is not None and result.outcome == "unknown"):
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
             return
         txn.close_intent(intent.token)
-        job = txn.job(intent.subject)
-        held = _resized(job, intent)
-        if result is not None and result.outcome == "refused" and held is not None:
-            _all_back(txn, job, held, result.detail)
+        if refused and held is not None and result is not None:
+            _all_back(txn, job, held, result.detail, sure=intent.tries == 0)
         else:
             _settle_resizes(txn, job)
 
@@ -261,15 +267,16 @@ def _resizing(job: Job) -> list[Allocation]:
     return [each for each in held if each.resized_from is not None and not each.released]
 
 
-def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str) -> None:
-    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so."""
+def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
+    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so, and
+    itself where it is not ``sure`` that it took nothing before."""
     attempt, resizing = job.attempt, _resizing(job)
     assert attempt is not None
     back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in resizing]
     _put_ranks(txn, job, back, detail)
     for each in back:
         intent = _resize_intent(txn, job, attempt.unit_id(each.rank))
-        if each.rank != refused.rank and txn.intent(intent.token) is None:
+        if (each.rank != refused.rank or not sure) and txn.intent(intent.token) is None:
             txn.open_intent(intent)
 
 

@@ -283,6 +283,27 @@ def test_no_rank_is_resized_where_one_machine_has_no_room(site: Deployment) -> N
     assert both(site) == [1.2, 1.2]
 
 
+def test_a_worker_that_refuses_to_go_back_is_told_again_as_long_as_its_unit_runs(site: Deployment) -> None:
+    _, second = two_ranks(site)
+    engine = site.scene.engine
+    bounded = type(engine)._bounded
+
+    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, epoch: int) -> object:
+        if instance_id == second or wanted.vcpus == 1.2:
+            return None, ResizeResult(outcome="refused", detail="no control groups")
+        return bounded(engine, unit, instance_id, wanted, epoch)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(engine), "_bounded", refuses)
+        apply(site, Correct(job_id="job-1", step="resize", reason=WHY), resize(site))
+        site.cycle(30)
+        assert resources(site).vcpus == 1.2
+        assert [each.token for each in site.scene.store.live().intents] == [f"resize:{site.unit()}"]
+        assert engine.bounds()[site.unit()].vcpus == 1.5
+    site.until(lambda: site.scene.store.live().intents == (), cycles=30)
+    assert both(site) == [1.2, 1.2]
+
+
 def test_all_ranks_go_back_where_one_worker_refuses_also_after_a_restart(make: MakeDeployment) -> None:
     site = make(cloud={"persist": True})
     first, second = two_ranks(site)

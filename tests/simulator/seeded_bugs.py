@@ -385,7 +385,7 @@ def resizes_in_vain(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    def back(txn: Any, job: Any, *_: object) -> None:
+    def back(txn: Any, job: Any, *_: object, sure: bool) -> None:
         ranks = hcloud.apply.units._resizing(job)
         smaller = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in ranks]
         hcloud.apply.units._put_ranks(txn, job, smaller)
