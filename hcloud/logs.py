@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,35 +14,56 @@ CHUNKS_PER_CYCLE = 4
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 EARLIER = "earlier"
 """The folder for output of jobs that this database does not know."""
-_GAP = re.compile(rb"\[hcloud: (\d+) bytes of older output were dropped\]\n")
-_GAP_BYTES = 100
-"""No line that tells of a gap is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a kept file lacks at its beginning: ``dropped`` bytes, in whose place stands a ``line`` that says so.
+    """What a kept file lacks at its beginning: ``dropped`` bytes, in whose place stand ``told`` bytes that say so.
 
-    Whoever reads output counts what the program wrote, kept or not, and goes on so when it was archived.
+    Whoever reads output counts what the program wrote, kept or not, and goes on so when it was archived. It lies in a
+    file beside, as a program may write such a line itself (one that copies the output of another job, say).
     """
 
-    line: bytes = b""
     dropped: int = 0
+    told: int = 0
 
     @classmethod
-    def at_the_start_of(cls, path: Path) -> Gap:
-        """Read it from the file itself, which is all that a restarted daemon has. Raises OSError."""
-        with path.open("rb") as file:
-            found = _GAP.match(file.read(_GAP_BYTES))
-        return cls(found.group(), int(found.group(1))) if found else cls()
+    def of(cls, archive: Path) -> Gap:
+        """Return the gap of ``<unit>.<stream>``: all that a restarted daemon has. Raises OSError."""
+        try:
+            dropped, told = _gap_file(archive).read_text().split()
+        except FileNotFoundError:
+            return cls()
+        return cls(int(dropped), int(told))
+
+    def note(self, archive: Path) -> None:
+        """Keep it beside ``archive``, at once: before the line is written, which alone would be taken for output."""
+        new = _gap_file(archive).with_suffix(".new")
+        new.write_text(f"{self.dropped} {self.told}\n")
+        new.replace(_gap_file(archive))
 
     def place(self, offset: int) -> int:
         """Return where in the file the byte lies that is the program's at ``offset``, which was not dropped."""
-        return offset - self.dropped + len(self.line)
+        return offset - self.dropped + self.told
 
     def offset(self, place: int) -> int:
-        """Return which of the program's bytes is at a ``place`` in the file."""
-        return place - len(self.line) + self.dropped
+        """Return which of the program's bytes is at a ``place`` in the file, behind what is told of the gap."""
+        return place - self.told + self.dropped
+
+
+def _gap_file(archive: Path) -> Path:
+    return archive.with_name(f"{archive.name}.gap")
+
+
+def _part(archive: Path) -> Path:
+    return archive.with_name(f"{archive.name}.part")
+
+
+def _so_far(archive: Path, part: Path) -> tuple[int, int]:
+    """Return up to which of the program's bytes a part was copied, and how many of them are in it; nothing, where a
+    daemon was killed while it told of the gap."""
+    gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
+    return (gap.offset(size), size - gap.told) if size >= max(gap.told, 1) else (0, 0)
 
 
 @dataclass(slots=True)
@@ -71,9 +91,9 @@ class LogArchive:
         final = self.folder / f"{unit}.{stream}"
         if final.exists():
             return True
-        part = final.with_suffix(f".{stream}.part")
+        part = _part(final)
         try:
-            ended = self._copy(runner, unit, instance_id, stream, part)
+            ended = self._copy(runner, unit, instance_id, stream, final)
         except WorkerUnreachable:
             return False
         except NotFound:
@@ -86,18 +106,21 @@ class LogArchive:
                 final.touch()
         return ended
 
-    def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, part: Path) -> bool:
-        gap, size = (Gap.at_the_start_of(part), part.stat().st_size) if part.exists() else (Gap(), 0)
-        offset, kept = gap.offset(size), size - len(gap.line)
+    def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, final: Path) -> bool:
+        part = _part(final)
+        offset, kept = _so_far(final, part)
         for _ in range(CHUNKS_PER_CYCLE):
             room = self.max_mib * CHUNK_BYTES - kept
             chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
+            # What is told in place of what was dropped is no part of what may be kept.
+            is_gap = offset == 0 and chunk.next_offset != len(chunk.content)
             if chunk.content:  # most streams of most jobs are empty
-                part.parent.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
-                with part.open("ab") as file:
+                self.folder.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
+                if is_gap:
+                    Gap(dropped=chunk.next_offset, told=len(chunk.content)).note(final)
+                with part.open("ab" if offset else "wb") as file:
                     file.write(chunk.content)
-            # The line in place of what was dropped is no part of what may be kept.
-            kept += len(chunk.content) if chunk.next_offset == offset + len(chunk.content) else 0
+            kept += 0 if is_gap else len(chunk.content)
             offset = chunk.next_offset
             if chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content:
                 return True

@@ -32,9 +32,13 @@ def machine(tmp_path: Path) -> Runner:
     """A machine with three times the output that is kept; each KiB of it is numbered."""
     written = tmp_path / "unit"
     written.mkdir()
+    return _writing(written, *(b"%-1023d\n" % number for number in range(WRITTEN // 1024)))
+
+
+def _writing(written: Path, *lines: bytes) -> Runner:
     output = OutputFile(written, "stdout", KEPT_MIB * CHUNK_BYTES)
-    for number in range(WRITTEN // 1024):
-        output.write(b"%-1023d\n" % number)
+    for line in lines:
+        output.write(line)
     output.close()
     return cast(Runner, Machine(written))
 
@@ -68,6 +72,28 @@ def test_who_follows_such_output_reads_on_where_it_was(tmp_path: Path, machine: 
             break
     assert offset == WRITTEN
     assert seen == path.read_bytes()
+
+
+def test_a_program_that_copies_the_line_of_a_gap_loses_nothing_of_its_own(tmp_path: Path) -> None:
+    line = b"[hcloud: 987654321 bytes of older output were dropped]\n"
+    written = tmp_path / "unit"
+    written.mkdir()
+    machine = _writing(written, line, *(b"%-1023d\n" % n for n in range((CHUNKS_PER_CYCLE + 1) * CHUNK_BYTES // 1024)))
+    archived = _archive(tmp_path / "logs", machine)
+    assert archived.startswith(line)
+    assert [int(each) for each in archived.splitlines()[1:]] == list(range(5 * CHUNK_BYTES // 1024))
+    question = LogQuestion(job_id="job-1", stream="stdout", offset=len(line), limit=1024)
+    told = read_archived(tmp_path / "logs" / f"{UNIT}.stdout", question)
+    assert told is not None and (told.content, told.next_offset) == (b"%-1023d\n" % 0, len(line) + 1024)
+
+
+def test_a_daemon_killed_while_it_tells_of_a_gap_begins_anew(tmp_path: Path, machine: Runner) -> None:
+    whole = _archive(tmp_path / "whole", machine)
+    folder = tmp_path / "torn"
+    LogArchive(folder, KEPT_MIB).collect(machine, UNIT, "inst-1")
+    part = folder / f"{UNIT}.stdout.part"
+    part.write_bytes(part.read_bytes()[:20])
+    assert _archive(folder, machine) == whole
 
 
 def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, machine: Runner) -> None:

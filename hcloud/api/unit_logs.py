@@ -114,16 +114,15 @@ def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
 def read_archived(path: Path, question: LogQuestion) -> LogChunk | None:
     """Return what was asked for of a unit that ended, by offsets as its machine counted; None: it is not kept there."""
     try:
-        gap = Gap.at_the_start_of(path)
-        if question.offset < gap.dropped:
-            return LogChunk(content=gap.line, next_offset=gap.dropped, end=path.stat().st_size == len(gap.line))
+        gap = Gap.of(path)
+        begin = question.offset < gap.dropped
         with path.open("rb") as archive:
-            archive.seek(gap.place(question.offset))
-            content = archive.read(question.limit)
+            archive.seek(0 if begin else gap.place(question.offset))
+            content = archive.read(gap.told if begin else question.limit)
             end = not archive.read(1)
     except FileNotFoundError:
         return None
-    return LogChunk(content=content, next_offset=question.offset + len(content), end=end)
+    return LogChunk(content=content, next_offset=gap.dropped if begin else question.offset + len(content), end=end)
 
 
 def _from_engine(desk: Desk, unit: UnitId, allocation: Allocation, question: LogQuestion) -> LogChunk:

@@ -232,16 +232,16 @@ class UnitActions:
     def _record_resized(
         self, txn: Transaction, intent: Intent, result: ResizeResult | None, bounds: Resources | None
     ) -> None:
-        """``bounds``: what its worker was told."""
-        job = txn.job(intent.subject)
-        held, refused = _resized(job, intent), result is not None and result.outcome == "refused"
-        # It has more than its row says, and no longer goes back: said again, as long as it runs.
-        stays = refused and held is not None and held.resized_from is None and held.resources == bounds
-        if stays or (result is not None and result.outcome == "unknown"):
+        """Settle a resize, or say it again later. ``result`` None: its unit has ended; ``bounds``: what was told."""
+        job, outcome = txn.job(intent.subject), result.outcome if result is not None else "ended"
+        held = _resized(job, intent)
+        # It has more than its row says, and does not go back: as long as it runs it may yet.
+        stays = held is not None and held.resized_from is None and held.resources == bounds
+        if outcome == "unknown" or (outcome == "refused" and stays):
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
             return
         txn.close_intent(intent.token)
-        if refused and held is not None and result is not None:
+        if result is not None and outcome == "refused" and held is not None:
             _all_back(txn, job, held, result.detail, sure=intent.tries == 0)
         else:
             _settle_resizes(txn, job)

@@ -206,11 +206,10 @@ class Keeper:
         )
 
     def _job_environment(self) -> dict[str, str]:
-        attempt, _, _ = self._spec.id.rpartition(".")
         asked = self._spec.resources
         ours = {
             "HCLOUD_UNIT_ID": self._spec.id,
-            "HCLOUD_ATTEMPT": attempt,
+            "HCLOUD_ATTEMPT": self._spec.id.rpartition(".")[0],
             "HCLOUD_RANK": str(self._spec.rank),
             "HCLOUD_NODES": str(len(self._spec.peers) or 1),
             "HCLOUD_PEERS": ",".join(self._spec.peers),

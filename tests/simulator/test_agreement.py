@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.agreement import History, differences, history, told
+from bench.agreement import History, differences, ends_s, history, told
 from hcloud.assembly import build_controller, build_providers
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_job, load_policy
@@ -141,3 +141,18 @@ def test_a_replay_that_is_wrong_in_one_thing_does_not_agree(
 ) -> None:
     real, setting = daemon
     assert differences(real, replay(wrong(setting), tmp_path), APART_S) != []
+
+
+def test_machines_take_as_long_to_end_as_from_when_that_is_meant_to_when_they_are_gone() -> None:
+    def event(kind: str, at: float, machine: str, **fields: object) -> dict[str, object]:
+        return {"kind": kind, "at": at, "instance_id": machine, "fields": fields}
+
+    events = [
+        event("instance_state", 10.0, "inst-1", to="draining"),
+        event("instance_state", 12.0, "inst-1", to="terminating"),
+        event("instance_state", 13.0, "inst-2", to="terminating"),
+        event("instance_terminated", 14.0, "inst-2", terminated_at=None),
+        event("instance_terminated", 19.0, "inst-1", terminated_at=15.0),
+        event("instance_terminated", 20.0, "inst-3", terminated_at=18.0),  # it ended by itself
+    ]
+    assert ends_s(events) == [1.0, 3.0]
