@@ -11,7 +11,7 @@ import sys
 
 import bench
 from bench.rows import Row, machine
-from hcloud.garbage import rarely_collecting
+from hcloud.garbage import infrequent_gc
 
 
 def modules(wanted: list[str]) -> list[str]:
@@ -32,7 +32,7 @@ def main() -> int:
     for name in names:
         print(f"{name}:", flush=True)
         measured = importlib.import_module(f"bench.{name}")
-        with rarely_collecting():  # as the daemon does
+        with infrequent_gc():  # as the daemon does
             for row in measured.run():
                 print(row.line(), flush=True)
                 missed += [row] if row.holds is False else []

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.rows import Row
 from demo.stage import DEMO, Stage
-from hcloud.cli.client import Client, Door
+from hcloud.cli.client import Client, Endpoint
 from hcloud.cli.past import offered_clouds, recorded_workload
 from hcloud.clock import holds_within
 from hcloud.config import load_policy
@@ -128,7 +128,7 @@ def _daemon(home: Path) -> Iterator[Client]:
         stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
-        yield Client(Door(socket=home / "run" / "hcloud.sock"))
+        yield Client(Endpoint(socket=home / "run" / "hcloud.sock"))
     finally:
         stage.take_down()
 

@@ -93,7 +93,7 @@ def run_workers(address: str, folder: Path) -> None:
 
     from hcloud.engine import quiet
     from hcloud.engine.bootstrap import load_bootstrap
-    from hcloud.engine.link import Host, LinkWorker
+    from hcloud.engine.link import LinkHost, LinkWorker
     from hcloud.engine.tls import context_files
 
     async def supervise(_: object) -> dict[str, object]:
@@ -105,7 +105,7 @@ def run_workers(address: str, folder: Path) -> None:
         security = Security(require_encryption=True, **context_files(folder / "tls", "worker"))  # type: ignore[no-untyped-call]
         for number in range(IDLE_WORKERS):
             made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls", worker_port=1)
-            host = Host(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
+            host = LinkHost(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
             worker = LinkWorker(
                 f"tls://{address}", host, name=made.name, port=free_port(), security=security,
                 local_directory=str(made.state_dir),
@@ -116,7 +116,7 @@ def run_workers(address: str, folder: Path) -> None:
 
     tasks: list[asyncio.Task[None]] = []
     with dask.config.set(quiet.DASK_SETTINGS):
-        quiet.hush()
+        quiet.reduce_noise()
         asyncio.run(run())
 
 

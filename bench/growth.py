@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench.rows import Row
 from bench.simulation import CYCLE_S, hybrid, paragon, timed
-from hcloud.simulator.reproduce.study import Size
+from hcloud.simulator.reproduce.study import RunSize
 
 SHARES = (0.1, 0.2, 0.4)
 LOAD = "paragon-large-low"
@@ -17,8 +17,8 @@ def run() -> Iterator[Row]:
     """Measure an hour of high variability, and Paragon's cluster, at three sizes each."""
     for name in ("hm", "sr"):
         for share in SHARES:
-            yield timed(hybrid(name), Size(share=share, hours=1.0), CYCLE_S).row(
+            yield timed(hybrid(name), RunSize(share=share, hours=1.0), CYCLE_S).row(
                 f"high variability x {share:g}, 1 h, {name}"
             )
     for share in OF_LARGE:
-        yield timed(paragon(LOAD), Size(share=share), 1.0).row(f"{LOAD} x {share:g}")
+        yield timed(paragon(LOAD), RunSize(share=share), 1.0).row(f"{LOAD} x {share:g}")

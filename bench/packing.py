@@ -16,7 +16,7 @@ from hcloud.model import Event, EventKind
 from hcloud.planner.fleet import SLACK
 from hcloud.pricing import HOUR_S
 from hcloud.simulator.reproduce.fuller import FULL_HF, WHOLE, case_of
-from hcloud.simulator.reproduce.study import Size, setting_of
+from hcloud.simulator.reproduce.study import RunSize, setting_of
 from hcloud.simulator.run import simulated
 
 SEEDS = (0, 1, 2)
@@ -42,7 +42,7 @@ class Servers(NamedTuple):
 def run() -> Iterator[Row]:
     """Simulate HF with filled servers, and pack what it ran again."""
     for seed in SEEDS:
-        setting = replace(setting_of(case_of(FULL_HF, TOLERANCE), seed, Size()), cycle_s=CYCLE_S)
+        setting = replace(setting_of(case_of(FULL_HF, TOLERANCE), seed, RunSize()), cycle_s=CYCLE_S)
         with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
             simulation.run()
             events = tuple(simulation.events())

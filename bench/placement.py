@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from hcloud.planner.context import open_context
 
 from bench.planner import _fleet, _job
 from bench.rows import Row
@@ -17,12 +18,11 @@ from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import Job, JobState
 from hcloud.planner import make_plan
 from hcloud.planner.admission import admit
-from hcloud.planner.draft import open_draft
 from hcloud.planner.paragon import Pools, select, select_relaxed
 from hcloud.planner.plan import Place
-from hcloud.planner.pressure import Pressure, Sensitivity, open_pressure
+from hcloud.planner.pressure import PressureState, Sensitivity, open_pressure
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Admission, Caps, Placement, Policy
+from hcloud.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy
 
 SOURCES = tuple(f"soi-{k:02}" for k in range(10))
 APPLICATIONS = 40
@@ -33,8 +33,8 @@ INSTANCES = 1_000
 ROUNDS = 25
 BYTES_PER_SERVER = 1024
 _POLICY = Policy(
-    placement=Placement(order="paragon"),
-    admission=Admission(queues="by_quality", order="shortest"),
+    placement=PlacementPolicy(order="paragon"),
+    admission=AdmissionPolicy(queues="by_quality", order="shortest"),
     caps=Caps(max_instances=INSTANCES, max_vcpus=None),
 )
 
@@ -76,7 +76,7 @@ def _estimate(value: float, most: float = math.inf) -> Estimate:
     return Estimate(value=value, low=0.9 * value, high=min(most, 1.1 * value))
 
 
-def _state(known: dict[str, Classification], machines: int) -> Pressure:
+def _state(known: dict[str, Classification], machines: int) -> PressureState:
     residents = [[f"app-{(at + 7 * k) % APPLICATIONS}" for k in range(at % 4)] for at in range(machines)]
     return open_pressure(known, residents, [False] * machines, confidence=0.9, classes=10)
 
@@ -109,7 +109,7 @@ def _selecting(known: dict[str, Classification], machines: int, target: float) -
     ]
 
 
-def _decide(pressure: Pressure, who: Sensitivity, everywhere: np.ndarray, types: np.ndarray) -> None:
+def _decide(pressure: PressureState, who: Sensitivity, everywhere: np.ndarray, types: np.ndarray) -> None:
     found = select(pressure, who, everywhere, types, pools=Pools.OF_BEST_TYPE)
     assert found is not None
     pressure.add(found.at, who)
@@ -162,10 +162,10 @@ def _admitting(known: dict[str, Classification]) -> Row:
     snapshot = replace(_busy(), applications=known)
     times_ms = []
     for _ in range(ROUNDS):
-        draft = open_draft(snapshot, _POLICY, np.random.default_rng(0))
-        draft.waiting = [job for job in draft.jobs if job.state is JobState.QUEUED]
+        context = open_context(snapshot, _POLICY, np.random.default_rng(0))
+        context.waiting = [job for job in context.jobs if job.state is JobState.QUEUED]
         began = time.perf_counter()
-        admit(draft)
+        admit(context)
         times_ms.append((time.perf_counter() - began) * 1e3)
     return Row(
         name="admission of 10,000 queued jobs by quality", value=statistics.median(times_ms), unit="ms", target=20

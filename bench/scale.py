@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bench.rows import Row
 from bench.simulation import CYCLE_S, LARGE, paragon, timed
-from hcloud.simulator.reproduce.study import Size
+from hcloud.simulator.reproduce.study import RunSize
 
 DAY = "paragon-day"
 DAY_PARTS = ((0.01, CYCLE_S), (0.1, CYCLE_S), (1.0, 30.0))
@@ -19,6 +19,6 @@ LIMIT_S = float(os.environ.get("BENCH_LIMIT_S", "120"))
 
 def run() -> Iterator[Row]:
     """Measure Paragon's largest run deciding every five seconds, then parts of the day and the whole of it."""
-    yield timed(paragon(LARGE), Size(), CYCLE_S, LIMIT_S).row(f"{LARGE}, 1,000 servers")
+    yield timed(paragon(LARGE), RunSize(), CYCLE_S, LIMIT_S).row(f"{LARGE}, 1,000 servers")
     for share, cycle_s in DAY_PARTS:
-        yield timed(paragon(DAY), Size(share=share), cycle_s, LIMIT_S).row(f"{DAY} x {share:g}")
+        yield timed(paragon(DAY), RunSize(share=share), cycle_s, LIMIT_S).row(f"{DAY} x {share:g}")

@@ -15,7 +15,7 @@ from bench.rows import Row
 from hcloud.model import EventKind
 from hcloud.simulator.reproduce.clusters import SCHEDULERS, scheduler
 from hcloud.simulator.reproduce.hybrid import HIGH, STRATEGIES, strategy
-from hcloud.simulator.reproduce.study import Case, Size, setting_of
+from hcloud.simulator.reproduce.study import Case, RunSize, setting_of
 from hcloud.simulator.run import Progress, simulated
 
 CYCLE_S = 5.0
@@ -54,8 +54,8 @@ class Timed:
 def run() -> Iterator[Row]:
     """Measure HCloud's high variability under each strategy, then Paragon's largest run."""
     for name in STRATEGIES:
-        yield timed(hybrid(name), Size(), CYCLE_S).row(f"high variability, 2 h, {name}", 15.0)
-    yield timed(paragon(LARGE), Size(), 1.0).row(f"{LARGE}, 1,000 servers", 60.0)
+        yield timed(hybrid(name), RunSize(), CYCLE_S).row(f"high variability, 2 h, {name}", 15.0)
+    yield timed(paragon(LARGE), RunSize(), 1.0).row(f"{LARGE}, 1,000 servers", 60.0)
 
 
 def hybrid(name: str) -> Case:
@@ -72,7 +72,7 @@ class _Enough(Exception):
     """The processor time that a simulation may take is used up."""
 
 
-def timed(case: Case, size: Size, cycle_s: float, limit_s: float = math.inf) -> Timed:
+def timed(case: Case, size: RunSize, cycle_s: float, limit_s: float = math.inf) -> Timed:
     """Simulate a case once, with seed 0; cut it after ``limit_s`` of processor time."""
     setting = replace(setting_of(case, 0, size), cycle_s=cycle_s)
     with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:

@@ -17,8 +17,8 @@ from hcloud.catalog import (
     CatalogFiles,
     GcpPrices,
     Limits,
+    PriceSource,
     Refreshed,
-    Source,
     refresh,
     sources,
 )
@@ -28,7 +28,7 @@ from hcloud.config import Config, EngineSettings, ProviderSettings, load_library
 from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner
 from hcloud.errors import ConfigError
-from hcloud.holders import Holders
+from hcloud.holders import UnitIndex
 from hcloud.logs import LogArchive
 from hcloud.observe import Observer
 from hcloud.planner import make_plan
@@ -92,7 +92,7 @@ def ensure_price_files(config: Config) -> None:
         files.write_price_files()
 
 
-def price_sources(config: Config, clock: Clock) -> tuple[Source, ...]:
+def price_sources(config: Config, clock: Clock) -> tuple[PriceSource, ...]:
     """Return the price lists that the configuration names; none where it names none."""
     settings = config.catalog
     return sources(AwsPrices(**asdict(settings.aws)), GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
@@ -164,7 +164,7 @@ def build_controller(
         clock=clock,
         policy=policy,
         observer=observer,
-        applier=_applier(config, store, providers, runner, clock, observer.holders),
+        applier=_applier(config, store, providers, runner, clock, observer.unit_index),
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
         planner=planner,
@@ -196,7 +196,7 @@ def _applier(
     providers: Mapping[str, Provider],
     runner: Runner,
     clock: Clock,
-    holders: Holders,
+    unit_index: UnitIndex,
 ) -> Applier:
     return Applier(
         store,
@@ -206,7 +206,7 @@ def _applier(
         owner=config.owner,
         bootstrap=_worker_bootstrap(config.engine),
         uploads_dir=config.state_dir / "uploads",
-        holders=holders,
+        unit_index=unit_index,
     )
 
 

@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 _Setter = Callable[[object, object], None]
 
 
-def changed(row: Row, **changes: object) -> Row:
+def replace_fields(row: Row, **changes: object) -> Row:
     """Return a frozen row of slots with other values.
 
     Its class must derive nothing of them (``__post_init__``), as no ``__init__`` runs. Raises TypeError for a name that

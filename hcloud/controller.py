@@ -12,34 +12,34 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.apply import Applier, Outcome, Refusal, emit_trouble
-from hcloud.apply.apart import Trouble, Troubles, asked
+from hcloud.apply import Applier, ApplyResult, Refusal, emit_failures
+from hcloud.apply.apart import Failure, Failures, call_provider
 from hcloud.apply.orders import PAUSED
-from hcloud.apply.renewing import Renewals
+from hcloud.apply.renewing import LeasePush
 from hcloud.classifier.applications import identify, key_of, known_as
-from hcloud.classifier.book import Book, Surprise
+from hcloud.classifier.book import BeliefStore, PredictionError
 from hcloud.classifier.library import Library
 from hcloud.classifier.pressing import SourcePrior
 from hcloud.classifier.telling import TypePrior
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError, StaleWrite
-from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, RecentBook
-from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, WatchBook
+from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, FleetTracker
+from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, JobMonitor
 from hcloud.known import Classification
 from hcloud.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState, Offer
 from hcloud.observe import Observation, Observer
 from hcloud.planner import make_plan
-from hcloud.planner.despite import Planner, plan_despite, said
-from hcloud.planner.memo import Memo
+from hcloud.planner.despite import Planner, error_text, plan_without_failing
+from hcloud.planner.memo import PlanCache
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import LeftOut, Snapshot, Spend, closed
 from hcloud.policy import Policy
-from hcloud.preview import Preview, look_ahead
-from hcloud.provider import Provider, Runner, are_offers
-from hcloud.rows import Chosen
-from hcloud.setbacks import CLASSIFICATION, TRIED_AGAIN_S, Setbacks
-from hcloud.spend import SPEND_KINDS, SpendBook, month_start
-from hcloud.store import Lease, LiveView, Store, Transaction
+from hcloud.preview import Preview, preview_plan
+from hcloud.provider import Provider, Runner, is_offer_list
+from hcloud.rows import FilteredRows
+from hcloud.setbacks import CLASSIFICATION, TRIED_AGAIN_S, Quarantine
+from hcloud.spend import SPEND_KINDS, SpendLedger, month_start
+from hcloud.store import LeaderLease, LiveView, Store, Transaction
 from hcloud.store.documents import instance_number
 
 _log = logging.getLogger("hcloud")
@@ -58,7 +58,7 @@ _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved
 
 
 @dataclass(slots=True)
-class OfferBook:
+class OfferCache:
     """What each provider was last heard to offer. A provider that does not answer keeps its old offers."""
 
     providers: Mapping[str, Provider]
@@ -78,7 +78,7 @@ class OfferBook:
                 continue
             self._asked_at[name] = now
             try:
-                told = asked(provider.offers, f"{name}.offers", are_offers)
+                told = call_provider(provider.offers, f"{name}.offers", is_offer_list)
                 if told != self.by_provider.get(name):  # the same objects while they say the same
                     self.by_provider[name] = told
                 self.errors.pop(name, None)
@@ -142,37 +142,37 @@ class Controller:
         self.policy = policy
         self.observer = observer
         self.applier = applier
-        self.offers = OfferBook(providers=providers, clock=clock)
+        self.offers = OfferCache(providers=providers, clock=clock)
         self.rng = rng
         self.planner = planner
         self.holder = holder
-        self.book = Book(library=library or Library())
+        self.beliefs = BeliefStore(library=library or Library())
         self._knowing = threading.Lock()
         """Held while the book is used: previews ask it from threads of their own."""
         self._book_failed = False
-        self.lease: Lease | None = None
+        self.lease: LeaderLease | None = None
         self.last_seen = _NOTHING_SEEN
         self.last_snapshot = Snapshot(now=clock.now())
         self.last_spend = Spend()
         self._silent_since: dict[str, float] = {}
         self._engine_reachable_since: float | None = None
-        self._book: SpendBook | None = None
-        self._recent = RecentBook()
-        self._watch = WatchBook()
-        self.renewals = Renewals()
-        self._memo = Memo()
-        self.setbacks = Setbacks()
-        self._submitted = Chosen(_is_to_be_known)
-        self._budgeted = Chosen(_has_budget)
+        self._book: SpendLedger | None = None
+        self._recent = FleetTracker()
+        self._watch = JobMonitor()
+        self.lease_push = LeasePush()
+        self._plan_cache = PlanCache()
+        self.quarantine = Quarantine()
+        self._submitted = FilteredRows(_is_to_be_known)
+        self._budgeted = FilteredRows(_has_budget)
 
     # ----------------------------------------------------------------------------------------------------------- cycle
-    def cycle(self) -> Outcome:
+    def cycle(self) -> ApplyResult:
         """Observe, decide, act once. Returns what was done (nothing, while another daemon leads).
 
         Raises StoreBusy, StaleWrite: nothing is lost, try again.
         """
         if not self._lead():
-            return Outcome(applied=0)
+            return ApplyResult(applied=0)
         self._hear_offers()
         seen = self.observer.observe(self.policy, self.lease)
         self._note_engine(seen)
@@ -185,8 +185,8 @@ class Controller:
         outcome = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self._leave_out_failed(outcome.failed)
         live, now = self.store.live().instances, self.clock.now()
-        self._note_failing(self.renewals.renew(self.runner, live, self.last_seen.reachable, now))
-        self._note_failing(self.applier.take_troubles())
+        self._note_failing(self.lease_push.renew(self.runner, live, self.last_seen.reachable, now))
+        self._note_failing(self.applier.take_failures())
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.ask_again()
@@ -206,13 +206,13 @@ class Controller:
             instances=self._with_seen(view.instances),
             offers=self.offers.all,
             spend=self.last_spend,
-            recent=self._recent.recent(now),
-            watched=self._watch.watched(),
-            backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.orders, self.offers.all)),
-            orders=view.orders,
+            fleet_stats=self._recent.recent(now),
+            job_samples=self._watch.watched(),
+            backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.directives, self.offers.all)),
+            directives=view.directives,
             reachable=self.last_seen.reachable,
             applications=self._believed(view, submitted),
-            programs=self.book.programs,
+            programs=self.beliefs.programs,
             source_prior=self._source_prior(submitted),
             type_prior=self._type_prior(submitted),
             offers_known=frozenset(self.offers.by_provider),
@@ -220,8 +220,8 @@ class Controller:
             engine_reachable=self.last_seen.engine_reachable,
             engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
             paused=self.store.get_meta(PAUSED) or "",
-            left_out=self.setbacks.left_out(now),
-            memo=self._memo,
+            left_out=self.quarantine.left_out(now),
+            plan_cache=self._plan_cache,
         )
 
     def preview(self, specs: Sequence[JobSpec]) -> Preview:
@@ -233,21 +233,21 @@ class Controller:
         )
         known = self._known_besides(snapshot, [job for job in jobs if _is_to_be_known(job)])
         # This may be another thread than the cycle's.
-        return look_ahead(replace(known, memo=Memo()), jobs, self.policy, self.planner)
+        return preview_plan(replace(known, plan_cache=PlanCache()), jobs, self.policy, self.planner)
 
     def _known_besides(self, snapshot: Snapshot, submitted: Sequence[Job]) -> Snapshot:
         """Return ``snapshot`` with what is known of applications that ``submitted`` jobs may be taken for; without that
         where it cannot be worked out, a defect."""
-        if CLASSIFICATION in self.setbacks.left_out(snapshot.now).stages:
+        if CLASSIFICATION in self.quarantine.left_out(snapshot.now).stages:
             return snapshot
         with self._knowing:
             try:
                 return replace(
                     snapshot,
-                    programs=self.book.programs,
-                    applications={**snapshot.applications, **self.book.believe(self._taken_for(submitted))},
-                    source_prior=self.book.source_prior() if self._chooses_sources(submitted) else None,
-                    type_prior=self.book.type_prior() if self._profiles(submitted) else None,
+                    programs=self.beliefs.programs,
+                    applications={**snapshot.applications, **self.beliefs.believe(self._taken_for(submitted))},
+                    source_prior=self.beliefs.source_prior() if self._chooses_sources(submitted) else None,
+                    type_prior=self.beliefs.type_prior() if self._profiles(submitted) else None,
                 )
             except Exception:  # noqa: BLE001 it is for information: made without; the book is not trusted any more
                 _log.exception("classification failed in a preview")
@@ -296,40 +296,40 @@ class Controller:
             _log.exception("planning failed; looking for what it fails on")
             self.rng.bit_generator.state = drawn
             return self._plan_despite(snapshot, defect)
-        if self.setbacks:
-            self.setbacks.forget_mended(snapshot.now)
+        if self.quarantine:
+            self.quarantine.forget_recovered(snapshot.now)
         return plan
 
     def _plan_despite(self, snapshot: Snapshot, defect: Exception) -> Plan:
-        self._memo = Memo()
-        suspects = self.setbacks.suspects({job.id for job in snapshot.jobs})
-        found = plan_despite(
+        self._plan_cache = PlanCache()
+        suspects = self.quarantine.suspects({job.id for job in snapshot.jobs})
+        found = plan_without_failing(
             self.planner, snapshot, self.policy, self.rng, defect, suspects=suspects, between=self._still_lead
         )
         if found.trace:
             _log.error("planning failed last, as it was tried, with:\n%s", found.trace)
-        self._tell_setbacks(self.setbacks.note(found.left_out, snapshot.now))
+        self._tell_setbacks(self.quarantine.record(found.left_out, snapshot.now))
         return found.plan
 
     def _leave_out_failed(self, failed: Sequence[Refusal]) -> None:
         """Leave jobs out of the next plans of which an action could not be carried out, by a defect."""
         if not failed:
             return
-        jobs, others = dict[str, str](), dict[str, Trouble]()
+        jobs, others = dict[str, str](), dict[str, Failure]()
         for each in failed:
             what, job_id = type(each.action).__name__, getattr(each.action, "job_id", None)
             subject = getattr(each.action, "instance_id", "a machine")
             if job_id is not None:
                 jobs[job_id] = f"{what}: {each.why}"
             else:
-                others[f"{what} of {subject}"] = Trouble(each.why, None)
+                others[f"{what} of {subject}"] = Failure(each.why, None)
         self._note_failing(others)
-        self._tell_setbacks(self.setbacks.note(LeftOut(jobs=jobs), self.clock.now()))
+        self._tell_setbacks(self.quarantine.record(LeftOut(jobs=jobs), self.clock.now()))
 
-    def _note_failing(self, troubles: Troubles) -> None:
+    def _note_failing(self, troubles: Failures) -> None:
         """Tell now and then of what fails. It is tried again and again, and no job is left out for it."""
         now = self.clock.now()
-        news = {what: troubles[what] for what in self.setbacks.untold(troubles, now)} if troubles else {}
+        news = {what: troubles[what] for what in self.quarantine.not_yet_reported(troubles, now)} if troubles else {}
         if not news:
             return
         told = dict(list(news.items())[:MOST_TOLD])
@@ -340,7 +340,7 @@ class Controller:
                 _emit_failing(txn, what, trouble)
             if len(news) > len(told):
                 _emit_failing(txn, f"{len(news) - len(told)} more", list(news.values())[-1]._replace(job_id=None))
-        self.setbacks.note_besides({what: each.error for what, each in news.items()}, now)
+        self.quarantine.record_others({what: each.error for what, each in news.items()}, now)
 
     def _tell_setbacks(self, news: LeftOut) -> None:
         with self.store.transaction(self.clock.now(), self.lease) as txn:
@@ -362,14 +362,14 @@ class Controller:
         if troubles:
             with self.store.transaction(self.clock.now(), self.lease) as txn:
                 for name, trouble in troubles.items():
-                    emit_trouble(txn, name, "offers", trouble)
+                    emit_failures(txn, name, "offers", trouble)
 
     @property
     def read_up_to(self) -> int:
         """Up to which event the log is in ``last_spend``; 0 where nothing of it was read yet."""
         return self._book.seq if self._book is not None else 0
 
-    def _follow(self, live: Sequence[Instance]) -> SpendBook:
+    def _follow(self, live: Sequence[Instance]) -> SpendLedger:
         if self._book is None:
             self._book, self._recent, self._watch = self._read_history(live)
         while events := self.store.events(after_seq=self._book.seq, limit=_EVENTS_AT_ONCE):
@@ -380,10 +380,10 @@ class Controller:
                 break
         return self._book
 
-    def _read_history(self, live: Sequence[Instance]) -> tuple[SpendBook, RecentBook, WatchBook]:
+    def _read_history(self, live: Sequence[Instance]) -> tuple[SpendLedger, FleetTracker, JobMonitor]:
         """Return what the log tells so far, all three up to the same event; a read that fails leaves none behind."""
         now, live_since = self.clock.now(), [i.requested_at for i in live]
-        recent, watch = RecentBook(), WatchBook()
+        recent, watch = FleetTracker(), JobMonitor()
         book = read_spend(self.store, now)
         events = self.store.iter_events(since=min([now - KEPT_S, *live_since]), kinds=RECENT_KINDS)
         recent.follow(event for event in events if event.seq <= book.seq)
@@ -397,12 +397,12 @@ class Controller:
 
         def believed() -> Mapping[str, Classification]:
             """Take in what is new of applications, and say what is believed."""
-            self.book.follow(view.applications)
+            self.beliefs.follow(view.applications)
             if not view.applications:
                 return {}
             wanted = dict.fromkeys([job.application for job in view.jobs])
             wanted.pop("", None)
-            return self.book.believe(wanted | self._taken_for(submitted))
+            return self.beliefs.believe(wanted | self._taken_for(submitted))
 
         return self._classified(believed, self.last_snapshot.applications)
 
@@ -410,19 +410,19 @@ class Controller:
         """Return what follows from all that is known; where that fails, a defect, ``otherwise``, and so for a while:
         plans are made with what was believed before."""
         now = self.clock.now()
-        if CLASSIFICATION in self.setbacks.left_out(now).stages:
+        if CLASSIFICATION in self.quarantine.left_out(now).stages:
             return otherwise
         try:
             with self._knowing:
                 if self._book_failed:
-                    self.book = Book(library=self.book.library)  # it may have kept half of something
+                    self.beliefs = BeliefStore(library=self.beliefs.library)  # it may have kept half of something
                     self._book_failed = False
                 return work_out()
         except Exception as defect:  # noqa: BLE001 what is believed gets old, which is better than no plan
             _log.exception("classification failed; going on with what was believed before")
             self._book_failed = True
-            failed = LeftOut(stages={CLASSIFICATION: said(defect)})
-        self._tell_setbacks(self.setbacks.note(failed, now))
+            failed = LeftOut(stages={CLASSIFICATION: error_text(defect)})
+        self._tell_setbacks(self.quarantine.record(failed, now))
         return otherwise
 
     def _taken_for(self, submitted: Iterable[Job]) -> dict[str, None]:
@@ -430,7 +430,7 @@ class Controller:
         wanted = dict[str, None]()
         for job in submitted:
             identity = identify(job.spec)
-            known = known_as(identity, self.book.programs.get(identity.program, ()))
+            known = known_as(identity, self.beliefs.programs.get(identity.program, ()))
             wanted[key_of(known, identity) if known is not None else identity.name] = None
         return wanted
 
@@ -438,7 +438,7 @@ class Controller:
         """Return what sources to profile beside are chosen by, where a job may have to be profiled."""
         if not self._chooses_sources(submitted):
             return None
-        return self._classified(lambda: self.book.source_prior(), None)
+        return self._classified(lambda: self.beliefs.source_prior(), None)
 
     def _profiles(self, submitted: Sequence[Job]) -> bool:
         return bool(submitted) and self.policy.profiles_jobs
@@ -450,11 +450,11 @@ class Controller:
         """Return what types to profile on are chosen by, where a job may have to be profiled."""
         if not self._profiles(submitted):
             return None
-        return self._classified(lambda: self.book.type_prior(), None)
+        return self._classified(lambda: self.beliefs.type_prior(), None)
 
     def _tell_surprises(self) -> None:
         """Write down how cells that profiling measured had been estimated before."""
-        surprises, self.book.surprises = self.book.surprises, []
+        surprises, self.beliefs.surprises = self.beliefs.surprises, []
         if not surprises:
             return
         with self.store.transaction(self.clock.now(), self.lease) as txn:
@@ -474,13 +474,13 @@ class Controller:
         return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
 
 
-def read_spend(store: Store, now: float) -> SpendBook:
+def read_spend(store: Store, now: float) -> SpendLedger:
     """Return what was spent in the month of ``now``, and so far on live jobs with budgets of their own, by the log.
 
     It is read from when the first machine was asked for that cost anything since then, also one that is gone: the price
     of an hour after midnight stands in an event of the day, or month, before.
     """
-    view, book = store.live(), SpendBook()
+    view, book = store.live(), SpendLedger()
     counts_since = min([month_start(now), *(job.submitted_at for job in view.jobs if job.spec.budget_usd is not None)])
     gone = store.iter_events(since=counts_since - CLOCKS_APART_S, kinds=(EventKind.INSTANCE_TERMINATED,))
     oldest = min((instance_number(event.instance_id or "") for event in gone), default=None)
@@ -496,12 +496,12 @@ def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | N
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=left_out, error=error, text=text)
 
 
-def _emit_failing(txn: Transaction, what: str, trouble: Trouble) -> None:
+def _emit_failing(txn: Transaction, what: str, trouble: Failure) -> None:
     text = f"HCloud fails on {what}, a defect; the rest goes on, and it is tried again and again"
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=trouble.job_id, left_out=what, error=trouble.error, text=text)
 
 
-def _surprise_fields(surprise: Surprise) -> dict[str, Any]:
+def _surprise_fields(surprise: PredictionError) -> dict[str, Any]:
     row, estimate = surprise.application, surprise.estimate
     return {
         "user": row.program.partition(":")[0],
@@ -525,7 +525,7 @@ def _is_to_be_known(job: Job) -> bool:
     return job.state is _SUBMITTED and job.spec.profile is None
 
 
-def _with_spend(jobs: Sequence[Job], book: SpendBook, now: float) -> tuple[Job, ...]:
+def _with_spend(jobs: Sequence[Job], book: SpendLedger, now: float) -> tuple[Job, ...]:
     """Fill in what jobs with a budget of their own have spent."""
     usd = book.job_usd(now)
     return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if _has_budget(j) else j for j in jobs)

@@ -18,17 +18,17 @@ from types import FrameType
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from hcloud import __version__, sd_notify
-from hcloud.api.desk import DaemonStatus, Desk, EngineStatus, ProviderStatus, SpendStatus
+from hcloud.api.desk import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
-from hcloud.apply import Outcome
+from hcloud.apply import ApplyResult
 from hcloud.assembly import build_controller, build_providers, build_runner, refresh_prices
 from hcloud.catalog import CatalogFiles
 from hcloud.clock import Clock, SignalledEvent, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
 from hcloud.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
-from hcloud.garbage import rarely_collecting
+from hcloud.garbage import infrequent_gc
 from hcloud.model import EventKind, Instance, JobSpec
 from hcloud.preview import describe_preview
 from hcloud.store import Store
@@ -98,7 +98,7 @@ class Daemon:
             self._record("started")
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s serves %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
-            with rarely_collecting():
+            with infrequent_gc():
                 self._loop(api)
             sd_notify.stopping()
             self._record("stopped")
@@ -136,7 +136,7 @@ class Daemon:
             self._cycle_began_at = None
         return self._note_cycle(began_at, outcome)
 
-    def _note_cycle(self, began_at: float, outcome: Outcome | None = None, error: str = "") -> float:
+    def _note_cycle(self, began_at: float, outcome: ApplyResult | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
         left_out, kept_not = self._left_out(began_at), self.controller.observer.logs.trouble
@@ -166,10 +166,10 @@ class Daemon:
 
     def _left_out(self, now: float) -> Mapping[str, str]:
         """Return the stages and living jobs that planning fails on, and all else, each with what went wrong."""
-        setbacks = self.controller.setbacks
-        living = {job.id for job in self.controller.last_snapshot.jobs} if setbacks.jobs else ()
-        failing = setbacks.failing(now)
-        return {name: error for name, error in failing.items() if name not in setbacks.jobs or name in living}
+        quarantine = self.controller.quarantine
+        living = {job.id for job in self.controller.last_snapshot.jobs} if quarantine.jobs else ()
+        failing = quarantine.failing(now)
+        return {name: error for name, error in failing.items() if name not in quarantine.jobs or name in living}
 
     def _take_new_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())
@@ -280,8 +280,8 @@ class Daemon:
             self.controller.release()
 
     # ------------------------------------------------------------------------------------------------------- the desk
-    def _desk(self) -> Desk:
-        return Desk(
+    def _desk(self) -> ApiContext:
+        return ApiContext(
             store=self.store,
             runner=self.runner,
             clock=self.clock,

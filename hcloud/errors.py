@@ -50,7 +50,7 @@ class ConfigError(BadInput):
         self.where = where
 
 
-class Standstill(BadInput):
+class SimulationStalled(BadInput):
     """A simulation stands still: what is left can never run on this cloud under this policy."""
 
 
@@ -76,7 +76,7 @@ class Refused(HCloudError):
     exit_code = 4
 
 
-class Unreachable(HCloudError):
+class DaemonUnreachable(HCloudError):
     """The daemon does not answer on its socket."""
 
     exit_code = 3

@@ -11,7 +11,7 @@ NEW_OBJECTS, TIMES = 100_000, 20
 
 
 @contextmanager
-def rarely_collecting(full_after: int = TIMES, new_objects: int = NEW_OBJECTS) -> Iterator[None]:
+def infrequent_gc(full_after: int = TIMES, new_objects: int = NEW_OBJECTS) -> Iterator[None]:
     """Look for reference cycles seldom, and never in what is there already: for a block.
 
     Facts, plans and the log are large and hold no cycles, yet Python walks through them after every 700 new objects:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, Resources
-from hcloud.rows import changes
+from hcloud.rows import row_changes
 
 Owner = tuple[Job, Allocation]
 """Whose unit it is."""
 
 
 @dataclass(slots=True)
-class Holders:
+class UnitIndex:
     """Which units are on which machine; follows the live rows, at the cost of those that changed.
 
     ``machines``: rows of live machines by id. ``owners``: unreleased allocations of jobs on machines, by machine and
@@ -30,12 +30,12 @@ class Holders:
 
     def follow(self, jobs: Sequence[Job], instances: Sequence[Instance]) -> None:
         """Take in all live jobs and machines as they are now."""
-        for was, job in changes(self._jobs, jobs):
+        for was, job in row_changes(self._jobs, jobs):
             if was is not None:
                 self._count(was, -1)
             if job is not None:
                 self._count(job, 1)
-        for before, instance in changes(self._instances, instances):
+        for before, instance in row_changes(self._instances, instances):
             if instance is not None:
                 self.machines[instance.id] = instance
                 self.touched.add(instance.id)

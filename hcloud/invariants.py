@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, JobState, Resources
-from hcloud.planner.ledger import PERIODS, Bill, open_ledger
+from hcloud.planner.ledger import PERIODS, Bill, open_budget
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
@@ -155,7 +155,7 @@ def _instance(instance: Instance) -> Iterator[str]:
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     # A machine is renewed for others though somebody on it who cannot pay was just asked to end, where time is short.
-    ledger = open_ledger(snapshot, policy, live, snapshot.jobs, heard=True)
+    ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
     caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [
         ("caps.max_instances", ledger.instances, caps.max_instances),

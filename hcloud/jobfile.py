@@ -155,16 +155,16 @@ TagValue = Annotated[
 Tries = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
 
-class _Part(BaseModel):
+class _JobFilePart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def parts() -> list[type]:
     """Return the classes that job files are made of."""
-    return list[type](_Part.__subclasses__())
+    return list[type](_JobFilePart.__subclasses__())
 
 
-class BatchPart(_Part):
+class BatchPart(_JobFilePart):
     """Finish by a time or within a span; with neither, just finish."""
 
     within: PositiveSeconds | None = None
@@ -173,7 +173,7 @@ class BatchPart(_Part):
     """Finish by this moment, with its time zone, for example 2030-05-01T18:00:00Z."""
 
 
-class ServicePart(_Part):
+class ServicePart(_JobFilePart):
     """Serve a rate of requests with a latency percentile at or below a bound."""
 
     requests_per_s: Annotated[Number, Field(gt=0, le=1e9)]
@@ -184,11 +184,11 @@ class ServicePart(_Part):
     """Which percentile of the latencies the bound is for."""
 
 
-class BestEffortPart(_Part):
+class BestEffortPart(_JobFilePart):
     """No promise: runs in what is left over and is evicted first."""
 
 
-class TargetPart(_Part):
+class TargetPart(_JobFilePart):
     """What is promised: exactly one of the three."""
 
     batch: BatchPart | None = None
@@ -219,7 +219,7 @@ class TargetPart(_Part):
         return BestEffortTarget()
 
 
-class ResourcesPart(_Part):
+class ResourcesPart(_JobFilePart):
     """What one node needs; hints, not a machine type."""
 
     vcpus: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] = 1.0
@@ -250,7 +250,7 @@ class ResourcesPart(_Part):
         return self.vcpus_min or self.vcpus, self.vcpus_max or self.vcpus
 
 
-class NodesPart(_Part):
+class NodesPart(_JobFilePart):
     """On how many nodes the job runs."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] = 1
@@ -274,7 +274,7 @@ class NodesPart(_Part):
         return Nodes(count=self.count, minimum=self.minimum or (self.count if gang else 1), gang=gang)
 
 
-class RetriesPart(_Part):
+class RetriesPart(_JobFilePart):
     """How often each cause of failure may be retried, and how long to wait in between."""
 
     exit_code: Tries = 0
@@ -314,7 +314,7 @@ class RetriesPart(_Part):
         )
 
 
-class ProgressPart(_Part):
+class ProgressPart(_JobFilePart):
     """How far a batch job is: the last line of a file, a number or done/total."""
 
     file: NonEmptyText
@@ -330,7 +330,7 @@ class ProgressPart(_Part):
         return self
 
 
-class MetricsPart(_Part):
+class MetricsPart(_JobFilePart):
     """How a service's rate and latency are read: from a metrics URL or by a probe command."""
 
     url: NonEmptyText | None = None
@@ -349,7 +349,7 @@ class MetricsPart(_Part):
         return self
 
 
-class PlacementPart(_Part):
+class PlacementPart(_JobFilePart):
     """What is demanded of the machines of a job beside types and size; it waits until that is met."""
 
     zones: tuple[NonEmptyText, ...] = ()
@@ -368,7 +368,7 @@ class PlacementPart(_Part):
         return found if found != Constraints() else None
 
 
-class MeasurePart(_Part):
+class MeasurePart(_JobFilePart):
     """Measure the command instead of running it once: how fast it is at each size, and how it bears and troubles
     neighbours. What is found stands in the job's log and in its `job_profiled` event."""
 
@@ -395,7 +395,7 @@ class MeasurePart(_Part):
         )
 
 
-class JobFile(_Part):
+class JobFile(_JobFilePart):
     """One job as people write it. Only ``name`` and ``command`` must be there."""
 
     name: JobName

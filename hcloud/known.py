@@ -44,7 +44,7 @@ WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
 """Measures in fractions of a whole job, whose scale is the input's."""
 
 
-def told_by_rank(measure: Measure | None, nodes: int) -> float:
+def per_rank(measure: Measure | None, nodes: int) -> float:
     """Return the part of what ``nodes`` machines do together that one rank's samples tell: all of a job's progress, but
     of requests, output and CPU time, which each rank counts for itself, only its own."""
     return 1.0 if measure in WHOLE_JOBS else 1.0 / max(1, nodes)
@@ -178,7 +178,7 @@ ON_TOP = 64
 """So many changed rows lie over the others before all are copied."""
 
 
-class Layers(Mapping[str, Row], Generic[Row]):
+class LayeredRows(Mapping[str, Row], Generic[Row]):
     """Rows by name, as of one moment: a mapping that never changes.
 
     :meth:`over` makes the next one at the cost of what changed, not of what there is.
@@ -193,14 +193,14 @@ class Layers(Mapping[str, Row], Generic[Row]):
         self._top: Mapping[str, Row] = {} if top is None else top
         self._length = len(self._base) + sum(name not in self._base for name in self._top)
 
-    def over(self, changed: Mapping[str, Row]) -> Layers[Row]:
+    def over(self, changed: Mapping[str, Row]) -> LayeredRows[Row]:
         """Return these rows with those that have ``changed`` in place of theirs."""
         top = {**self._top, **changed}
-        return Layers(self._base, top) if len(top) <= ON_TOP else Layers({**self._base, **top})
+        return LayeredRows(self._base, top) if len(top) <= ON_TOP else LayeredRows({**self._base, **top})
 
     def since(self, before: Mapping[str, Row]) -> Iterator[tuple[str, Row]]:
         """Yield the rows that are not the same as ``before``, cheaply where that is an earlier state of these."""
-        related = isinstance(before, Layers) and before._base is self._base
+        related = isinstance(before, LayeredRows) and before._base is self._base
         for name, row in (self._top if related else self).items():
             if before.get(name) is not row:
                 yield name, row

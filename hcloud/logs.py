@@ -147,7 +147,7 @@ class LogArchive:
 
 
 @dataclass(slots=True)
-class UnkeptLogs(LogArchive):
+class NoLogArchive(LogArchive):
     """Where nobody will ever read what units wrote: nothing is kept of it."""
 
     def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
-from hcloud.changed import changed
+from hcloud.changed import replace_fields
 from hcloud.constraints import Constraints
 from hcloud.errors import InvalidTransition
 from hcloud.hooks import MetricsHook as MetricsHook
@@ -361,7 +361,7 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
         InvalidTransition: the table forbids the move; the message tells the job's story.
     """
     check_job_move(job, to)
-    return changed(job, state=to, **changes)
+    return replace_fields(job, state=to, **changes)
 
 
 def check_job_move(job: Job, to: JobState) -> None:
@@ -497,7 +497,7 @@ def move_instance(instance: Instance, to: InstanceState, **changes: object) -> I
         InvalidTransition: the table forbids the move.
     """
     check_instance_move(instance, to)
-    return changed(instance, state=to, **changes)
+    return replace_fields(instance, state=to, **changes)
 
 
 def check_instance_move(instance: Instance, to: InstanceState) -> None:

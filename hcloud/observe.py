@@ -10,14 +10,14 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from hcloud.apply import facts
-from hcloud.apply.apart import NO_FAULT, Trouble, Troubles, asked, in_one_go
-from hcloud.apply.facts import Change, Host, UnitEnd
+from hcloud.apply.apart import NO_FAULT, Failure, Failures, call_provider, run_batch
+from hcloud.apply.facts import Change, UnitEnd, UnitHost
 from hcloud.apply.learning import Reached, record_window
-from hcloud.apply.machines import adopt, emit_trouble
+from hcloud.apply.machines import adopt, emit_failures
 from hcloud.apply.orphans import Orphans
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
-from hcloud.holders import Holders, Owner
+from hcloud.holders import Owner, UnitIndex
 from hcloud.known import Classification
 from hcloud.logs import LogArchive
 from hcloud.model import (
@@ -44,7 +44,7 @@ from hcloud.provider import (
     is_listing,
 )
 from hcloud.sampling import SampleChange, Sampling, record_sample, served_as_promised
-from hcloud.store import Lease, LiveView, Store, Transaction
+from hcloud.store import LeaderLease, LiveView, Store, Transaction
 
 Memory = TypeVar("Memory")
 FEED_EVERY_S = 600.0
@@ -78,10 +78,10 @@ class Observation:
     reachable: frozenset[str]
     engine_reachable: bool
     moved: bool
-    failing: Troubles = field(default_factory=dict)
+    failing: Failures = field(default_factory=dict)
 
 
-class News(NamedTuple):
+class FactBatch(NamedTuple):
     """What was learnt of one unit, or else of a machine: changes that stand or fall together. ``source``: who told."""
 
     instance_id: str
@@ -90,12 +90,12 @@ class News(NamedTuple):
 
 
 @dataclass(slots=True)
-class Look:
+class ObservationRound:
     """What comes up at one look. ``failing``: what could not be taken in, or written down; ``unclear``: the machines of
     which that is; ``ended``: units whose end is being recorded, or was before, and the machine each is on;
     ``answering``: the machines whose workers answer."""
 
-    failing: dict[str, Trouble] = field(default_factory=dict)
+    failing: dict[str, Failure] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)
     ended: dict[str, str] = field(default_factory=dict)
     answering: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ class Observer:
     owner: str
     logs: LogArchive
     poll_s: Mapping[str, float]
-    holders: Holders = field(default_factory=Holders)
+    unit_index: UnitIndex = field(default_factory=UnitIndex)
     """What it follows; it may be shared with who follows the same rows."""
     believed: Mapping[str, Classification] = field(default_factory=dict)
     """What is believed of applications, as last planned with: what jobs reach is compared with it."""
@@ -139,12 +139,12 @@ class Observer:
     """Machines that may have become idle since that was last looked at."""
     _on_the_way: set[str] = field(default_factory=set)
     _orphans: Orphans = field(default_factory=Orphans)
-    _look: Look = field(default_factory=Look)
+    _look: ObservationRound = field(default_factory=ObservationRound)
     _forgot_at: float = -math.inf
 
-    def observe(self, policy: Policy, lease: Lease | None = None) -> Observation:
+    def observe(self, policy: Policy, lease: LeaderLease | None = None) -> Observation:
         """Read everything that is due and record what changed, in one transaction; return what was seen."""
-        self._look, self.logs.trouble = Look(), ""
+        self._look, self.logs.trouble = ObservationRound(), ""
         listings = {name: listing for name in sorted(self.providers) if (listing := self._list(name, lease))}
         engine = self._ask_engine()
         self.silent, self._look.answering = engine.silent, frozenset(map(_name_of, engine.workers))
@@ -172,7 +172,7 @@ class Observer:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
-            self._look.failing["asking the engine"] = Trouble.of(exc_info=defect)
+            self._look.failing["asking the engine"] = Failure.of(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
@@ -187,53 +187,55 @@ class Observer:
         except Exception as defect:  # noqa: BLE001 it is told of; they are reported, and forgotten, again
             for name in self._look.ended.values():
                 self._settled.pop(name, None)
-            self._look.failing["cleaning up ended units"] = Trouble.of(exc_info=defect)
+            self._look.failing["cleaning up ended units"] = Failure.of(exc_info=defect)
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
-        view, holders = self.store.live(), self.holders
-        holders.follow(view.jobs, view.instances)
-        for name in (touched := holders.take_touched()):
-            row = holders.machines.get(name)
+        view, unit_index = self.store.live(), self.unit_index
+        unit_index.follow(view.jobs, view.instances)
+        for name in (touched := unit_index.take_touched()):
+            row = unit_index.machines.get(name)
             self._settled.pop(name, None)
             self._heard.pop(name, None)
             (self._on_the_way.add if row is not None and row.state in _ON_THE_WAY else self._on_the_way.discard)(name)
         self._unlooked |= touched
         return view
 
-    def _commit(self, news: Sequence[News], lease: Lease | None) -> bool:
+    def _commit(self, news: Sequence[FactBatch], lease: LeaderLease | None) -> bool:
         if not news:
             return False
-        done = in_one_go(self.store, self.clock, lease, news, lambda: _carry_out, self._pass_over)
+        done = run_batch(self.store, self.clock, lease, news, lambda: _carry_out, self._skip_failed)
         return not all(isinstance(change, SampleChange) for each, _ in done for change in each.changes)
 
-    def _pass_over(self, failed: News, defect: Exception) -> News | None:
+    def _skip_failed(self, failed: FactBatch, defect: Exception) -> FactBatch | None:
         """Note what cannot be written down, and that its machine has more to tell than was taken in. A unit's end is
         worth more than what it teaches."""
         name, source, changes = failed
         end = next((change for change in changes if isinstance(change, UnitEnd)), None)
         job_id = end.job_id if end is not None else None
-        self._look.failing[f"writing down what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
+        self._look.failing[f"writing down what {source} tells"] = Failure.of(exc_info=defect, job_id=job_id)
         self._settled.pop(name, None)
         self._heard.pop(name, None)
         if end is not None and end.teaches:
-            return News(name, source, tuple(replace(each, teaches=False) if each is end else each for each in changes))
+            return FactBatch(
+                name, source, tuple(replace(each, teaches=False) if each is end else each for each in changes)
+            )
         self._look.ended = {unit: where for unit, where in self._look.ended.items() if where != name}
         return None
 
     # --------------------------------------------------------------------------------------------------------- machines
-    def _list(self, name: str, lease: Lease | None) -> Listing | None:
+    def _list(self, name: str, lease: LeaderLease | None) -> Listing | None:
         now = self.clock.now()
         since_s, poll_s = now - self._listed_at.get(name, -1e18), self._poll_s(name)
         if since_s < poll_s or (since_s < SLOW_POLL_S and not self._something_moves_at(name)):
             return None
         self._listed_at[name] = now
         try:
-            listing = asked(lambda: self.providers[name].instances(self.owner), f"{name}.instances", is_listing)
+            listing = call_provider(lambda: self.providers[name].instances(self.owner), f"{name}.instances", is_listing)
         except ProviderError as trouble:
             # Nothing is concluded from a failed read; it is only told.
             with self.store.transaction(now, lease) as txn:
-                emit_trouble(txn, name, "instances", trouble)
+                emit_failures(txn, name, "instances", trouble)
             return None
         self._end_orphans(name, listing, lease)
         return listing
@@ -241,21 +243,23 @@ class Observer:
     def _something_moves_at(self, provider: str) -> bool:
         """Return whether a machine of a provider is silent, or on its way up or down."""
         self._follow()
-        rows = (self.holders.machines.get(each) for each in chain(self._on_the_way, self.silent, self._absent))
+        rows = (self.unit_index.machines.get(each) for each in chain(self._on_the_way, self.silent, self._absent))
         return any(row is not None and row.offer.provider == provider for row in rows)
 
     def _poll_s(self, provider: str) -> float:
         return self.poll_s.get(provider, DEFAULT_POLL_S)
 
-    def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
+    def _end_orphans(self, name: str, listing: Listing, lease: LeaderLease | None) -> None:
         """End machines of our owner tag that no live record knows; listings repeat this until they are gone."""
         known, up = {i.token for i in self.store.live().instances}, (CloudState.PENDING, CloudState.RUNNING)
         unknown = [c for c in listing.instances if c.token not in known]
         orphans = [c for c in unknown if c.owner == self.owner and c.state in up]
         self._orphans.end(self.store, self.clock, lease, name, self.providers[name], orphans)
 
-    def _cloud_news(self, name: str, listing: Listing, view: LiveView, now: float, policy: Policy) -> Iterator[News]:
-        by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self.holders.machines
+    def _cloud_news(
+        self, name: str, listing: Listing, view: LiveView, now: float, policy: Policy
+    ) -> Iterator[FactBatch]:
+        by_token, heard, rows = {c.token: c for c in listing.instances}, self._heard, self.unit_index.machines
         for found in [key for key in self._absent if key not in rows or rows[key].token in by_token]:
             del self._absent[found]
         due = [i for i in view.instances if (cloud := by_token.get(i.token)) is None or heard.get(i.id) is not cloud]
@@ -264,16 +268,16 @@ class Observer:
                 continue
             cloud = by_token.get(instance.token)
             try:
-                changes = list(self._told_of(instance, cloud, listing, view, now, policy))
+                changes = list(self._facts_from_listing(instance, cloud, listing, view, now, policy))
             except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
-                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Trouble.of(exc_info=defect)
+                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Failure.of(exc_info=defect)
                 continue
             if cloud is not None and not changes:
                 heard[instance.id] = cloud
             if changes:
-                yield News(instance.id, instance.id, tuple(changes))
+                yield FactBatch(instance.id, instance.id, tuple(changes))
 
-    def _told_of(
+    def _facts_from_listing(
         self,
         instance: Instance,
         cloud: CloudInstance | None,
@@ -292,7 +296,7 @@ class Observer:
             self._absent.pop(instance.id, None)
             # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
             at = min(now, instance.expires_at)
-            yield facts.gone(instance, view, self.holders, at, "absent from complete listings", None)
+            yield facts.gone(instance, view, self.unit_index, at, "absent from complete listings", None)
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
         """A machine whose worker answers is there, whatever is listed: it is told of, once."""
@@ -303,16 +307,18 @@ class Observer:
                 f"{name} does not list {instance.id}, whose worker answers: is it asked of the account, region and "
                 "directory of before?"
             )
-            yield lambda txn: emit_trouble(txn, name, "instances", trouble, instance.id)
+            yield lambda txn: emit_failures(txn, name, "instances", trouble, instance.id)
 
-    def _lapsed(self, view: LiveView, now: float) -> Iterator[News]:
+    def _lapsed(self, view: LiveView, now: float) -> Iterator[FactBatch]:
         """Tell of machines of providers that are no longer configured, which nobody lists: whose time is over by far,
         and whose worker does not answer, has ended itself."""
         why = "its provider is not configured, and what was paid for is over"
         for each in view.instances:
             known = each.offer.provider in self.providers or each.id in self._look.answering
             if not known and now >= each.expires_at + LAPSED_S:
-                yield News(each.id, each.id, (facts.gone(each, view, self.holders, each.expires_at, why, None),))
+                yield FactBatch(
+                    each.id, each.id, (facts.gone(each, view, self.unit_index, each.expires_at, why, None),)
+                )
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         """Absence counts only in complete listings asked for after the launch, never for an open launch; and only where
@@ -338,7 +344,7 @@ class Observer:
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield facts.gone(instance, view, self.holders, at, why, policy if taken else None)
+            yield facts.gone(instance, view, self.unit_index, at, why, policy if taken else None)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield facts.notice(instance.id, cloud.preempt_at)
@@ -346,18 +352,18 @@ class Observer:
         if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
             yield facts.price(instance.id, price)
 
-    def _idle_news(self) -> Iterator[News]:
+    def _idle_news(self) -> Iterator[FactBatch]:
         for name in sorted(self._unlooked, key=_number_of):
-            instance = self.holders.machines.get(name)
-            if instance is None or instance.idle_since is not None or self.holders.busy(name):
+            instance = self.unit_index.machines.get(name)
+            if instance is None or instance.idle_since is not None or self.unit_index.busy(name):
                 continue
             if instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                yield News(name, name, (facts.idle(name),))
+                yield FactBatch(name, name, (facts.idle(name),))
 
     # ----------------------------------------------------------------------------------------------------------- engine
-    def _engine_news(self, engine: RunnerView, now: float, policy: Policy) -> list[News]:
-        learnt: list[News] = []
-        settled, machines = self._settled, self.holders.machines
+    def _engine_news(self, engine: RunnerView, now: float, policy: Policy) -> list[FactBatch]:
+        learnt: list[FactBatch] = []
+        settled, machines = self._settled, self.unit_index.machines
         if policy is not self._settled_under:
             settled.clear()
             self._settled_under = policy
@@ -370,7 +376,7 @@ class Observer:
             heard = before.units if before is not None else _NOTHING_HEARD
             found = list(self._worker_news(worker, instance, now, policy, heard))
             learnt += found
-            here = self.holders.owners.get(name, {})
+            here = self.unit_index.owners.get(name, {})
             # The same report has no sample twice; all else may have to be recorded again.
             said = name not in self._look.unclear and all(
                 type(change) is SampleChange for n in found for change in n.changes
@@ -381,12 +387,12 @@ class Observer:
 
     def _worker_news(
         self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, heard: Sequence[UnitReport]
-    ) -> Iterator[News]:
+    ) -> Iterator[FactBatch]:
         """``heard``: reports of units, the very same of which teach nothing new."""
-        name, here = instance.id, self.holders.owners.get(instance.id, {})
+        name, here = instance.id, self.unit_index.owners.get(instance.id, {})
         yield from self._apart(name, name, None, facts.registered(instance, worker, now))
         alone = len({job.id for job, _ in here.values()}) <= 1
-        host = Host(worker, instance, alone)
+        host = UnitHost(worker, instance, alone)
         known = set(map(id, heard))
         for report in worker.units:
             if id(report) not in known:
@@ -395,7 +401,7 @@ class Observer:
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
             yield from self._apart(name, name, None, self._missing(worker, here, now))
 
-    def _apart(self, name: str, source: str, owner: Owner | None, told: Iterator[Change]) -> Iterator[News]:
+    def _apart(self, name: str, source: str, owner: Owner | None, told: Iterator[Change]) -> Iterator[FactBatch]:
         """Yield what one unit, or one worker, tells; where taking that in fails it hides nothing of the others."""
         try:
             changes = tuple(told)
@@ -405,12 +411,12 @@ class Observer:
             self._look.ended.pop(source, None)  # nothing of an end may be lost
             self._look.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            self._look.failing[f"taking in what {source} tells"] = Trouble.of(exc_info=defect, job_id=job_id)
+            self._look.failing[f"taking in what {source} tells"] = Failure.of(exc_info=defect, job_id=job_id)
             return
         if changes:
-            yield News(name, source, changes)
+            yield FactBatch(name, source, changes)
 
-    def _unit(self, report: UnitReport, host: Host, owner: Owner | None, policy: Policy) -> Iterator[Change]:
+    def _unit(self, report: UnitReport, host: UnitHost, owner: Owner | None, policy: Policy) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
         if owner is None:
             yield from self._unowned(report, host.worker)
@@ -434,7 +440,7 @@ class Observer:
             yield UnitEnd(job.id, allocation.rank, report.exit, host, reached, self.believed.get(job.application))
 
     def _looked(
-        self, unit: str, sample: UnitSample, job: Job, rank: int, host: Host, policy: Policy
+        self, unit: str, sample: UnitSample, job: Job, rank: int, host: UnitHost, policy: Policy
     ) -> Iterator[Change]:
         """Take in what a unit has done; record it where it is new."""
         rate = served_as_promised(sample, job.spec.target)
@@ -460,7 +466,7 @@ class Observer:
             requests_per_s=rate if rate is not None else before.requests_per_s,
         )
 
-    def _window(self, unit: str, job: Job, host: Host, sample: UnitSample, rate: float) -> Iterator[Change]:
+    def _window(self, unit: str, job: Job, host: UnitHost, sample: UnitSample, rate: float) -> Iterator[Change]:
         """Feed back what a service served in each window while it runs: a long one would teach nothing till its end."""
         alone_on_it = job.attempt is not None and len(job.attempt.allocations) == 1
         if not job.application or not alone_on_it:
@@ -506,8 +512,8 @@ class Observer:
         if now < self._forgot_at + FORGET_EVERY_S:
             return
         self._forgot_at = now
-        machines = self.holders.machines.keys()
-        units = {unit for here in self.holders.owners.values() for unit in here}
+        machines = self.unit_index.machines.keys()
+        units = {unit for here in self.unit_index.owners.values() for unit in here}
         self.seen_at = _only(self.seen_at, machines)
         self._absent = _only(self._absent, machines)
         self._told_unlisted &= machines
@@ -523,7 +529,7 @@ def _only(remembered: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory
     return {name: memory for name, memory in remembered.items() if name in known}
 
 
-def _carry_out(txn: Transaction, news: News) -> None:
+def _carry_out(txn: Transaction, news: FactBatch) -> None:
     for change in news.changes:
         change(txn)
 

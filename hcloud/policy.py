@@ -136,7 +136,7 @@ class Allow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Spot:
+class SpotPolicy:
     """When machines that may be taken back are good enough."""
 
     for_targets: tuple[TargetKind, ...] = ("best_effort", "batch")
@@ -154,7 +154,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Retention:
+class RetentionPolicy:
     """How long an idle machine is kept for the next job: a multiple of its type's spin-up time (HCloud §8.3)."""
 
     spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 1.0
@@ -178,7 +178,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Lease:
+class LeasePolicy:
     """How far ahead a machine's life is paid. It powers itself off at the horizon unless renewed, daemon or not."""
 
     horizon_s: PositiveSeconds = 3600.0
@@ -200,7 +200,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Boot:
+class BootPolicy:
     """When to give a starting machine up."""
 
     timeout_s: PositiveSeconds = 600.0
@@ -208,7 +208,7 @@ class Boot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Unreachable:
+class UnreachablePolicy:
     """When to give a silent machine up."""
 
     terminate_after_s: PositiveSeconds = 120.0
@@ -216,7 +216,7 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Stockout:
+class StockoutPolicy:
     """How long an offer that could not be had is left alone: doubled with each failure up to the cap."""
 
     backoff_s: PositiveSeconds = 60.0
@@ -236,7 +236,7 @@ class Stockout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Disruption:
+class DisruptionPolicy:
     """How much may be changed at once."""
 
     max_terminations_per_cycle: PositiveCount = 10
@@ -256,7 +256,7 @@ class Disruption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Provisioning:
+class ProvisioningPolicy:
     """Which machines serve what the running ones cannot (HCloud §8.3-8.4)."""
 
     strategy: Strategy = "best_value"
@@ -308,7 +308,7 @@ class Provisioning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Placement:
+class PlacementPolicy:
     """On which of the machines with room a job goes. What is not known of a job, no order can use: it goes where the
     least is in use."""
 
@@ -338,7 +338,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Admission:
+class AdmissionPolicy:
     """Who of those that wait is served first, and how long a job may hold out for a machine that suits it (ARQ)."""
 
     queues: Literal["one", "by_quality"] = "one"
@@ -359,7 +359,7 @@ CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Correction:
+class CorrectionPolicy:
     """What is done about a running job that misses its target, or does other than expected (Quasar §4.4)."""
 
     steps: tuple[CorrectionStep, ...] = ("reprofile", "reclassify", "resize", "evict", "nodes", "move")
@@ -404,7 +404,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Timing:
+class TimingPolicy:
     """How often to look."""
 
     sample_every_s: PositiveSeconds = 10.0
@@ -425,7 +425,7 @@ def _enabled_from_flag(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Profiling:
+class ProfilingPolicy:
     """Short runs, on machines of their own, by which a job nobody has seen before becomes known (Paragon §2.2)."""
 
     enabled: Annotated[
@@ -488,31 +488,31 @@ class Policy:
     """Limits on how much there may be at one time."""
     allow: Allow = Allow()
     """What may be rented at all."""
-    spot: Spot = Spot()
+    spot: SpotPolicy = SpotPolicy()
     """When machines that may be taken back are good enough."""
-    retention: Retention = Retention()
+    retention: RetentionPolicy = RetentionPolicy()
     """How long idle machines are kept."""
-    lease: Lease = Lease()
+    lease: LeasePolicy = LeasePolicy()
     """How far ahead a machine's life is paid."""
-    boot: Boot = Boot()
+    boot: BootPolicy = BootPolicy()
     """When to give a starting machine up."""
-    unreachable: Unreachable = Unreachable()
+    unreachable: UnreachablePolicy = UnreachablePolicy()
     """When to give a silent machine up."""
-    stockout: Stockout = Stockout()
+    stockout: StockoutPolicy = StockoutPolicy()
     """How long an offer that could not be had is left alone."""
-    disruption: Disruption = Disruption()
+    disruption: DisruptionPolicy = DisruptionPolicy()
     """How much may be changed at once."""
-    admission: Admission = Admission()
+    admission: AdmissionPolicy = AdmissionPolicy()
     """Who is served first, and how long jobs hold out for a machine that suits them."""
-    provisioning: Provisioning = Provisioning()
+    provisioning: ProvisioningPolicy = ProvisioningPolicy()
     """Which machines serve what the running ones cannot."""
-    placement: Placement = Placement()
+    placement: PlacementPolicy = PlacementPolicy()
     """On which machine a job goes."""
-    profiling: Profiling = Profiling()
+    profiling: ProfilingPolicy = ProfilingPolicy()
     """How a job nobody has seen before becomes known."""
-    correction: Correction = Correction()
+    correction: CorrectionPolicy = CorrectionPolicy()
     """What is done about running jobs that miss their target."""
-    timing: Timing = Timing()
+    timing: TimingPolicy = TimingPolicy()
     """How often to look."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hcloud.model import Job, JobState, Market, Offer, Reason
 from hcloud.planner import make_plan
-from hcloud.planner.despite import Planner, plan_somehow
+from hcloud.planner.despite import Planner, plan_or_recover
 from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
@@ -30,18 +30,18 @@ class Preview:
     plan: Plan
 
 
-def look_ahead(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
+def preview_plan(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
     """Return what would become of ``jobs`` (submitted ones that ``snapshot`` does not hold yet).
 
     One that planning fails with, a defect, would wait.
     """
     supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
-    plan = knowing = plan_somehow(planner, supposed, policy, np.random.default_rng(0)).plan
+    plan = knowing = plan_or_recover(planner, supposed, policy, np.random.default_rng(0)).plan
     taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
     if not {job.id for job in jobs} <= _enqueued(knowing):
         queued = tuple(replace(job, state=JobState.QUEUED, application=taken_for.get(job.id, "")) for job in jobs)
         past = replace(snapshot, jobs=(*snapshot.jobs, *queued))
-        plan = plan_somehow(planner, past, policy, np.random.default_rng(0)).plan
+        plan = plan_or_recover(planner, past, policy, np.random.default_rng(0)).plan
     return Preview(snapshot=supposed, jobs=tuple(jobs), knowing=knowing, plan=plan)
 
 

@@ -111,7 +111,7 @@ def is_listing(answer: object) -> bool:
     return isinstance(answer, Listing) and all(isinstance(each, CloudInstance) for each in answer.instances)
 
 
-def are_offers(answer: object) -> bool:
+def is_offer_list(answer: object) -> bool:
     """Return whether a plug-in's answer is offers, and nothing else."""
     return isinstance(answer, tuple) and all(isinstance(each, Offer) for each in answer)
 
@@ -190,7 +190,7 @@ class ProviderFactory(Protocol):
 
 # ------------------------------------------------------------------------------------------- machines for fake engines
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SimulatedMachine:
     """A simulated machine that is up, as a fake engine on it sees it. ``quality`` is a speed factor around 1."""
 
     instance_id: InstanceId
@@ -219,7 +219,7 @@ class Journal(Protocol):
 class MachineSource(Protocol):
     """Where a fake engine finds the machines it runs on; a simulated Provider is one."""
 
-    def running(self, now: float) -> Mapping[InstanceId, Machine]:
+    def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
         """Return the machines that are up at ``now``; the same object again while nothing has changed."""
         ...
 

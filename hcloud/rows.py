@@ -28,7 +28,7 @@ Change = tuple[Row | None, Row | None]
 """A row as it was and as it is; None: there was none before, or it lives no more."""
 
 
-class Rows(tuple[Row, ...]):
+class RowsByNumber(tuple[Row, ...]):
     """All rows that live at one moment, by number; made by :class:`Living`, which knows what was written since when."""
 
     journal: list[tuple[int, Change[Row]]]
@@ -39,7 +39,7 @@ class Rows(tuple[Row, ...]):
 
     def since(self, before: Sequence[Row]) -> Sequence[Change[Row]] | None:
         """Return what changed since ``before``, by number; None where that is not known. Nobody may change it."""
-        if not isinstance(before, Rows) or before.journal is not self.journal or before.written > self.written:
+        if not isinstance(before, RowsByNumber) or before.journal is not self.journal or before.written > self.written:
             return None
         found = self.told.get(before.written)
         if found is None:
@@ -53,14 +53,14 @@ class Rows(tuple[Row, ...]):
         return [change for _, change in sorted(found.items()) if change[0] is not change[1]]
 
 
-class Living(Generic[Row]):
+class RowSet(Generic[Row]):
     """Keeps the rows that live, by number."""
 
     def __init__(self) -> None:
         """Know of none."""
         self.rows: dict[int, Row] = {}
         self._journal: list[tuple[int, Change[Row]]] = []
-        self._state: Rows[Row] = self._as_now()
+        self._state: RowsByNumber[Row] = self._as_now()
 
     def take(self, written: Mapping[int, Row | None]) -> None:
         """Replace in place, append what is new, drop what ended."""
@@ -75,7 +75,7 @@ class Living(Generic[Row]):
         if not in_order:  # new ones have the highest number, unless they were written at one stroke
             self.rows = dict(sorted(rows.items()))
 
-    def now(self) -> Rows[Row]:
+    def now(self) -> RowsByNumber[Row]:
         """Return the rows as they are: the same object while none is written."""
         if self._state.written != len(self._journal):
             if len(self._journal) > KEPT:
@@ -83,18 +83,18 @@ class Living(Generic[Row]):
             self._state = self._as_now()
         return self._state
 
-    def _as_now(self) -> Rows[Row]:
-        state = Rows(self.rows.values())
+    def _as_now(self) -> RowsByNumber[Row]:
+        state = RowsByNumber(self.rows.values())
         state.journal, state.written, state.told = self._journal, len(self._journal), {}
         return state
 
 
-def changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
+def row_changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
     """Return which rows are not the same objects in two states, each as it was and as it is; at the cost of what
     changed where that is known (:class:`Rows`), else of all. Nobody may change what is returned."""
     if before is now:
         return []
-    told = now.since(before) if isinstance(now, Rows) else None
+    told = now.since(before) if isinstance(now, RowsByNumber) else None
     if told is not None:
         return told
     there = {row.id: row for row in before}
@@ -102,7 +102,7 @@ def changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
     return found + [(gone, None) for gone in there.values()]
 
 
-class Chosen(Generic[Row]):
+class FilteredRows(Generic[Row]):
     """Those of the rows that are ``wanted``, by number; followed at the cost of what changed."""
 
     __slots__ = ("_numbers", "_rows", "_seen", "_wanted")
@@ -117,7 +117,7 @@ class Chosen(Generic[Row]):
     def of(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return those of ``rows`` that are wanted. They change with the next call: nobody may keep or change them."""
         seen, self._seen = self._seen, rows
-        for before, now in changes(seen, rows):
+        for before, now in row_changes(seen, rows):
             if before is not None and self._wanted(before):
                 self._drop(before)
             if now is not None and self._wanted(now):
@@ -137,7 +137,7 @@ class Chosen(Generic[Row]):
 
 def by_number(rows: Sequence[Row]) -> Sequence[Row]:
     """Return rows in order of their number, whatever theirs is: the same object where they are known to be in it."""
-    return rows if isinstance(rows, Rows) else sorted(rows, key=lambda row: number_of(row.id))
+    return rows if isinstance(rows, RowsByNumber) else sorted(rows, key=lambda row: number_of(row.id))
 
 
 @lru_cache(maxsize=2**17)

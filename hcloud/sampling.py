@@ -37,7 +37,7 @@ Recorded = tuple[UnitSample, int]
 
 
 @dataclass(slots=True)
-class _Course:
+class _SampleTrend:
     """What was recorded of a unit last, how fast its totals grew then (once that is known, ``paced``), since when it
     goes on so, and when it began.
 
@@ -90,7 +90,7 @@ class _Course:
 class Sampling:
     """Chooses among the samples of all running units. What it remembers may be lost: the next ones are recorded."""
 
-    _courses: dict[str, _Course] = field(default_factory=dict)
+    _courses: dict[str, _SampleTrend] = field(default_factory=dict)
 
     def due(self, unit: str, sample: UnitSample, every_s: float) -> bool:
         """Return whether it is time to look at a unit: never before, or so long after the last time."""
@@ -107,7 +107,7 @@ class Sampling:
         """
         course = self._courses.get(unit)
         if course is None:
-            self._courses[unit] = _Course(told=sample, since=sample.at, began_at=sample.at)
+            self._courses[unit] = _SampleTrend(told=sample, since=sample.at, began_at=sample.at)
             return ((sample, sample.looks),)
         if not course.paced:
             course.learn_pace(sample)
@@ -120,7 +120,7 @@ class Sampling:
         course.held, course.looks = sample, course.looks + sample.looks
         return ()
 
-    def _gap_s(self, course: _Course, changed_at: float, policy: Policy, missed: bool) -> float:
+    def _gap_s(self, course: _SampleTrend, changed_at: float, policy: Policy, missed: bool) -> float:
         at, many = course.told.at, len(self._courses)
         age_s, steady_s = at - max(course.began_at, changed_at), at - max(course.since, changed_at)
         return gap_s(age_s, steady_s, missed, many, policy)

@@ -18,7 +18,7 @@ Since = dict[str, tuple[float, str]]
 
 
 @dataclass(slots=True)
-class Setbacks:
+class Quarantine:
     """Jobs and stages that planning failed on (or classification, before it), of one daemon: another one, or the next,
     finds out for itself."""
 
@@ -42,7 +42,7 @@ class Setbacks:
         jobs = {name: error for name, (_, error) in self.jobs.items() if name in living}
         return LeftOut(jobs=jobs, stages={name: error for name, (_, error) in self.stages.items()})
 
-    def note(self, left_out: LeftOut, now: float) -> LeftOut:
+    def record(self, left_out: LeftOut, now: float) -> LeftOut:
         """Remember what a plan was made without; return what of it was not left out just before."""
         before = self.left_out(now)
         for kept, names in ((self.jobs, left_out.jobs), (self.stages, left_out.stages)):
@@ -55,16 +55,16 @@ class Setbacks:
         """Return what failed lately, and with what: jobs, stages, and all else."""
         return dict(chain.from_iterable(_still(kept, now) for kept in (self.jobs, self.stages, self.others)))
 
-    def untold(self, others: Iterable[str], now: float) -> list[str]:
+    def not_yet_reported(self, others: Iterable[str], now: float) -> list[str]:
         """Return what of all that fails besides planning is not remembered, or was told long ago."""
         return [name for name in others if name not in self.others or self.others[name][0] <= now]
 
-    def note_besides(self, others: Mapping[str, str], now: float) -> None:
+    def record_others(self, others: Mapping[str, str], now: float) -> None:
         """Remember what was told of what fails besides planning, and nothing that is long ago."""
         self.others = dict(each for each in self.others.items() if each[1][0] > now)
         self.others.update({name: (now + TRIED_AGAIN_S, error) for name, error in others.items()})
 
-    def forget_mended(self, now: float) -> None:
+    def forget_recovered(self, now: float) -> None:
         """Forget what a plan that went well was not made without."""
         self.jobs = {name: each for name, each in self.jobs.items() if each[0] > now}
         self.stages = {name: each for name, each in self.stages.items() if each[0] > now}

@@ -38,25 +38,25 @@ class _UnitMeter:
     user: str
     share: float
     since: float
-    part: _Part
+    part: _CostShare
     booked: list[tuple[float, float, float]] = field(default_factory=list)
     """Stretches at earlier prices: since, until, USD/h of its share."""
 
 
 @dataclass(slots=True)
-class _Part(Holding):
+class _CostShare(Holding):
     user: str = ""
     job_id: JobId = ""
 
 
 @dataclass(slots=True)
-class _Company:
+class _Sharers:
     """Who holds a machine, or did lately; ``crowded``: the shares of some who may have met are more than all of it."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_CostShare] = field(default_factory=list)
     crowded: bool = False
 
-    def join(self, part: _Part) -> None:
+    def join(self, part: _CostShare) -> None:
         """Add one that came lately."""
         others = sum(each.share for each in self.parts if each.until > part.since)
         self.crowded = self.crowded or others + part.share > WHOLE
@@ -73,7 +73,7 @@ class _Running:
 
 
 @dataclass(slots=True)
-class SpendBook:
+class SpendLedger:
     """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
 
     A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
@@ -95,8 +95,8 @@ class SpendBook:
     _days: dict[str, dict[float, float]] = field(default_factory=dict)
     """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
     _job_usd: dict[JobId, float] = field(default_factory=dict)
-    _companies: dict[str, _Company] = field(default_factory=dict)
-    _crowds: dict[str, _Company] = field(default_factory=dict)
+    _companies: dict[str, _Sharers] = field(default_factory=dict)
+    _crowds: dict[str, _Sharers] = field(default_factory=dict)
     """Those of them where somebody's share may be booked too high."""
     _running: dict[str, _Running] = field(default_factory=dict)
     _day_starts_at: float = 0.0
@@ -199,20 +199,20 @@ class SpendBook:
                 total[part.job_id] -= usd_per_h * (until - since) / 3600.0
         return total
 
-    def _overcharges(self, now: float) -> Iterator[tuple[_Part, float, float, float]]:
+    def _overcharges(self, now: float) -> Iterator[tuple[_CostShare, float, float, float]]:
         """Yield what was booked too much up to ``now``, as everybody's share is booked whole."""
         for name, company in self._crowds.items():
             yield from _overcharged(company, self._meters[name], now)
 
-    def _joined(self, name: str, meter: _Meter, part: _Part) -> None:
-        company = self._companies.setdefault(name, _Company())
+    def _joined(self, name: str, meter: _Meter, part: _CostShare) -> None:
+        company = self._companies.setdefault(name, _Sharers())
         if len(company.parts) >= MOST_PARTS:
             self._settle(name, company, meter, part.since - KEEP_S)
         company.join(part)
         if company.crowded:
             self._crowds[name] = company
 
-    def _settle(self, name: str, company: _Company, meter: _Meter, until: float) -> None:
+    def _settle(self, name: str, company: _Sharers, meter: _Meter, until: float) -> None:
         """Book for good what was too much up to ``until``, and forget who was gone by then."""
         for part, since, to, usd_per_h in _overcharged(company, meter, until) if company.crowded else ():
             self._book(part.user, since, to, -usd_per_h)
@@ -307,7 +307,7 @@ class SpendBook:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
             since = max(event.at, machine.since) if machine.booked else event.at
             share, user, job_id = min(1.0, share), event.user or "", event.job_id or ""
-            part = _Part(share=share, since=event.at, user=user, job_id=job_id)
+            part = _CostShare(share=share, since=event.at, user=user, job_id=job_id)
             unit = _UnitMeter(job_id, event.instance_id or "", user, share, since, part)
             self._joined(unit.instance_id, machine, part)
             self._book_before(unit, machine, event.at)
@@ -342,20 +342,20 @@ class SpendBook:
 
 
 _HANDLERS = {
-    EventKind.INSTANCE_REQUESTED: SpendBook._requested,
-    EventKind.INSTANCE_LAUNCHED: SpendBook._launched,
-    EventKind.INSTANCE_PRICE: SpendBook._price,
-    EventKind.INSTANCE_TERMINATED: SpendBook._terminated,
-    EventKind.UNIT_STARTED: SpendBook._unit_started,
-    EventKind.UNIT_RESIZED: SpendBook._unit_resized,
-    EventKind.UNIT_ENDED: SpendBook._unit_ended,
-    EventKind.JOB_FINISHED: SpendBook._job_finished,
+    EventKind.INSTANCE_REQUESTED: SpendLedger._requested,
+    EventKind.INSTANCE_LAUNCHED: SpendLedger._launched,
+    EventKind.INSTANCE_PRICE: SpendLedger._price,
+    EventKind.INSTANCE_TERMINATED: SpendLedger._terminated,
+    EventKind.UNIT_STARTED: SpendLedger._unit_started,
+    EventKind.UNIT_RESIZED: SpendLedger._unit_resized,
+    EventKind.UNIT_ENDED: SpendLedger._unit_ended,
+    EventKind.JOB_FINISHED: SpendLedger._job_finished,
 }
 SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
 """The events a :class:`SpendBook` needs; all others may be left out."""
 
 
-def _overcharged(company: _Company, meter: _Meter, until: float) -> Iterator[tuple[_Part, float, float, float]]:
+def _overcharged(company: _Sharers, meter: _Meter, until: float) -> Iterator[tuple[_CostShare, float, float, float]]:
     prices = [*meter.booked, (meter.since, inf, meter.price_usd_per_h)]
     for place, *stretch in overcharges(company.parts, prices, until):
         yield company.parts[place], stretch[0], stretch[1], stretch[2]

@@ -8,7 +8,7 @@ from hypothesis.strategies import DrawFn
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, BestEffortTarget, JobState, Target
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Admission, Placement, Policy
+from hcloud.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.scenes import NOW as SCENE_NOW
 from tests.planner.scenes import job, machine, need, offer, running, scene, spec
 from tests.strategies_planner import NOW, policies, snapshots
@@ -70,7 +70,7 @@ def known_snapshots(draw: DrawFn) -> Snapshot:
     applications = {name: draw(classifications()) for name in _NAMES}
     busy_s = draw(st.sampled_from([(), (5.0, 20.0, 60.0), (3000.0,) * 8]))
     return replace(
-        snapshot, jobs=tuple(jobs), applications=applications, recent=replace(snapshot.recent, busy_s=busy_s)
+        snapshot, jobs=tuple(jobs), applications=applications, fleet_stats=replace(snapshot.fleet_stats, busy_s=busy_s)
     )
 
 
@@ -104,8 +104,10 @@ def aware_policies(
     orders: tuple[str, ...] = AWARE,
 ) -> Policy:
     """Policies whose order of placement uses what is known."""
-    placement = Placement(order=draw(st.sampled_from(orders)), neighbour_confidence=draw(st.sampled_from([0.5, 0.9])))
-    admission = Admission(
+    placement = PlacementPolicy(
+        order=draw(st.sampled_from(orders)), neighbour_confidence=draw(st.sampled_from([0.5, 0.9]))
+    )
+    admission = AdmissionPolicy(
         queues=draw(st.sampled_from(["one", "by_quality"])),
         classes=draw(st.sampled_from([1, 4, 10])),
         order=draw(st.sampled_from(["priority", "shortest"])),

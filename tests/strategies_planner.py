@@ -32,7 +32,7 @@ from hcloud.model import (
     Target,
 )
 from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
-from hcloud.policy import Budgets, Caps, Disruption, Policy, Retention, UserBudget
+from hcloud.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
 
 NOW = 10_000.0
 _TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}
@@ -359,11 +359,11 @@ def policies(draw: DrawFn) -> Policy:
     return Policy(
         budgets=budgets,
         caps=caps,
-        disruption=Disruption(
+        disruption=DisruptionPolicy(
             max_terminations_per_cycle=draw(st.sampled_from([1, 10])),
             evict_best_effort=draw(st.sampled_from([True, True, False])),
         ),
-        retention=Retention(spin_up_multiple=draw(st.sampled_from([1.0, 10.0]))),
+        retention=RetentionPolicy(spin_up_multiple=draw(st.sampled_from([1.0, 10.0]))),
     )
 
 

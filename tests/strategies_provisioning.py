@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from hcloud.forecast.recent import Recent, Release
+from hcloud.forecast.recent import FleetStats, Release
 from hcloud.known import Classification, Estimate
 from hcloud.model import (
     Allocation,
@@ -20,7 +20,7 @@ from hcloud.model import (
     Resources,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, Provisioning
+from hcloud.policy import Policy, ProvisioningPolicy
 from hcloud.quality import Delivered, TypeQuality
 from tests.strategies_planner import NOW, instances, offer_of, offers, policies, snapshots, specs
 
@@ -32,7 +32,7 @@ def provisioned_policies(
     draw: DrawFn, strategies: tuple[str, ...] = ("sr", "odf", "odm", "hf", "hm"), mappings: tuple[str, ...] = ("p8",)
 ) -> Policy:
     """Policies that bite, with one of the paper's strategies."""
-    provisioning = Provisioning(
+    provisioning = ProvisioningPolicy(
         strategy=draw(st.sampled_from(strategies)),
         mapping=draw(st.sampled_from(mappings)),
         full_server_vcpus=draw(st.sampled_from([4.0, 16.0])),
@@ -52,7 +52,7 @@ def provisioned_policies(
 
 
 @st.composite
-def recents(draw: DrawFn) -> Recent:
+def recents(draw: DrawFn) -> FleetStats:
     """Queues that grew or were quiet, releases of reserved room, types that delivered well or badly."""
     lengths = draw(st.lists(st.integers(0, 40), max_size=4))
     queue = tuple((NOW - 100.0 * (len(lengths) - place), length) for place, length in enumerate(lengths))
@@ -64,7 +64,7 @@ def recents(draw: DrawFn) -> Recent:
         for name in _TYPES
         for quality in [draw(st.sampled_from([0.2, 0.9]))] * draw(st.sampled_from([0, 3, 30]))
     ]
-    return Recent(queue=queue, releases=releases, quality=TypeQuality.of(seen))
+    return FleetStats(queue=queue, releases=releases, quality=TypeQuality.of(seen))
 
 
 def classification(needed: float) -> Classification:
@@ -94,7 +94,7 @@ def reserved_fleets(draw: DrawFn) -> Snapshot:
         offers_known=frozenset(["mock"]),
         providers=frozenset(["mock"]),
         applications={"calm": classification(0.1), "keen": classification(0.97)},
-        recent=draw(recents()),
+        fleet_stats=draw(recents()),
     )
 
 
@@ -149,4 +149,4 @@ def looking_back(draw: DrawFn) -> Snapshot:
     snapshot = draw(snapshots())
     known = {"calm": classification(0.1), "keen": classification(0.97)}
     jobs = tuple(replace(j, application=draw(st.sampled_from(["", "calm", "keen"]))) for j in snapshot.jobs)
-    return replace(snapshot, jobs=jobs, applications=known, recent=draw(recents()))
+    return replace(snapshot, jobs=jobs, applications=known, fleet_stats=draw(recents()))

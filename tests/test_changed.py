@@ -6,14 +6,14 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 
-from hcloud.changed import changed
+from hcloud.changed import replace_fields
 from hcloud.model import JobState
 from tests.planner.scenes import job
 
 
 def test_a_changed_row_is_the_replaced_one_and_frozen_as_well() -> None:
     before = job(1)
-    after = changed(before, state=JobState.FAILED, revision=7)
+    after = replace_fields(before, state=JobState.FAILED, revision=7)
     assert after == replace(before, state=JobState.FAILED, revision=7) != before
     assert type(after) is type(before)
     with pytest.raises(FrozenInstanceError):
@@ -22,7 +22,7 @@ def test_a_changed_row_is_the_replaced_one_and_frozen_as_well() -> None:
 
 def test_a_name_it_does_not_have_is_told() -> None:
     with pytest.raises(TypeError, match="Job has no 'stat'"):
-        changed(job(1), stat=1)
+        replace_fields(job(1), stat=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class Derived:
 
 def test_what_derives_values_is_refused() -> None:
     with pytest.raises(TypeError, match="derives values"):
-        changed(Derived(1.0), half=2.0)
+        replace_fields(Derived(1.0), half=2.0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud import rows as rows_module
-from hcloud.rows import Chosen, Living, Rows, by_number, changes
+from hcloud.rows import FilteredRows, RowsByNumber, RowSet, by_number, row_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ Steps = st.lists(
 )
 
 
-def states_of(living: Living[Thing], steps: list[list[tuple[int, str, bool]]]) -> list[Rows[Thing]]:
+def states_of(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]]) -> list[RowsByNumber[Thing]]:
     """Return the states after each step: rows are written, new ones get the next number, some end."""
     numbers, states = 0, [living.now()]
     for step in steps:
@@ -39,20 +39,20 @@ def states_of(living: Living[Thing], steps: list[list[tuple[int, str, bool]]]) -
     return states
 
 
-def told_as_found(living: Living[Thing], steps: list[list[tuple[int, str, bool]]]) -> None:
+def told_as_found(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]]) -> None:
     """Raise AssertionError where what is remembered between any two states is not what looking at all finds."""
     for before, now in combinations(states_of(living, steps), 2):
-        found = changes(tuple(before), tuple(now))
-        assert sorted(map(repr, changes(before, now))) == sorted(map(repr, found))
+        found = row_changes(tuple(before), tuple(now))
+        assert sorted(map(repr, row_changes(before, now))) == sorted(map(repr, found))
 
 
 @settings(max_examples=60)
 @given(Steps)
 def test_changes_that_are_remembered_are_those_that_are_found(steps: list[list[tuple[int, str, bool]]]) -> None:
-    told_as_found(Living(), steps)
+    told_as_found(RowSet(), steps)
 
 
-class Forgetful(Living[Thing]):
+class Forgetful(RowSet[Thing]):
     """It does not remember what ended."""
 
     def take(self, written: object) -> None:
@@ -73,20 +73,20 @@ def test_rows_that_forget_an_end_are_found_out() -> None:
 def test_chosen_rows_are_those_that_are_wanted_in_their_order(
     steps: list[list[tuple[int, str, bool]]], known: bool
 ) -> None:
-    chosen = Chosen[Thing](lambda thing: thing.even)
-    for state in states_of(Living(), steps):
+    chosen = FilteredRows[Thing](lambda thing: thing.even)
+    for state in states_of(RowSet(), steps):
         assert list(chosen.of(state if known else tuple(state))) == [thing for thing in state if thing.even]
 
 
 def test_changes_are_found_anew_once_too_many_were_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "KEPT", 2)
-    first, *_, last = states_of(Living(), [[(0, "write", True)], [(0, "write", False)], [(1, "write", True)]])
+    first, *_, last = states_of(RowSet(), [[(0, "write", True)], [(0, "write", False)], [(1, "write", True)]])
     assert last.since(first) is None
-    assert changes(first, last) == [(None, last[0]), (None, last[1])]
+    assert row_changes(first, last) == [(None, last[0]), (None, last[1])]
 
 
 def test_rows_are_the_same_object_while_none_is_written() -> None:
-    living = Living[Thing]()
+    living = RowSet[Thing]()
     living.take({1: Thing("thing-1", True)})
     assert living.now() is living.now()
     assert by_number(living.now()) is living.now()

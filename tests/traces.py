@@ -45,7 +45,7 @@ def soak(folder: Path) -> Iterator[Event]:
     """Yield the events of one small world full of faults."""
     with soaking(SOAK_SEED, place=folder) as world:
         world.run()
-        yield from world.witness.store.iter_events()
+        yield from world.monitor.store.iter_events()
 
 
 def _simulated(setting: Setting, folder: Path) -> Iterator[Event]:

@@ -14,7 +14,7 @@ import numpy as np
 from hcloud import shipped
 from hcloud.classifier.classify import METHODS, Classifier, FittedClassifier
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.pressing import choose_sources, source_prior
 from hcloud.config import load_library
 from hcloud.known import SOURCES
@@ -63,7 +63,7 @@ def _without(library: Library, name: str) -> FittedClassifier:
     return Classifier(methods=methods).fit(Library(known=others))
 
 
-def _errors(truth: Measured, known: FittedClassifier, pair: Sequence[str]) -> Errors:
+def _errors(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[str]) -> Errors:
     found: dict[Question, list[tuple[str, float]]] = {}
     for question in QUESTIONS:
         row = truth.cells.get(question, {})

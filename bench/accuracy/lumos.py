@@ -21,7 +21,7 @@ from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.pqsgd import PqSgd
 from hcloud.classifier.probes import choose_probes, random_probes
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 
 RANDOM_DRAWS = 5
 SLOW_DRAWS = 3
@@ -40,9 +40,9 @@ class Cloud:
     programs: tuple[str, ...]
     use: Matrix | None
 
-    def rows(self, chosen: Sequence[int]) -> Rows:
+    def rows(self, chosen: Sequence[int]) -> MeasuredRows:
         """Return some jobs as known rows."""
-        return Rows(
+        return MeasuredRows(
             scale=Scale.RATIO,
             columns=self.types,
             names=tuple(self.jobs[i] for i in chosen),
@@ -127,7 +127,7 @@ class Fold:
 
     cloud: Cloud
     held: tuple[int, ...]
-    rows: Rows
+    rows: MeasuredRows
     chooser: FittedGaussian
 
     def random(self, rng: Generator, count: int, job: int) -> tuple[str, ...]:

@@ -18,13 +18,13 @@ from hcloud.classifier.completion import Estimator
 from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import FittedNeighbours
 from hcloud.classifier.pqsgd import PqSgd
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 
 APPLICATIONS, COLUMNS, DENSE, QUESTIONS = 10_000, 50, 2_000, 300
 PQ_APPLICATIONS, PQ_SWEEPS = 2_000, 20
 
 
-def library(rng: Generator, applications: int, question: Question = Question.TYPE) -> Rows:
+def library(rng: Generator, applications: int, question: Question = Question.TYPE) -> MeasuredRows:
     """Return made-up rows of a question: a fifth dense, the others known in 2 to 10 cells.
 
     Rank 2, bent (so that neighbours have something to correct, and are not left out), and noise.
@@ -39,7 +39,7 @@ def library(rng: Generator, applications: int, question: Question = Question.TYP
     columns = tuple(f"type-{j:02d}" if question is not Question.NODES else f"{j + 1}" for j in range(COLUMNS))
     if question.scale is Scale.SCORE:
         values = np.clip(0.5 + values / 4, 0.0, 1.0)
-    return Rows(scale=question.scale, columns=columns, names=names, values=values, groups=names)
+    return MeasuredRows(scale=question.scale, columns=columns, names=names, values=values, groups=names)
 
 
 def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -48,7 +48,7 @@ def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_
     return clock() - began
 
 
-def _questions(rng: Generator, rows: Rows, *, same: bool) -> list[Mapping[str, float]]:
+def _questions(rng: Generator, rows: MeasuredRows, *, same: bool) -> list[Mapping[str, float]]:
     fixed = tuple(int(j) for j in rng.permutation(COLUMNS)[:2])
     asked: list[Mapping[str, float]] = []
     for _ in range(QUESTIONS):

@@ -13,7 +13,7 @@ from numpy.random import default_rng
 
 from hcloud import shipped
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.probes import choose_probes
 from hcloud.cli.bootstrap import load_recipes
 from hcloud.config.profiles import load_library
@@ -176,9 +176,9 @@ def _cells(library: Library, question: Question, ask: Callable[..., object]) -> 
     return found
 
 
-def observed(name: str, question: Question, cells: Mapping[str, float]) -> Measured:
+def observed(name: str, question: Question, cells: Mapping[str, float]) -> MeasuredApplication:
     """Return probes as the classifier takes them."""
-    return Measured(name=name, cells={question: dict(cells)})
+    return MeasuredApplication(name=name, cells={question: dict(cells)})
 
 
 def _together(

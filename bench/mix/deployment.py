@@ -82,10 +82,10 @@ class Deployment:
         """Put another policy in force: an order of placement; only with ``profiling`` may anything be rented."""
         words = ("auto", "") if not profiling else ("always", ", on_demand")
         text = POLICY.format(order=order, profiling=words[0] if profiling else "never", profiling_market=words[1])
-        draft = self.home / "policies" / ".mix.yaml"
-        draft.write_text(text)
-        self.hcloud("policy", "check", str(draft))
-        wanted = load_policy(draft.replace(draft.with_name("mix.yaml"))).digest
+        context = self.home / "policies" / ".mix.yaml"
+        context.write_text(text)
+        self.hcloud("policy", "check", str(context))
+        wanted = load_policy(context.replace(context.with_name("mix.yaml"))).digest
         self._until(lambda: not self._processes or self._digest() == wanted, 60)
 
     def _digest(self) -> str:

@@ -9,8 +9,8 @@ from fastapi.routing import APIRoute
 
 from hcloud import __version__, jobfile
 from hcloud.api import failures, fleet, jobs, orders, uploads
-from hcloud.api.desk import Desk
-from hcloud.api.gate import Gate
+from hcloud.api.desk import ApiContext
+from hcloud.api.gate import AuthMiddleware
 from hcloud.api.tokens import TokenFile
 from hcloud.api.views import ErrorBody
 from hcloud.docstrings import describe
@@ -34,7 +34,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_app(desk: Desk, tokens: TokenFile | None = None) -> FastAPI:
+def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
     """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers come in."""
     app = _App(
         title="HCloud",
@@ -46,13 +46,13 @@ def build_app(desk: Desk, tokens: TokenFile | None = None) -> FastAPI:
         responses=_ERRORS,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.context = context
     app.add_middleware(
-        Gate,
-        readers=desk.readers,
-        admins=desk.admins,
+        AuthMiddleware,
+        readers=context.readers,
+        admins=context.admins,
         tokens=tokens,
-        max_upload_bytes=desk.max_upload_bytes,
+        max_upload_bytes=context.max_upload_bytes,
     )
     failures.install(app)
     for router in (jobs.router, fleet.router, orders.router, uploads.router, fleet.probes):

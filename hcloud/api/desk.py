@@ -14,7 +14,7 @@ from hcloud.provider import Runner
 from hcloud.store import Store
 
 
-class PolicyStatus(TypedDict, total=False):
+class PolicyInForce(TypedDict, total=False):
     """The policy in force. ``error`` says why a newer file was not taken ("" when it was)."""
 
     name: str
@@ -68,7 +68,7 @@ class DaemonStatus(TypedDict, total=False):
     started_at: float
     leader: bool
     holder: str
-    policy: PolicyStatus
+    policy: PolicyInForce
     cycle: CycleStatus
     engine: EngineStatus
     providers: Mapping[str, ProviderStatus]
@@ -81,7 +81,7 @@ def _admit_everything(specs: Sequence[JobSpec]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class ApiContext:
     """What handlers need. Called from several threads at once.
 
     ``wake`` asks for a cycle now. ``offers`` returns what the providers were last heard to offer (no cloud call).

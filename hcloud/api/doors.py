@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from hcloud.api.desk import Desk
+from hcloud.api.desk import ApiContext
 from hcloud.api.gate import Caller
 
 
-async def the_desk(request: Request) -> Desk:
+async def get_context(request: Request) -> ApiContext:
     """Return the desk the app was built with."""
-    desk: Desk = request.app.state.desk
-    return desk
+    context: ApiContext = request.app.state.context
+    return context
 
 
 async def the_caller(request: Request) -> Caller:
@@ -22,5 +22,5 @@ async def the_caller(request: Request) -> Caller:
     return caller
 
 
-TheDesk = Annotated[Desk, Depends(the_desk)]
+Context = Annotated[ApiContext, Depends(get_context)]
 TheCaller = Annotated[Caller, Depends(the_caller)]

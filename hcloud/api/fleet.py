@@ -14,8 +14,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud import __version__
-from hcloud.api.desk import Desk
-from hcloud.api.doors import TheCaller, TheDesk
+from hcloud.api.desk import ApiContext
+from hcloud.api.doors import Context, TheCaller
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.unit_logs import read_when
 from hcloud.api.views import InstanceView, instance_views
@@ -80,32 +80,32 @@ class Paused:
 
 @router.get("/instances")
 def list_instances(
-    desk: TheDesk,
+    context: Context,
     ended: Annotated[bool, Query(description="also machines that are gone")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[InstanceView]:
     """List machines, with the jobs on them."""
-    view = desk.store.live()
-    found = desk.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
-    return instance_views(found, view.jobs, dict(desk.seen_at()))
+    view = context.store.live()
+    found = context.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
+    return instance_views(found, view.jobs, dict(context.seen_at()))
 
 
 @router.get("/instances/{instance_id}")
-def show_instance(desk: TheDesk, instance_id: str) -> InstanceView:
+def show_instance(context: Context, instance_id: str) -> InstanceView:
     """Show a machine, there or gone, with the jobs on it. Raises NotFound."""
-    found = desk.store.instance(instance_id)
-    return instance_views([found], desk.store.live().jobs, dict(desk.seen_at()))[0]
+    found = context.store.instance(instance_id)
+    return instance_views([found], context.store.live().jobs, dict(context.seen_at()))[0]
 
 
 @router.get("/offers")
-def list_offers(desk: TheDesk) -> list[Offer]:
+def list_offers(context: Context) -> list[Offer]:
     """List what the providers were last heard to offer, sorted by provider, zone, type and market."""
-    return sorted(desk.offers(), key=lambda offer: offer.key)
+    return sorted(context.offers(), key=lambda offer: offer.key)
 
 
 @router.get("/events")
 async def list_events(
-    desk: TheDesk,
+    context: Context,
     after_seq: Annotated[int, Query(ge=0, le=BIGGEST)] = 0,
     before_seq: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
     since: UnixTime = None,
@@ -123,7 +123,7 @@ async def list_events(
 
     def read() -> tuple[Event, ...]:
         """Return the events asked for; called again and again while the request waits for one."""
-        return desk.store.events(
+        return context.store.events(
             after_seq=after_seq,
             before_seq=before_seq,
             since=since,
@@ -135,24 +135,24 @@ async def list_events(
             newest=newest,
         )
 
-    return list(await read_when(desk, bool, read, wait_s))
+    return list(await read_when(context, bool, read, wait_s))
 
 
 @router.get("/status")
-def status(desk: TheDesk, caller: TheCaller) -> Status:
+def status(context: Context, caller: TheCaller) -> Status:
     """Tell how the daemon is."""
-    gauges = read_gauges(desk)
+    gauges = read_gauges(context)
     return Status(
         version=__version__,
-        now=desk.clock.now(),
+        now=context.clock.now(),
         you=caller.name,
         role=caller.role.value,
-        paused=desk.store.get_meta(PAUSED) or "",
+        paused=context.store.get_meta(PAUSED) or "",
         jobs={state.value: count for state, count in sorted(gauges.jobs.items())},
         instances=_by_state(gauges.instances),
         price_usd_per_h=gauges.price_usd_per_h,
         priced_at=gauges.priced_at,
-        max_upload_bytes=desk.max_upload_bytes,
+        max_upload_bytes=context.max_upload_bytes,
         daemon=dict(gauges.daemon),
     )
 
@@ -164,7 +164,7 @@ def _by_state(instances: Mapping[tuple[str, str], int]) -> dict[str, int]:
 
 @router.get("/reports/{name}")
 def report(
-    desk: TheDesk,
+    context: Context,
     name: ReportName,
     by: Annotated[str | None, Query(max_length=64, description="what to group by; see the report")] = None,
     since: UnixTime = None,
@@ -173,42 +173,42 @@ def report(
     """Compute a report from the event log."""
     if since is not None and until is not None and since > until:
         raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); exchange them")
-    events = desk.store.iter_events(kinds=report_kinds(name.value))
-    table = build_report(name.value, events, desk.clock.now(), by=by, since=since, until=until)
+    events = context.store.iter_events(kinds=report_kinds(name.value))
+    table = build_report(name.value, events, context.clock.now(), by=by, since=since, until=until)
     return dict(table.to_json())
 
 
 @router.post("/pause")
-def pause(desk: TheDesk, caller: TheCaller, request: PauseRequest) -> Paused:
+def pause(context: Context, caller: TheCaller, request: PauseRequest) -> Paused:
     """Launch and place nothing more until resumed; what runs goes on. Admins only."""
     caller.require_admin("pause the fleet")
-    return _set_paused(desk, caller.name, request.reason)
+    return _set_paused(context, caller.name, request.reason)
 
 
 @router.post("/resume")
-def resume(desk: TheDesk, caller: TheCaller) -> Paused:
+def resume(context: Context, caller: TheCaller) -> Paused:
     """Launch and place again. Admins only."""
     caller.require_admin("resume the fleet")
-    return _set_paused(desk, caller.name, "")
+    return _set_paused(context, caller.name, "")
 
 
-def _set_paused(desk: Desk, actor: str, reason: str) -> Paused:
-    with desk.store.transaction(desk.clock.now()) as transaction:
+def _set_paused(context: ApiContext, actor: str, reason: str) -> Paused:
+    with context.store.transaction(context.clock.now()) as transaction:
         changed = set_paused(transaction, actor, reason)
     if changed:
-        desk.wake()
+        context.wake()
     return Paused(paused=reason)
 
 
-def read_gauges(desk: Desk) -> Gauges:
+def read_gauges(context: ApiContext) -> Gauges:
     """Count what status and metrics show."""
-    instances = desk.store.live().instances
+    instances = context.store.live().instances
     counted = Counter((each.state.value, each.offer.market.value) for each in instances)
     billed = [each for each in instances if each.launched_at is not None]
-    on_sale = [offer.priced_at for offer in desk.offers()]
+    on_sale = [offer.priced_at for offer in context.offers()]
     return Gauges(
-        now=desk.clock.now(),
-        jobs=desk.store.counts(),
+        now=context.clock.now(),
+        jobs=context.store.counts(),
         instances=counted,
         price_usd_per_h=sum(each.offer.price_usd_per_h for each in billed),
         price_usd_per_h_by_market={
@@ -216,18 +216,18 @@ def read_gauges(desk: Desk) -> Gauges:
             for market in Market
         },
         priced_at=min(on_sale, default=None),
-        daemon=desk.status(),
+        daemon=context.status(),
     )
 
 
 @probes.get("/healthz", response_class=PlainTextResponse)
-def healthz(desk: TheDesk) -> str:
+def healthz(context: Context) -> str:
     """Answer ``ok`` when the store can be read (503 when not)."""
-    desk.store.get_meta(PAUSED)
+    context.store.get_meta(PAUSED)
     return "ok\n"
 
 
 @probes.get("/metrics", response_class=PlainTextResponse)
-def metrics(desk: TheDesk) -> PlainTextResponse:
+def metrics(context: Context) -> PlainTextResponse:
     """Return gauges in Prometheus' text format."""
-    return PlainTextResponse(exposition(read_gauges(desk)), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(exposition(read_gauges(context)), media_type="text/plain; version=0.0.4")

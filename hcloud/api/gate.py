@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class SocketPeer:
     """The process at the other end of a Unix socket, as the kernel knew it when it connected."""
 
     pid: int
@@ -69,7 +69,7 @@ def user_name(uid: int) -> str:
         return f"uid:{uid}"
 
 
-def caller_of_peer(peer: Peer, readers: frozenset[str], admins: frozenset[str]) -> Caller:
+def caller_of_peer(peer: SocketPeer, readers: frozenset[str], admins: frozenset[str]) -> Caller:
     """Name the user behind a Unix socket connection and give them their role."""
     name = user_name(peer.uid)
     if peer.uid in (0, os.geteuid()) or name in admins:
@@ -77,7 +77,7 @@ def caller_of_peer(peer: Peer, readers: frozenset[str], admins: frozenset[str]) 
     return Caller(name=name, role=Role.READER if name in readers else Role.SUBMITTER)
 
 
-class Gate:
+class AuthMiddleware:
     """ASGI middleware in front of every route; puts the :class:`Caller` into the scope's state."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Gate:
 
     def _identify(self, scope: Scope) -> Caller:
         peer = scope.get("state", {}).get("peer")
-        if isinstance(peer, Peer):
+        if isinstance(peer, SocketPeer):
             return caller_of_peer(peer, self._readers, self._admins)
         presented = _header(scope, b"authorization")
         if self._tokens is None or not presented.lower().startswith("bearer "):

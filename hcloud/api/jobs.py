@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from hcloud.api.desk import Desk
-from hcloud.api.doors import TheCaller, TheDesk
+from hcloud.api.desk import ApiContext
+from hcloud.api.doors import Context, TheCaller
 from hcloud.api.fleet import WaitS
 from hcloud.api.gate import Caller
 from hcloud.api.story import Story, job_story
@@ -41,50 +41,50 @@ JobRequests = Annotated[list[JobRequest], Field(min_length=1, max_length=MOST_AT
 
 
 @router.post("/jobs", status_code=201)
-def submit_jobs(desk: TheDesk, caller: TheCaller, requests: JobRequests) -> list[SubmittedJob]:
+def submit_jobs(context: Context, caller: TheCaller, requests: JobRequests) -> list[SubmittedJob]:
     """Submit jobs: all of them or, when one is at fault, none. Answers in the same order."""
-    specs = _specs(desk, caller, requests)
+    specs = _specs(context, caller, requests)
     submissions = [
         Submission(spec=spec, actor=caller.name, token=request.token)
         for spec, request in zip(specs, requests, strict=True)
     ]
-    _admit(desk, submissions)
-    jobs = desk.store.submit(submissions, desk.clock.now())
-    desk.wake()
+    _admit(context, submissions)
+    jobs = context.store.submit(submissions, context.clock.now())
+    context.wake()
     return [submitted_job(job) for job in jobs]
 
 
-def _admit(desk: Desk, submissions: Sequence[Submission]) -> None:
+def _admit(context: ApiContext, submissions: Sequence[Submission]) -> None:
     """Ask policy about what is new: a repeated request is answered as before, however full the queue is by now."""
     try:
-        desk.admit([each.spec for each in submissions])
+        context.admit([each.spec for each in submissions])
     except Refused:
-        known = desk.store.taken_in(submissions)
+        known = context.store.taken_in(submissions)
         fresh = [each for each in submissions if each.token is None or (each.spec.user, each.token) not in known]
         if len(fresh) == len(submissions):
             raise
         if fresh:
-            desk.admit([each.spec for each in fresh])
+            context.admit([each.spec for each in fresh])
 
 
 @router.post("/plan")
-def plan_jobs(desk: TheDesk, caller: TheCaller, requests: JobRequests) -> list[PlannedJob]:
+def plan_jobs(context: Context, caller: TheCaller, requests: JobRequests) -> list[PlannedJob]:
     """Tell what would be done for these jobs and at what price, by the planner that would do it. Changes nothing."""
-    specs = _specs(desk, caller, requests)
-    desk.admit(specs)
-    planned: Any = desk.preview(specs)  # mappings, checked on their way out
+    specs = _specs(context, caller, requests)
+    context.admit(specs)
+    planned: Any = context.preview(specs)  # mappings, checked on their way out
     return list(planned)
 
 
-def _specs(desk: Desk, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
-    now = desk.clock.now()
+def _specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
+    now = context.clock.now()
     specs = []
     for index, request in enumerate(requests):
         try:
             spec = request.job.to_spec(caller.name, now)
         except ConfigError as error:
             raise BadInput(f"body[{index}].job.{error}") from error
-        if spec.workdir_sha256 is not None and not note_use(desk.uploads_dir, spec.workdir_sha256):
+        if spec.workdir_sha256 is not None and not note_use(context.uploads_dir, spec.workdir_sha256):
             raise BadInput(
                 f"body[{index}].job.workdir_sha256: no archive {spec.workdir_sha256} was uploaded; "
                 "PUT it to /v1/uploads first"
@@ -95,7 +95,7 @@ def _specs(desk: Desk, caller: Caller, requests: Sequence[JobRequest]) -> list[J
 
 @router.get("/jobs")
 def list_jobs(
-    desk: TheDesk,
+    context: Context,
     caller: TheCaller,
     state: Annotated[list[JobState] | None, Query()] = None,
     user: str | None = None,
@@ -105,14 +105,14 @@ def list_jobs(
     before: Annotated[str | None, Query(description="id of the last job of the page before")] = None,
 ) -> list[JobView]:
     """List jobs, newest first."""
-    found = desk.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
+    found = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
     return [job_view(job, caller) for job in found]
 
 
 @router.get("/jobs/{job_id}")
-async def show_job(desk: TheDesk, caller: TheCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
+async def show_job(context: Context, caller: TheCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
     """Show one job; with ``wait_s``, as soon as it has ended."""
-    job = await read_when(desk, _ended, partial(desk.store.job, job_id), wait_s)
+    job = await read_when(context, _ended, partial(context.store.job, job_id), wait_s)
     return job_view(job, caller)
 
 
@@ -121,18 +121,18 @@ def _ended(job: Job) -> bool:
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel_job(desk: TheDesk, caller: TheCaller, job_id: str) -> JobView:
+def cancel_job(context: Context, caller: TheCaller, job_id: str) -> JobView:
     """Ask for a job to be stopped (your own, unless you are an admin). One that has ended stays as it is."""
-    caller.require_owner(desk.store.job(job_id).spec.user, f"cancel {job_id}")
-    job = desk.store.request_cancel(job_id, caller.name, desk.clock.now())
-    desk.wake()
+    caller.require_owner(context.store.job(job_id).spec.user, f"cancel {job_id}")
+    job = context.store.request_cancel(job_id, caller.name, context.clock.now())
+    context.wake()
     return job_view(job, caller)
 
 
 @router.get("/jobs/{job_id}/explain")
-def explain_job(desk: TheDesk, job_id: str) -> Story:
+def explain_job(context: Context, job_id: str) -> Story:
     """Tell what was decided about a job and what happened to it, in order, with the numbers that decided it."""
-    return job_story(desk.store, desk.store.job(job_id))
+    return job_story(context.store, context.store.job(job_id))
 
 
 @router.get(
@@ -147,7 +147,7 @@ def explain_job(desk: TheDesk, job_id: str) -> Story:
     },
 )
 async def read_logs(
-    desk: TheDesk,
+    context: Context,
     job_id: str,
     stream: Stream = "stdout",
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
@@ -159,7 +159,7 @@ async def read_logs(
     """Read a job's output, live or kept; with ``wait_s``, as soon as there is more of it."""
     question = LogQuestion(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
     part = await read_when(
-        desk, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_part, desk, question), wait_s
+        context, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_part, context, question), wait_s
     )
     headers = {
         "X-HCloud-Next-Offset": str(part.chunk.next_offset),

@@ -10,12 +10,12 @@ from fastapi import APIRouter
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from hcloud.api.desk import Desk
-from hcloud.api.doors import TheCaller, TheDesk
-from hcloud.apply.orders import give_order, set_paused, take_back_order
+from hcloud.api.desk import ApiContext
+from hcloud.api.doors import Context, TheCaller
+from hcloud.apply.orders import record_directive, set_paused, withdraw_directive
 from hcloud.errors import BadInput, NotFound
 from hcloud.model import FailureCause, Instance, InstanceId, InstanceState, Job, JobId
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.sentences import nearest
 from hcloud.store import LiveView
 
@@ -52,7 +52,7 @@ class DestroyRequest:
 class OrderView:
     """An operator's standing order; ``instances`` are the live machines it is about, ``jobs`` what still runs there."""
 
-    scope: OrderScope
+    scope: DirectiveScope
     name: str
     by: str
     ordered_at: float
@@ -63,7 +63,7 @@ class OrderView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StruckJob:
+class AffectedJob:
     """A job that loses its machine. ``runs_again``: it is queued again; else it fails, for want of retries.
 
     ``lost_s`` is what it has run there, to be done again.
@@ -79,7 +79,7 @@ class StruckJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StruckMachine:
+class AffectedInstance:
     """A machine that ends. ``spent_usd`` is what it has cost by the clock, before any billing minimum."""
 
     id: InstanceId
@@ -99,86 +99,88 @@ class StruckMachine:
 class Destruction:
     """What ends, what that loses and saves. ``paused``: nothing is launched afterwards until somebody resumes."""
 
-    machines: tuple[StruckMachine, ...]
-    jobs: tuple[StruckJob, ...]
+    machines: tuple[AffectedInstance, ...]
+    jobs: tuple[AffectedJob, ...]
     price_usd_per_h: float
     ordered: bool
     paused: str
 
 
 @router.get("/orders")
-def list_orders(desk: TheDesk) -> list[OrderView]:
+def list_orders(context: Context) -> list[OrderView]:
     """List the operators' orders in force."""
-    view = desk.store.live()
-    return [_order_view(order, view) for order in view.orders]
+    view = context.store.live()
+    return [_order_view(order, view) for order in view.directives]
 
 
 @router.post("/drain")
-def drain(desk: TheDesk, caller: TheCaller, request: DrainRequest) -> list[OrderView]:
+def drain(context: Context, caller: TheCaller, request: DrainRequest) -> list[OrderView]:
     """Place nothing new on machines and launch none of these types or at these providers. Admins only.
 
     What runs there may end, or is moved at the deadline; an empty machine ends. Answers with the orders in force.
     """
     caller.require_admin("drain machines")
-    view = desk.store.live()
-    now = desk.clock.now()
+    view = context.store.live()
+    now = context.clock.now()
     orders = [
-        Order(
+        Directive(
             scope=scope,
             name=name,
             by=caller.name,
             ordered_at=now,
             deadline_at=request.deadline_at,
         )
-        for scope, name in _named(desk, view, request)
+        for scope, name in _named(context, view, request)
     ]
-    with desk.store.transaction(now) as txn:
+    with context.store.transaction(now) as txn:
         for order in orders:
             if request.undo:
-                take_back_order(txn, order.scope, order.name, caller.name, view.instances)
+                withdraw_directive(txn, order.scope, order.name, caller.name, view.instances)
             elif not _is_to_end(view, order):
-                give_order(txn, order)
-    desk.wake()
-    return list_orders(desk)
+                record_directive(txn, order)
+    context.wake()
+    return list_orders(context)
 
 
 @router.post("/destroy")
-def destroy(desk: TheDesk, caller: TheCaller, request: DestroyRequest) -> Destruction:
+def destroy(context: Context, caller: TheCaller, request: DestroyRequest) -> Destruction:
     """End machines at once; what runs there is queued again. With ``every``, also pause. Admins only."""
     caller.require_admin("destroy machines")
     if bool(request.instances) == request.every:
         raise BadInput("name the machines to end, or say every: one of the two")
     if request.dry_run:
-        return _destruction(desk, request, ordered=False, paused="")
+        return _destruction(context, request, ordered=False, paused="")
     paused = f"every machine was destroyed by {caller.name}" if request.every else ""
-    now = desk.clock.now()
-    with desk.store.transaction(now) as txn:
+    now = context.clock.now()
+    with context.store.transaction(now) as txn:
         # Read under the lock of this very write: nothing can be launched between the look and the order.
-        found = _destruction(desk, request, ordered=True, paused=paused)
+        found = _destruction(context, request, ordered=True, paused=paused)
         if request.every:
             set_paused(txn, caller.name, paused)
-        ordered = {order.name for order in desk.store.live().orders if order.destroy}
+        ordered = {order.name for order in context.store.live().directives if order.destroy}
         for machine in found.machines:
             if machine.id not in ordered:
-                order = Order(scope=OrderScope.INSTANCE, name=machine.id, by=caller.name, ordered_at=now, destroy=True)
-                give_order(txn, order)
-    desk.wake()
+                order = Directive(
+                    scope=DirectiveScope.INSTANCE, name=machine.id, by=caller.name, ordered_at=now, destroy=True
+                )
+                record_directive(txn, order)
+    context.wake()
     return found
 
 
-def _named(desk: Desk, view: LiveView, request: DrainRequest) -> list[tuple[OrderScope, str]]:
+def _named(context: ApiContext, view: LiveView, request: DrainRequest) -> list[tuple[DirectiveScope, str]]:
     """Return what is meant. Raises BadInput for nothing at all, NotFound for what there is not (but for an undo)."""
     wanted = [
-        *((OrderScope.INSTANCE, name) for name in request.instances),
-        *((OrderScope.TYPE, name) for name in request.types),
-        *((OrderScope.PROVIDER, name) for name in request.providers),
+        *((DirectiveScope.INSTANCE, name) for name in request.instances),
+        *((DirectiveScope.TYPE, name) for name in request.types),
+        *((DirectiveScope.PROVIDER, name) for name in request.providers),
     ]
     if not wanted:
         raise BadInput("name machines, types or providers to drain")
     for scope, name in wanted if not request.undo else ():
-        _check_known(desk, view, scope, name)
+        _check_known(context, view, scope, name)
     if request.undo:
-        in_force = {(order.scope, order.name): order for order in view.orders}
+        in_force = {(order.scope, order.name): order for order in view.directives}
         for scope, name in wanted:
             order = in_force.get((scope, name))
             if order is None:
@@ -189,26 +191,26 @@ def _named(desk: Desk, view: LiveView, request: DrainRequest) -> list[tuple[Orde
     return wanted
 
 
-def _check_known(desk: Desk, view: LiveView, scope: OrderScope, name: str) -> None:
-    if scope is OrderScope.INSTANCE:
-        instance = desk.store.instance(name)
+def _check_known(context: ApiContext, view: LiveView, scope: DirectiveScope, name: str) -> None:
+    if scope is DirectiveScope.INSTANCE:
+        instance = context.store.instance(name)
         if instance.state in _ENDING:
             raise BadInput(f"{name} is {instance.state}; there is nothing left to drain")
         return
-    offers = [*desk.offers(), *(instance.offer for instance in view.instances)]
-    order = Order(scope=scope, name=name, by="", ordered_at=0.0)
+    offers = [*context.offers(), *(instance.offer for instance in view.instances)]
+    order = Directive(scope=scope, name=name, by="", ordered_at=0.0)
     if not any(order.closes(offer) for offer in offers):
-        by_type = scope is OrderScope.TYPE
+        by_type = scope is DirectiveScope.TYPE
         there = sorted({offer.instance_type.name if by_type else offer.provider for offer in offers})
         raise NotFound(f"there is no {scope} {name!r}; {nearest(name, there)}")
 
 
-def _is_to_end(view: LiveView, order: Order) -> bool:
+def _is_to_end(view: LiveView, order: Directive) -> bool:
     """Whether what ``order`` would drain was ordered to end already."""
-    return any(each.destroy and (each.scope, each.name) == (order.scope, order.name) for each in view.orders)
+    return any(each.destroy and (each.scope, each.name) == (order.scope, order.name) for each in view.directives)
 
 
-def _order_view(order: Order, view: LiveView) -> OrderView:
+def _order_view(order: Directive, view: LiveView) -> OrderView:
     covered = [each.id for each in view.instances if order.covers(each)]
     return OrderView(
         scope=order.scope,
@@ -227,10 +229,10 @@ def _held(job: Job) -> list[InstanceId]:
     return [a.instance_id for a in job.attempt.allocations if not a.released] if job.attempt is not None else []
 
 
-def _destruction(desk: Desk, request: DestroyRequest, *, ordered: bool, paused: str) -> Destruction:
+def _destruction(context: ApiContext, request: DestroyRequest, *, ordered: bool, paused: str) -> Destruction:
     """Return what the request means now. Raises NotFound for a machine there is not."""
-    view, now = desk.store.live(), desk.clock.now()
-    named = [desk.store.instance(name) for name in dict.fromkeys(request.instances)]
+    view, now = context.store.live(), context.clock.now()
+    named = [context.store.instance(name) for name in dict.fromkeys(request.instances)]
     struck = [each for each in (view.instances if request.every else named) if each.state not in _ENDING]
     ids = {each.id for each in struck}
     jobs = [job for job in view.jobs if ids.intersection(_held(job))]
@@ -243,10 +245,10 @@ def _destruction(desk: Desk, request: DestroyRequest, *, ordered: bool, paused: 
     )
 
 
-def _struck_machine(instance: Instance, jobs: Sequence[Job], now: float) -> StruckMachine:
+def _struck_machine(instance: Instance, jobs: Sequence[Job], now: float) -> AffectedInstance:
     offer = instance.offer
     up_s = max(0.0, now - instance.launched_at) if instance.launched_at is not None else 0.0
-    return StruckMachine(
+    return AffectedInstance(
         id=instance.id,
         provider=offer.provider,
         provider_id=instance.provider_id,
@@ -261,11 +263,11 @@ def _struck_machine(instance: Instance, jobs: Sequence[Job], now: float) -> Stru
     )
 
 
-def _struck_job(job: Job, now: float) -> StruckJob:
+def _struck_job(job: Job, now: float) -> AffectedJob:
     attempt = job.attempt
     began = [a.started_at for a in attempt.allocations if a.started_at is not None] if attempt is not None else []
     evicted = FailureCause.EVICTED
-    return StruckJob(
+    return AffectedJob(
         id=job.id,
         name=job.spec.name,
         user=job.spec.user,

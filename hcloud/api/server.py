@@ -23,8 +23,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hcloud.api.app import build_app
-from hcloud.api.desk import Desk
-from hcloud.api.gate import Peer
+from hcloud.api.desk import ApiContext
+from hcloud.api.gate import SocketPeer
 from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import remove_parts
 from hcloud.config import ApiSettings, Config, TcpSettings
@@ -50,7 +50,7 @@ class PeerProtocol(H11Protocol):
         if connection is not None and connection.family == socket.AF_UNIX:
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
             pid, uid, gid = _UCRED.unpack(raw)
-            self.app_state = {**self.app_state, "peer": Peer(pid=pid, uid=uid, gid=gid)}
+            self.app_state = {**self.app_state, "peer": SocketPeer(pid=pid, uid=uid, gid=gid)}
 
 
 class ApiServer:
@@ -58,7 +58,7 @@ class ApiServer:
 
     def __init__(
         self,
-        desk: Desk,
+        context: ApiContext,
         socket_path: Path,
         settings: ApiSettings,
         lock: int,
@@ -66,7 +66,7 @@ class ApiServer:
     ) -> None:
         """Take over an open socket and lock, and serve until :meth:`stop`. Use :func:`serve`."""
         self.socket_path = socket_path
-        self._closing = desk.closing
+        self._closing = context.closing
         self._closing.clear()
         self._lock = lock
         self._listeners = listeners
@@ -162,7 +162,7 @@ class ApiServer:
             former.should_exit = True
 
 
-def serve(desk: Desk, config: Config) -> ApiServer:
+def serve(context: ApiContext, config: Config) -> ApiServer:
     """Open the socket (and TCP, if configured) and answer requests from a thread of this process.
 
     Raises:
@@ -171,22 +171,22 @@ def serve(desk: Desk, config: Config) -> ApiServer:
     """
     path = config.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
-    for directory in (desk.uploads_dir, desk.logs_dir):
+    for directory in (context.uploads_dir, context.logs_dir):
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
     with contextlib.ExitStack() as undo:
         lock = _take_lock(path)
         undo.callback(os.close, lock)
-        remove_parts(desk.uploads_dir)
+        remove_parts(context.uploads_dir)
         tokens = TokenFile(config.api.tcp.tokens_file) if config.api.tcp is not None else None
-        listeners = [_tcp_listener(build_app(desk, tokens), config.api.tcp)] if config.api.tcp is not None else []
+        listeners = [_tcp_listener(build_app(context, tokens), config.api.tcp)] if config.api.tcp is not None else []
         for _, listener in listeners:
             undo.callback(listener.close)
         unix = open_unix_socket(path, config.api)
         undo.callback(unix.close)
-        app = build_app(desk)
+        app = build_app(context)
         listeners.insert(0, (uvicorn.Server(_uvicorn_config(app)), unix))
         undo.pop_all()
-        return ApiServer(desk, path, config.api, lock, listeners)
+        return ApiServer(context, path, config.api, lock, listeners)
 
 
 def _lock_path(socket_path: Path) -> Path:

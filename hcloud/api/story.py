@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hcloud.errors import NotFound
 from hcloud.model import Event, EventKind, Instance, Job, JobId, JobState
-from hcloud.planner.explain import Line, machines_of, tell_story
+from hcloud.planner.explain import TimelineStep, job_timeline, machines_of
 from hcloud.store import Store
 
 _TOLD = frozenset(EventKind) - {EventKind.SAMPLE}
@@ -47,7 +47,7 @@ def job_story(store: Store, job: Job) -> Story:
     for machine in machines:  # what became of them before and after is not this job's story
         lived = store.events(instance_id=machine.id, kinds=_TOLD, since=job.submitted_at, limit=MOST_EVENTS)
         events += [event for event in lived if until is None or event.at <= until]
-    told = tell_story(job, list({event.seq: event for event in events}.values()), machines)
+    told = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
     steps = tuple(_step(job, line) for line in told)
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {job.state}" + (f", {job.outcome}" if job.outcome else "")
     lines = (heading, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
@@ -62,6 +62,6 @@ def _machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]
     return found
 
 
-def _step(job: Job, line: Line) -> Step:
+def _step(job: Job, line: TimelineStep) -> Step:
     numbers = {key: value for key, value in line.numbers.items() if value is not None}
     return Step(at=line.at, after_s=line.at - job.submitted_at, code=line.code, text=line.text, numbers=numbers)

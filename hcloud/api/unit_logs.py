@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from hcloud.api.desk import Desk
+from hcloud.api.desk import ApiContext
 from hcloud.errors import NotFound, WorkerUnreachable
 from hcloud.logs import Gap
 from hcloud.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
@@ -41,13 +41,13 @@ class LogPart:
     state: JobState
 
 
-async def read_when(desk: Desk, ready: Callable[[T], bool], read: Callable[[], T], wait_s: float) -> T:
+async def read_when(context: ApiContext, ready: Callable[[T], bool], read: Callable[[], T], wait_s: float) -> T:
     """Return ``read()`` once it is ``ready``, at latest after ``wait_s`` or when the server stops; a silent worker
     counts as not ready."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while True:
-        last = loop.time() >= deadline or desk.closing.is_set()
+        last = loop.time() >= deadline or context.closing.is_set()
         try:
             value = await run_in_threadpool(read)
             if last or ready(value):
@@ -58,19 +58,19 @@ async def read_when(desk: Desk, ready: Callable[[T], bool], read: Callable[[], T
         await asyncio.sleep(POLL_S)
 
 
-def read_part(desk: Desk, question: LogQuestion) -> LogPart:
+def read_part(context: ApiContext, question: LogQuestion) -> LogPart:
     """Read once, without waiting.
 
     Raises:
         NotFound: no such job, attempt or rank, or its output is no longer kept.
         WorkerUnreachable: it runs on a machine that does not answer now.
     """
-    job = desk.store.job(question.job_id)
+    job = context.store.job(question.job_id)
     if question.rank >= job.spec.nodes.count:
         raise NotFound(f"{job.id} has no rank {question.rank}; it has ranks 0 to {job.spec.nodes.count - 1}")
     number = question.attempt or job.attempts_made
     chunk = (
-        _nothing(job, question) if number in (0, job.attempts_made + 1) else _of_attempt(desk, job, number, question)
+        _nothing(job, question) if number in (0, job.attempts_made + 1) else _of_attempt(context, job, number, question)
     )
     return LogPart(chunk=chunk, attempt=number, state=job.state)
 
@@ -80,19 +80,23 @@ def _nothing(job: Job, question: LogQuestion) -> LogChunk:
     return LogChunk(content=b"", next_offset=question.offset, end=job.state in JOB_ENDED)
 
 
-def _of_attempt(desk: Desk, job: Job, number: int, question: LogQuestion) -> LogChunk:
+def _of_attempt(context: ApiContext, job: Job, number: int, question: LogQuestion) -> LogChunk:
     if number > job.attempts_made:
         raise NotFound(f"{job.id} has no attempt {number}; it has made {job.attempts_made}")
     present = job.attempt is not None and number == job.attempt.number
     unit = job.attempt.unit_id(question.rank) if job.attempt and present else f"{job.id}.{number}.{question.rank}"
-    kept = desk.logs_dir / f"{unit}.{question.stream}" if present else _last_kept(desk.logs_dir, unit, question.stream)
+    kept = (
+        context.logs_dir / f"{unit}.{question.stream}"
+        if present
+        else _last_kept(context.logs_dir, unit, question.stream)
+    )
     archived = read_archived(kept, question)
     if archived is not None:
         return archived
     allocation = _allocation(job, number, question.rank)
     # Output is archived before an exit code is recorded: it was here.
     if allocation is not None and allocation.exit_code is None:
-        return _from_engine(desk, unit, allocation, question)
+        return _from_engine(context, unit, allocation, question)
     if allocation is None and present and job.state not in JOB_ENDED:
         return _nothing(job, question)  # an incremental job's rank that has not found room yet
     raise NotFound(f"the output of attempt {number}, rank {question.rank} of {job.id} is no longer kept")
@@ -125,9 +129,9 @@ def read_archived(path: Path, question: LogQuestion) -> LogChunk | None:
     return LogChunk(content=content, next_offset=gap.dropped if begin else question.offset + len(content), end=end)
 
 
-def _from_engine(desk: Desk, unit: UnitId, allocation: Allocation, question: LogQuestion) -> LogChunk:
+def _from_engine(context: ApiContext, unit: UnitId, allocation: Allocation, question: LogQuestion) -> LogChunk:
     try:
-        return desk.runner.logs(unit, allocation.instance_id, question.stream, question.offset, question.limit)
+        return context.runner.logs(unit, allocation.instance_id, question.stream, question.offset, question.limit)
     except NotFound:  # its start has not arrived yet; or it ended without ever starting
         return LogChunk(content=b"", next_offset=question.offset, end=allocation.released)
     except WorkerUnreachable:

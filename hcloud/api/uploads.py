@@ -15,7 +15,7 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from hcloud.api.doors import TheDesk
+from hcloud.api.doors import Context
 from hcloud.errors import BadInput, NotFound, StoreBusy
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
@@ -63,34 +63,34 @@ def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
 
 
 @router.get("/{sha256}")
-def find_upload(desk: TheDesk, sha256: Sha256) -> Upload:
+def find_upload(context: Context, sha256: Sha256) -> Upload:
     """Tell whether the daemon has this archive already (404 when not), so that it need not be sent again."""
     # Whoever asks is about to submit a job with it: from now on it must not count as forgotten.
-    if not note_use(desk.uploads_dir, sha256):
+    if not note_use(context.uploads_dir, sha256):
         raise NotFound(f"no archive {sha256} was uploaded")
-    return Upload(sha256=sha256, bytes=archive_path(desk.uploads_dir, sha256).stat().st_size)
+    return Upload(sha256=sha256, bytes=archive_path(context.uploads_dir, sha256).stat().st_size)
 
 
 _BODY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
 
 
 @router.put("/{sha256}", status_code=201, openapi_extra={"requestBody": _BODY})
-async def store_upload(desk: TheDesk, request: Request, sha256: Sha256) -> Upload:
+async def store_upload(context: Context, request: Request, sha256: Sha256) -> Upload:
     """Take a work directory as tar.gz. Repeating it is harmless."""
     try:
-        desk.uploads_dir.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
-        handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=desk.uploads_dir)
+        context.uploads_dir.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
+        handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=context.uploads_dir)
         try:
             with os.fdopen(handle, "wb") as file:
                 size = await _receive(request, file, sha256)
                 await run_in_threadpool(_sync, file)
-            await run_in_threadpool(_publish, Path(part), archive_path(desk.uploads_dir, sha256))
+            await run_in_threadpool(_publish, Path(part), archive_path(context.uploads_dir, sha256))
         finally:
             Path(part).unlink(missing_ok=True)
     except ClientDisconnect as gone:
         raise BadInput("the upload broke off; nothing was stored") from gone
     except OSError as error:  # a full disk, above all
-        raise StoreBusy(f"cannot store the upload in {desk.uploads_dir}: {error.strerror}") from error
+        raise StoreBusy(f"cannot store the upload in {context.uploads_dir}: {error.strerror}") from error
     return Upload(sha256=sha256, bytes=size)
 
 

@@ -196,19 +196,19 @@ def instance_views(
 ) -> list[InstanceView]:
     """Return machines with what the given live jobs hold of each; ``seen_at``: when their workers last answered."""
     used: dict[InstanceId, Resources] = {}
-    holders: dict[InstanceId, list[JobId]] = {}
+    unit_index: dict[InstanceId, list[JobId]] = {}
     for job in jobs:
         for allocation in job.attempt.allocations if job.attempt is not None else ():
             if not allocation.released:
                 held = used.get(allocation.instance_id, NOTHING)
                 used[allocation.instance_id] = held.plus(allocation.resources)
-                holders.setdefault(allocation.instance_id, []).append(job.id)
+                unit_index.setdefault(allocation.instance_id, []).append(job.id)
     fresh = [replace(each, seen_at=seen_at.get(each.id, each.seen_at)) for each in instances]
-    return [_instance_view(instance, holders, used) for instance in fresh]
+    return [_instance_view(instance, unit_index, used) for instance in fresh]
 
 
 def _instance_view(
-    instance: Instance, holders: Mapping[InstanceId, list[JobId]], used: Mapping[InstanceId, Resources]
+    instance: Instance, unit_index: Mapping[InstanceId, list[JobId]], used: Mapping[InstanceId, Resources]
 ) -> InstanceView:
     return InstanceView(
         id=instance.id,
@@ -224,6 +224,6 @@ def _instance_view(
         preempt_at=instance.preempt_at,
         terminated_at=instance.terminated_at,
         reason=instance.reason,
-        jobs=tuple(dict.fromkeys(holders.get(instance.id, ()))),
+        jobs=tuple(dict.fromkeys(unit_index.get(instance.id, ()))),
         used=used.get(instance.id, NOTHING),
     )

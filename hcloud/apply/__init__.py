@@ -15,14 +15,14 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.apart import DEFECT_AGAIN_S, Trouble, Troubles, by_halves, in_one_go
+from hcloud.apply.apart import DEFECT_AGAIN_S, Failure, Failures, bisect_failures, run_batch
 from hcloud.apply.correcting import correct
 from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
-from hcloud.apply.machines import Living, MachineActions, drain, emit_trouble, on_demand_price, renew
+from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_failures, on_demand_price, renew
 from hcloud.apply.units import UnitActions
 from hcloud.clock import Clock
 from hcloud.errors import InvalidTransition, NotFound, Refused
-from hcloud.holders import Holders
+from hcloud.holders import UnitIndex
 from hcloud.model import (
     Instance,
     Intent,
@@ -30,7 +30,7 @@ from hcloud.model import (
     Offer,
     Resources,
 )
-from hcloud.planner.despite import said
+from hcloud.planner.despite import error_text
 from hcloud.planner.plan import (
     Action,
     Classify,
@@ -52,14 +52,14 @@ from hcloud.planner.plan import (
 )
 from hcloud.policy import Policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
-from hcloud.store import Lease, Store, Transaction
+from hcloud.store import LeaderLease, Store, Transaction
 
-__all__ = ["Applier", "Outcome", "Refusal", "emit_trouble"]
+__all__ = ["Applier", "ApplyResult", "Refusal", "emit_failures"]
 
 _log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
 R = TypeVar("R")
-Drive = Callable[[Sequence[Intent], Lease | None], object]
+Drive = Callable[[Sequence[Intent], LeaderLease | None], object]
 _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Enqueue: enqueue,  # type: ignore[dict-item]
     Preempted: preempted,  # type: ignore[dict-item]
@@ -81,7 +81,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ApplyResult:
     """What became of a plan: how many actions were carried out, which were refused."""
 
     applied: int
@@ -114,18 +114,20 @@ class Applier:
         owner: str,
         bootstrap: WorkerBootstrap,
         uploads_dir: Path,
-        holders: Holders | None = None,
+        unit_index: UnitIndex | None = None,
     ) -> None:
         """Take the ports; nothing is called yet. ``holders`` may be shared with who follows the same rows."""
         self.store = store
         self.clock = clock
-        self.holders = holders or Holders()
+        self.unit_index = unit_index or UnitIndex()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
         self._failed: list[Refusal] = []
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, Failure] = {}
 
-    def apply(self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: Lease | None = None) -> Outcome:
+    def apply(
+        self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: LeaderLease | None = None
+    ) -> ApplyResult:
         """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
 
         What fails by a defect is left out, and told of, so that it does not stop all the rest.
@@ -143,11 +145,11 @@ class Applier:
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
         went_on = all(isinstance(a, Wait | Renew) for a in done)
-        return Outcome(
+        return ApplyResult(
             applied=len(done), refused=tuple(refused), moved=moved, went_on=went_on, failed=tuple(self._failed)
         )
 
-    def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+    def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
         """Repeat open intents whose time has come (found at start-up, or left open by trouble); return how many."""
         now = self.clock.now()
         due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
@@ -165,7 +167,7 @@ class Applier:
             self._drive(due[kind], drive, lease)
         return sum(map(len, due.values()))
 
-    def _rows(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _rows(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         actions = [a for a in plan.actions if type(a) in _ROW_ACTIONS]
 
         def record(txn: Transaction, action: Action) -> None:
@@ -174,13 +176,13 @@ class Applier:
 
         return self._record(actions, refused, lease, lambda: record)[0]
 
-    def _renewals(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _renewals(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         """Renew machines: with some, units of users whose limits have no room for that are stopped, and must be
         before, as the daemon may die in between."""
         actions = [a for a in plan.actions if isinstance(a, Renew)]
         return list(self._record(actions, refused, lease, lambda: renew)[0])
 
-    def _stops(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _stops(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         whole = [a for a in plan.actions if isinstance(a, StopAttempt)]
         parts = [a for a in plan.actions if isinstance(a, StopRank)]
         done, intents = self._record(whole, refused, lease, lambda: self.units.record_stop)
@@ -188,7 +190,7 @@ class Applier:
         self._drive([*intents, *more], self.units.drive_stops, lease)
         return [*done, *done_parts]
 
-    def _resizes(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _resizes(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         actions = [a for a in plan.actions if isinstance(a, Resize)]
         if not actions:
             return []
@@ -202,7 +204,9 @@ class Applier:
         self._drive(list(chain.from_iterable(intents)), self.units.drive_resizes, lease)
         return list(done)
 
-    def _terminates(self, plan: Plan, policy: Policy, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _terminates(
+        self, plan: Plan, policy: Policy, refused: list[Refusal], lease: LeaderLease | None
+    ) -> list[Action]:
         actions = [a for a in plan.actions if isinstance(a, Terminate)]
 
         def record(txn: Transaction, action: Terminate) -> Intent | None:
@@ -214,7 +218,7 @@ class Applier:
         return list(done)
 
     def _launches(
-        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: Lease | None
+        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: LeaderLease | None
     ) -> list[Action]:
         actions = [a for a in plan.actions if isinstance(a, Launch)]
         if not actions:
@@ -222,7 +226,7 @@ class Applier:
 
         def recording() -> Callable[[Transaction, Launch], Instance]:
             """Write each launch beside the earlier ones of this plan: budgets and caps are judged with them."""
-            live = Living.of(self.store.live().instances)
+            live = LaunchBudgetView.of(self.store.live().instances)
             price = partial(on_demand_price, offers=offers)
             return lambda txn, each: self.machines.record_launch(txn, each, policy, live, price(each.offer))
 
@@ -233,7 +237,7 @@ class Applier:
         self._drive(begun, self._launching(policy), lease)
         return list(done)
 
-    def _places(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _places(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         actions = [a for a in plan.actions if isinstance(a, Place)]
         if not actions:
             return []
@@ -250,14 +254,14 @@ class Applier:
     def _free(self, names: Iterable[str]) -> dict[str, Resources]:
         """Return what is left on those of these machines that are READY, by the rows as they are now."""
         view = self.store.live()
-        self.holders.follow(view.jobs, view.instances)
-        return self.holders.free_on(names)
+        self.unit_index.follow(view.jobs, view.instances)
+        return self.unit_index.free_on(names)
 
     def _record(
         self,
         actions: Sequence[A],
         refused: list[Refusal],
-        lease: Lease | None,
+        lease: LeaderLease | None,
         recording: Callable[[], Callable[[Transaction, A], R | None]],
     ) -> tuple[list[A], list[R]]:
         """Carry out row changes of ``actions`` in one transaction; return those done and what they gave.
@@ -278,20 +282,20 @@ class Applier:
 
             return judge
 
-        found = in_one_go(self.store, self.clock, lease, actions, judging, self._leave_out)
+        found = run_batch(self.store, self.clock, lease, actions, judging, self._leave_out)
         refused += [given for _, given in found if isinstance(given, Refusal)]
         done = [(action, given) for action, given in found if not isinstance(given, Refusal)]
         return [action for action, _ in done], [given for _, given in done if given is not None]
 
     def _leave_out(self, action: Action, defect: Exception) -> None:
         _log.error("%s failed, a defect; the others are carried out without it", type(action).__name__, exc_info=defect)
-        self._failed.append(Refusal(action=action, why=said(defect)))
+        self._failed.append(Refusal(action=action, why=error_text(defect)))
 
     # --------------------------------------------------------------------------------------------------------- driving
     def _launching(self, policy: Policy) -> Drive:
         return lambda intents, lease: self.machines.drive_launches(intents, policy, lease)
 
-    def _drive(self, intents: Sequence[Intent], drive: Drive, lease: Lease | None) -> None:
+    def _drive(self, intents: Sequence[Intent], drive: Drive, lease: LeaderLease | None) -> None:
         """Have intents carried out. Those for which it fails by a defect stay open for later, so that the others are;
         what was asked of clouds and workers before it failed may be asked again."""
 
@@ -305,18 +309,18 @@ class Applier:
 
         if not intents:
             return
-        trouble = by_halves(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
+        trouble = bisect_failures(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
         if trouble is not None:
             self._troubles[f"{intents[0].kind.value} of {_subjects(intents)}"] = trouble
 
-    def _put_off(self, intent: Intent, trouble: Trouble, lease: Lease | None) -> None:
+    def _put_off(self, intent: Intent, trouble: Failure, lease: LeaderLease | None) -> None:
         job_id = None if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE) else intent.subject
         self._troubles[f"{intent.kind.value} of {intent.subject}"] = trouble._replace(job_id=job_id)
         with self.store.transaction(self.clock.now(), lease) as txn:
             if (fresh := txn.intent(intent.token)) is not None:
                 txn.put_intent(replace(fresh, tries=fresh.tries + 1, retry_at=txn.now + DEFECT_AGAIN_S))
 
-    def take_troubles(self) -> Troubles:
+    def take_failures(self) -> Failures:
         """Return what intents could not be carried out, by a defect, since this was asked last."""
         taken, self._troubles = self._troubles, {}
         return taken

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 from hcloud.clock import Clock
 from hcloud.errors import OutcomeUnknown, ProviderError, StaleWrite, StoreBusy, StoreDamaged
 from hcloud.model import JobId
-from hcloud.planner.despite import said
-from hcloud.store import Lease, Store, Transaction
+from hcloud.planner.despite import error_text
+from hcloud.store import LeaderLease, Store, Transaction
 
 _log = logging.getLogger("hcloud")
 A = TypeVar("A")
@@ -25,7 +25,7 @@ ALONE = 8
 """Where more items than these fail alone, it is not they: what was not tried yet is left for later."""
 
 
-class Trouble(NamedTuple):
+class Failure(NamedTuple):
     """What HCloud failed with, a defect (``exc_info``); ``job_id``: the job that it fails on, where it is one."""
 
     error: str
@@ -33,12 +33,12 @@ class Trouble(NamedTuple):
     job_id: JobId | None = None
 
     @classmethod
-    def of(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Trouble:
+    def of(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Failure:
         """Return what a defect is told as."""
-        return cls(said(exc_info), exc_info, job_id)
+        return cls(error_text(exc_info), exc_info, job_id)
 
 
-Troubles = Mapping[str, Trouble]
+Failures = Mapping[str, Failure]
 """By what HCloud fails on, in words."""
 Recording = Callable[[], Callable[[Transaction, A], R]]
 """Begins with nothing counted, and returns what carries out the row changes of one item."""
@@ -51,10 +51,10 @@ class _Failed(Exception):
         self.at, self.defect = at, defect
 
 
-def in_one_go(
+def run_batch(
     store: Store,
     clock: Clock,
-    lease: Lease | None,
+    lease: LeaderLease | None,
     items: Sequence[A],
     recording: Recording[A, R],
     instead: Callable[[A, Exception], A | None],
@@ -85,7 +85,7 @@ def in_one_go(
 
 
 def _in_one_transaction(
-    store: Store, clock: Clock, lease: Lease | None, items: Sequence[A], carry_out: Callable[[Transaction, A], R]
+    store: Store, clock: Clock, lease: LeaderLease | None, items: Sequence[A], carry_out: Callable[[Transaction, A], R]
 ) -> list[tuple[A, R]]:
     """Carry out all; raises _Failed. An error leaves the transaction first: only there does the store say whether it is
     its own (a full disk, a lost connection), which is no defect of the item."""
@@ -105,15 +105,15 @@ def _in_one_transaction(
     return done
 
 
-def by_halves(
-    items: Sequence[A], do: Callable[[Sequence[A]], object], fails: Callable[[A, Trouble], object]
-) -> Trouble | None:
+def bisect_failures(
+    items: Sequence[A], do: Callable[[Sequence[A]], object], fails: Callable[[A, Failure], object]
+) -> Failure | None:
     """Do something with all ``items`` at once; where that fails by a defect, with halves of them, and so on, until only
     those are left that fail alone. It must be harmless to repeat.
 
     Returns what it failed with, where nobody failed alone. Raises NO_FAULT.
     """
-    untried, alone, failed = [items] if items else [], 0, list[Trouble]()
+    untried, alone, failed = [items] if items else [], 0, list[Failure]()
     while untried and alone <= ALONE:
         some = untried.pop()
         try:
@@ -121,7 +121,7 @@ def by_halves(
         except NO_FAULT:
             raise
         except Exception as defect:  # noqa: BLE001 whatever it is, the others are to be served
-            failed.append(Trouble.of(exc_info=defect))
+            failed.append(Failure.of(exc_info=defect))
             if len(some) > 1:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:
@@ -130,7 +130,7 @@ def by_halves(
     return failed[0] if failed and not alone else None
 
 
-def asked(call: Callable[[], R], what: str, answers: Callable[[object], bool] = lambda _: True) -> R:
+def call_provider(call: Callable[[], R], what: str, answers: Callable[[object], bool] = lambda _: True) -> R:
     """Return what a provider answers, if that is of the kind it has to be (``answers``). Raises ProviderError, and
     nothing else: what a provider fails with by a defect of its own is OutcomeUnknown."""
     try:
@@ -139,7 +139,7 @@ def asked(call: Callable[[], R], what: str, answers: Callable[[object], bool] = 
         raise
     except Exception as defect:  # a plug-in may raise anything; what it did is not known
         _log.exception("%s fails in a way that it never should", what)
-        raise OutcomeUnknown(f"{what} fails in a way that it never should: {said(defect)}") from defect
+        raise OutcomeUnknown(f"{what} fails in a way that it never should: {error_text(defect)}") from defect
     if not answers(told):
         raise OutcomeUnknown(f"{what} answers what it never should, a {type(told).__name__}")
     return told

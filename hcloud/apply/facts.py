@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from hcloud.apply.learning import Reached, record_findings, record_reached
 from hcloud.apply.machines import note_registered, note_taken
-from hcloud.apply.records import change_instance, release_allocation
+from hcloud.apply.records import release_allocation, transition_instance
 from hcloud.apply.units import note_started
-from hcloud.changed import changed
-from hcloud.holders import Holders
+from hcloud.changed import replace_fields
+from hcloud.holders import UnitIndex
 from hcloud.known import Classification, Findings
 from hcloud.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.policy import Policy
@@ -24,7 +24,7 @@ SAME_NOTICE_S = 5.0
 """A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
 
 
-class Host(NamedTuple):
+class UnitHost(NamedTuple):
     """Where a unit runs: its worker's report, the machine's row, and whether nobody else holds part of it."""
 
     worker: WorkerReport
@@ -42,7 +42,7 @@ def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator
             fresh = txn.instance(instance.id)
             if fresh.state is InstanceState.BOOTING:
                 reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
-                change_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
+                transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
                 note_registered(txn, fresh.offer)
                 isolation = list(worker.isolation)
                 txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
@@ -52,12 +52,14 @@ def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator
         yield notice(instance.id, worker.preempt_at)
 
 
-def gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: str, taken: Policy | None) -> Change:
+def gone(
+    instance: Instance, view: LiveView, unit_index: UnitIndex, at: float, why: str, taken: Policy | None
+) -> Change:
     """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled.
 
     ``taken``: it was taken back, and this policy says what that means for its offer; None: it went otherwise.
     """
-    held_by = holders.jobs_on(instance.id)
+    held_by = unit_index.jobs_on(instance.id)
 
     def record(txn: Transaction) -> None:
         """Settle everything in one transaction, so that no job is freed of a machine that still counts as live."""
@@ -68,7 +70,9 @@ def gone(instance: Instance, view: LiveView, holders: Holders, at: float, why: s
             note_taken(txn, fresh, at, taken)
         code = "gone" if taken is None else "preempted"
         reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
-        change_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at))
+        transition_instance(
+            txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at)
+        )
         tokens = {fresh.token, f"terminate:{fresh.id}"}
         for intent in view.intents:
             if intent.token in tokens:
@@ -125,7 +129,7 @@ def idle(instance_id: str) -> Change:
         """Note since when, unless it is known or the machine is ending."""
         fresh = txn.instance(instance_id)
         if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
-            txn.put_instance(changed(fresh, idle_since=txn.now))
+            txn.put_instance(replace_fields(fresh, idle_since=txn.now))
 
     return record
 
@@ -142,7 +146,7 @@ class UnitEnd:
     job_id: JobId
     rank: int
     exited: ExitRecord
-    host: Host
+    host: UnitHost
     reached: Reached
     believed: Classification | None
     teaches: bool = True

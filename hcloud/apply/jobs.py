@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hcloud.apply.records import change_job, reason_fields
-from hcloud.changed import changed
+from hcloud.apply.records import reason_fields, transition_job
+from hcloud.changed import replace_fields
 from hcloud.errors import Refused
 from hcloud.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.planner.plan import Classify, Enqueue, Finish, Preempted, Profile, Wait
@@ -23,7 +23,7 @@ def enqueue(txn: Transaction, action: Enqueue) -> None:
     job = txn.job(action.job_id)
     _require_over(job, "queued")
     failures = (*job.failures, action.failure) if action.failure else job.failures
-    change_job(
+    transition_job(
         txn,
         job,
         JobState.QUEUED,
@@ -41,7 +41,7 @@ def preempted(txn: Transaction, action: Preempted) -> None:
     job = txn.job(action.job_id)
     _require_over(job, "marked preempted")
     failures = (*job.failures, action.failure)
-    change_job(
+    transition_job(
         txn, job, JobState.PREEMPTED, action.reason, not_before_at=action.not_before_at, failures=failures, wait_code=""
     )
 
@@ -51,7 +51,7 @@ def wait(txn: Transaction, action: Wait) -> None:
     job = txn.job(action.job_id)
     if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or job.wait_code == action.reason.code:
         return
-    txn.put_job(changed(job, wait_code=action.reason.code, wait_text=action.reason.text))
+    txn.put_job(replace_fields(job, wait_code=action.reason.code, wait_text=action.reason.text))
     fields = reason_fields(action.reason)
     txn.emit(
         EventKind.JOB_STATE,
@@ -69,7 +69,7 @@ def finish(txn: Transaction, action: Finish) -> None:
         raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
     failure = job.attempt.failure if job.attempt and job.state in JOB_ON_INSTANCE else None
     failures = (*job.failures, failure) if failure else job.failures
-    change_job(txn, job, action.state, action.reason, failures=failures)
+    transition_job(txn, job, action.state, action.reason, failures=failures)
     _end_runs(txn, job, f"{job.id} has ended")
 
 
@@ -112,8 +112,8 @@ def classify(txn: Transaction, action: Classify) -> None:
         raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
     if job.profile_runs and job.state is JobState.SUBMITTED:
         text = f"its profiling run(s) {', '.join(job.profile_runs)} are over or given up"
-        job = change_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
-    change_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
+        job = transition_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
+    transition_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
     txn.emit(
         EventKind.JOB_CLASSIFIED,
         job_id=job.id,

@@ -17,9 +17,9 @@ from hcloud.classifier.applications import (
     row_name,
     scale_of,
 )
-from hcloud.known import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, told_by_rank
+from hcloud.known import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
 from hcloud.model import JOB_ON_INSTANCE, EventKind, Instance, InstanceId, Job
-from hcloud.planner.sizing import Performance, expected
+from hcloud.planner.sizing import ExpectedPerformance, expected
 from hcloud.store import Transaction
 
 LEAST_RUN_S = 1.0
@@ -145,7 +145,7 @@ def _performance(row: Application, reached: Reached, run_s: float, whole: bool) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _JobRun:
     """How a job did where it ran: on which type, with what of it, on how many nodes; its performance by the measure of
     its application, whether it was alone, and the best of its earlier windows (None: there was none)."""
 
@@ -158,9 +158,9 @@ class _Run:
     best_before: float | None
 
 
-def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _Run:
+def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _JobRun:
     held = job.attempt.allocations if job.attempt is not None else ()
-    return _Run(
+    return _JobRun(
         instance_id=instance.id,
         column=f"{instance.offer.provider}/{instance.offer.instance_type.name}",
         vcpus=(held[0].resources if held else job.spec.held_of(instance.capacity)).vcpus,
@@ -171,11 +171,11 @@ def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_bef
     )
 
 
-def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _Run) -> Application:
+def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _JobRun) -> Application:
     """Write the PREDICTION event, and return the application with what the run adds to it."""
     asked_vcpus = row.reference_vcpus or run.vcpus
     own = expected(believed, run.column, vcpus=run.vcpus, asked_vcpus=asked_vcpus, nodes=run.nodes)
-    own = own and own.times(told_by_rank(row.measure, run.nodes))
+    own = own and own.times(per_rank(row.measure, run.nodes))
     base = expected(believed, run.column, vcpus=asked_vcpus, asked_vcpus=asked_vcpus)
     scale = scale_of(row, job.application)
     if own is None or base is None:
@@ -187,7 +187,7 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
     return _fed(row, own, base, scale, run)
 
 
-def _tell_prediction(txn: Transaction, job: Job, row: Application, own: Performance, run: _Run) -> None:
+def _tell_prediction(txn: Transaction, job: Job, row: Application, own: ExpectedPerformance, run: _JobRun) -> None:
     low, high = own.limits()
     txn.emit(
         EventKind.PREDICTION,
@@ -208,7 +208,9 @@ def _tell_prediction(txn: Transaction, job: Job, row: Application, own: Performa
     )
 
 
-def _fed(row: Application, own: Performance, base: Performance, scale: float, run: _Run) -> Application:
+def _fed(
+    row: Application, own: ExpectedPerformance, base: ExpectedPerformance, scale: float, run: _JobRun
+) -> Application:
     """Return the application with the run, told as one that has on one node what is asked for."""
     factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)

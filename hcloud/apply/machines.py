@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.apply.apart import asked
+from hcloud.apply.apart import call_provider
 from hcloud.apply.orders import PAUSED, refuse_ordered
-from hcloud.apply.records import change_instance, change_job, reason_fields
+from hcloud.apply.records import reason_fields, transition_instance, transition_job
 from hcloud.apply.sending import Answer, named, send_launches
 from hcloud.clock import Clock
 from hcloud.errors import (
@@ -41,7 +41,7 @@ from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, WorkerBootstrap
-from hcloud.store import Lease, Store, Transaction
+from hcloud.store import LeaderLease, Store, Transaction
 
 TERMINATE_AGAIN_S = 30.0
 """A machine asked to end that is still listed after this long is asked again."""
@@ -69,7 +69,7 @@ class MachineActions:
 
     # ------------------------------------------------------------------------------------------------------- launching
     def record_launch(
-        self, txn: Transaction, action: Launch, policy: Policy, live: Living, list_price_usd: float
+        self, txn: Transaction, action: Launch, policy: Policy, live: LaunchBudgetView, list_price_usd: float
     ) -> Instance:
         """Write a REQUESTED instance, its launch intent and its place in the jobs that await it; count it to ``live``.
 
@@ -77,7 +77,7 @@ class MachineActions:
         """
         _refuse_beyond_caps(action.offer, policy, live)
         _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
-        refuse_ordered(txn, action.offer, self.store.live().orders)
+        refuse_ordered(txn, action.offer, self.store.live().directives)
         instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
         txn.open_intent(Intent(token=instance.token, kind=IntentKind.LAUNCH, subject=instance.id, created_at=txn.now))
         txn.emit(
@@ -90,7 +90,7 @@ class MachineActions:
             job = txn.job(job_id)
             if job.state in JOB_WAITING and not job.cancelled_by:
                 awaiting = (*job.awaiting, *[instance.id] * ranks)
-                change_job(txn, job, JobState.AWAITING_INSTANCE, awaits, awaiting=awaiting, wait_code="")
+                transition_job(txn, job, JobState.AWAITING_INSTANCE, awaits, awaiting=awaiting, wait_code="")
         live.add(instance)
         return instance
 
@@ -108,7 +108,7 @@ class MachineActions:
             reason=action.reason.text,
         )
 
-    def drive_launches(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None) -> None:
+    def drive_launches(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None) -> None:
         """Carry out launch intents, now or again, several at once; record what became of each in their order.
 
         Those for which no time was left stay open: the next cycle goes on with them. So do those that an operator has
@@ -119,7 +119,7 @@ class MachineActions:
         for intent in (intent for intent, instance in begun if instance.state is not InstanceState.REQUESTED):
             with self.store.transaction(self.clock.now(), lease) as txn:
                 txn.close_intent(intent.token)
-        paused, orders = self.store.get_meta(PAUSED), self.store.live().orders
+        paused, orders = self.store.get_meta(PAUSED), self.store.live().directives
         held = [intent for intent, each in asked if paused or any(order.covers(each) for order in orders)]
         if held:
             with self.store.transaction(self.clock.now(), lease) as txn:
@@ -132,7 +132,7 @@ class MachineActions:
                 self._record_answer(intent, instance, answer, policy, lease)
 
     def _record_answer(
-        self, intent: Intent, instance: Instance, answer: Answer, policy: Policy, lease: Lease | None
+        self, intent: Intent, instance: Instance, answer: Answer, policy: Policy, lease: LeaderLease | None
     ) -> None:
         if answer is None:
             return
@@ -163,21 +163,23 @@ class MachineActions:
             bootstrap=self.bootstrap,
         )
 
-    def _postpone(self, intent: Intent, instance: Instance, trouble: ProviderError, lease: Lease | None) -> None:
+    def _postpone(self, intent: Intent, instance: Instance, trouble: ProviderError, lease: LeaderLease | None) -> None:
         now = self.clock.now()
         retry_at = now + _again_in_s(trouble, intent.tries)
         with self.store.transaction(now, lease) as txn:
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=retry_at))
-            emit_trouble(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
+            emit_failures(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
 
     def _give_up(
-        self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: Lease | None
+        self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: LeaderLease | None
     ) -> None:
         self.offers_failed = True
         with self.store.transaction(self.clock.now(), lease) as txn:
             fresh = txn.instance(instance.id)
             code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
-            change_instance(txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}"))
+            transition_instance(
+                txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}")
+            )
             txn.close_intent(intent.token)
             _remember(txn, instance.offer, refusal, policy)
 
@@ -190,7 +192,7 @@ class MachineActions:
         instance = txn.instance(action.instance_id)
         if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
             return None
-        change_instance(txn, instance, InstanceState.TERMINATING, action.reason)
+        transition_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
             _note_unregistered(txn, instance, action.reason.text, policy)
         if instance.preempt_at is not None:
@@ -201,7 +203,7 @@ class MachineActions:
         txn.open_intent(intent)
         return intent
 
-    def drive_terminates(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_terminates(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Ask providers to end machines. The intents stay open, asking again now and then, until a listing confirms.
 
         Where the call fails each is asked again soon, then less and less often, as launches are.
@@ -217,7 +219,7 @@ class MachineActions:
                     wait_s = terminate_again_in_s(failed, intent.tries)
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
                 if trouble is not None:
-                    emit_trouble(txn, name, "terminate", trouble)
+                    emit_failures(txn, name, "terminate", trouble)
 
     def _terminate_at(self, provider: str, group: Sequence[Intent]) -> ProviderError | None:
         found = (self.store.instance(intent.subject).provider_id for intent in group)
@@ -225,7 +227,7 @@ class MachineActions:
         known = sorted(provider_id for provider_id in found if provider_id)
         try:
             if known:
-                asked(lambda: named(self.providers, provider).terminate(known), f"{provider}.terminate")
+                call_provider(lambda: named(self.providers, provider).terminate(known), f"{provider}.terminate")
         except ProviderError as trouble:
             return trouble
         return None
@@ -252,7 +254,7 @@ def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
     known = replace(instance, provider_id=cloud.provider_id, launched_at=cloud.launched_at, offer=offer)
     if instance.state is InstanceState.REQUESTED:
         reason = Reason(code="launched", text=f"{cloud.provider_id} launched in {cloud.zone}")
-        after = change_instance(txn, known, InstanceState.BOOTING, reason)
+        after = transition_instance(txn, known, InstanceState.BOOTING, reason)
     else:
         after = txn.put_instance(known)
     txn.emit(
@@ -361,7 +363,7 @@ def drain(txn: Transaction, action: Drain) -> None:
     instance = txn.instance(action.instance_id)
     to = InstanceState.READY if action.undo else InstanceState.DRAINING
     if instance.state is not to:
-        change_instance(txn, instance, to, action.reason)
+        transition_instance(txn, instance, to, action.reason)
 
 
 def renew(txn: Transaction, action: Renew) -> None:
@@ -377,7 +379,7 @@ def renew(txn: Transaction, action: Renew) -> None:
     )
 
 
-def emit_trouble(
+def emit_failures(
     txn: Transaction, provider: str, call: str, trouble: ProviderError, instance_id: str | None = None
 ) -> None:
     """Write a PROVIDER_TROUBLE event."""
@@ -401,7 +403,7 @@ def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: floa
 
 
 @dataclass(slots=True)
-class Living:
+class LaunchBudgetView:
     """The machines that live, as caps and budgets count them: how many, their vCPUs, and what all cost per hour."""
 
     count: int = 0
@@ -409,7 +411,7 @@ class Living:
     usd_per_h: float = 0.0
 
     @classmethod
-    def of(cls, instances: Iterable[Instance]) -> Living:
+    def of(cls, instances: Iterable[Instance]) -> LaunchBudgetView:
         """Count these."""
         living = cls()
         for instance in instances:
@@ -423,7 +425,7 @@ class Living:
         self.usd_per_h += instance.offer.price_usd_per_h
 
 
-def _refuse_beyond_caps(offer: Offer, policy: Policy, live: Living) -> None:
+def _refuse_beyond_caps(offer: Offer, policy: Policy, live: LaunchBudgetView) -> None:
     if live.count >= policy.caps.max_instances:
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
     vcpus, most_vcpus = live.vcpus + offer.instance_type.capacity.vcpus, policy.caps.max_vcpus

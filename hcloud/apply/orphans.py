@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hcloud.apply.apart import asked
-from hcloud.apply.machines import emit_trouble, terminate_again_in_s
+from hcloud.apply.apart import call_provider
+from hcloud.apply.machines import emit_failures, terminate_again_in_s
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.model import EventKind
 from hcloud.provider import CloudInstance, Provider
-from hcloud.store import Lease, Store
+from hcloud.store import LeaderLease, Store
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Orphans:
         self,
         store: Store,
         clock: Clock,
-        lease: Lease | None,
+        lease: LeaderLease | None,
         name: str,
         provider: Provider,
         listed: Sequence[CloudInstance],
@@ -47,7 +47,7 @@ class Orphans:
         trouble = _terminate(name, provider, due)
         if trouble is not None:
             with store.transaction(clock.now(), lease) as txn:
-                emit_trouble(txn, name, "terminate", trouble)
+                emit_failures(txn, name, "terminate", trouble)
         self._note(name, due, trouble, clock.now())
 
     def _note(self, name: str, due: Sequence[CloudInstance], trouble: ProviderError | None, now: float) -> None:
@@ -62,7 +62,7 @@ class Orphans:
 
 def _terminate(name: str, provider: Provider, machines: Sequence[CloudInstance]) -> ProviderError | None:
     try:
-        asked(lambda: provider.terminate([each.provider_id for each in machines]), f"{name}.terminate")
+        call_provider(lambda: provider.terminate([each.provider_id for each in machines]), f"{name}.terminate")
     except ProviderError as trouble:
         return trouble
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hcloud.changed import changed
+from hcloud.changed import replace_fields
 from hcloud.model import (
     JOB_ENDED,
     EventKind,
@@ -16,7 +16,7 @@ from hcloud.model import (
     move_instance,
     move_job,
 )
-from hcloud.planner.snapshot import OrderScope
+from hcloud.planner.snapshot import DirectiveScope
 from hcloud.store import Transaction
 
 
@@ -25,7 +25,7 @@ def reason_fields(reason: Reason) -> dict[str, Any]:
     return {**reason.numbers, "code": reason.code, "text": reason.text}
 
 
-def change_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
+def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
     """Move ``job`` to ``to``, write the row and a JOB_STATE event; an ended job also gets JOB_FINISHED.
 
     Raises InvalidTransition when the table forbids the move, StaleWrite when the row has moved on.
@@ -79,7 +79,7 @@ def deadline_met(job: Job) -> bool | None:
     return job.state is JobState.SUCCEEDED and _last_end(job, job.finished_at or 0.0) <= job.deadline_at
 
 
-def change_instance(
+def transition_instance(
     txn: Transaction, instance: Instance, to: InstanceState, reason: Reason, **changes: Any
 ) -> Instance:
     """Move ``instance`` to ``to``, write the row and an INSTANCE_STATE event (INSTANCE_TERMINATED when it is gone).
@@ -91,7 +91,7 @@ def change_instance(
         changes = {"terminated_at": txn.now} | changes
     after = txn.put_instance(move_instance(instance, to, **changes))
     if to is InstanceState.TERMINATED:
-        txn.drop_order(OrderScope.INSTANCE, after.id)
+        txn.drop_directive(DirectiveScope.INSTANCE, after.id)
     fields = reason_fields(reason)
     if to is InstanceState.TERMINATED:
         billed = after.launched_at is not None
@@ -120,9 +120,9 @@ def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job
     held = next((a for a in attempt.allocations if a.rank == rank), None)
     if held is None or held.released:
         return job
-    ended = changed(held, **end)
+    ended = replace_fields(held, **end)
     others = tuple(ended if a.rank == rank else a for a in attempt.allocations)
-    after = txn.put_job(changed(job, attempt=changed(attempt, allocations=others)))
+    after = txn.put_job(replace_fields(job, attempt=replace_fields(attempt, allocations=others)))
     txn.emit(
         EventKind.UNIT_ENDED,
         job_id=job.id,

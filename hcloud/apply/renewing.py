@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from hcloud.apply.apart import DEFECT_AGAIN_S, Trouble, Troubles, by_halves
+from hcloud.apply.apart import DEFECT_AGAIN_S, Failure, Failures, bisect_failures
 from hcloud.model import Instance, InstanceId, InstanceState
 from hcloud.provider import Runner
 
@@ -16,7 +16,7 @@ _GONE_KEPT = 1000
 
 
 @dataclass(slots=True)
-class Renewals:
+class LeasePush:
     """Remembers which expiry each machine was told, and when. It may be lost without harm: then all are told again."""
 
     _told: dict[InstanceId, tuple[float, float]] = field(default_factory=dict)
@@ -24,12 +24,12 @@ class Renewals:
     _put_off: dict[InstanceId, float] = field(default_factory=dict)
     """Machines that could not be told, by a defect, and when to try it again."""
 
-    def renew(self, runner: Runner, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> Troubles:
+    def renew(self, runner: Runner, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> Failures:
         """Tell those of the ``live`` machines that answer and are due; return for which it fails, a defect."""
         if len(self._told) > 2 * len(live) + _GONE_KEPT:
             self._told = {each.id: self._told[each.id] for each in live if each.id in self._told}
         due = self._due(live, reachable, now)
-        failing: dict[str, Trouble] = {}
+        failing: dict[str, Failure] = {}
         self._put_off = {name: until for name, until in self._put_off.items() if until > now}
 
         def tell(some: Sequence[InstanceId]) -> None:
@@ -37,12 +37,12 @@ class Renewals:
             took = runner.renew({name: due[name] for name in some})
             self._told.update({name: (due[name], now) for name in took})
 
-        def fails(name: InstanceId, trouble: Trouble) -> None:
+        def fails(name: InstanceId, trouble: Failure) -> None:
             """Try that one again after a while."""
             failing[f"renewal of {name}"] = trouble
             self._put_off[name] = now + DEFECT_AGAIN_S
 
-        by_halves(list(due), tell, fails)
+        bisect_failures(list(due), tell, fails)
         return failing
 
     def _due(self, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> dict[InstanceId, float]:

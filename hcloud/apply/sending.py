@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
-from hcloud.apply.apart import asked
+from hcloud.apply.apart import call_provider
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError, ProviderUnavailable
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, is_machine
@@ -35,7 +35,7 @@ def send_launches(
             return None
         try:
             name = request.offer.provider
-            return asked(lambda: named(providers, name).launch(request), f"{name}.launch", is_machine)
+            return call_provider(lambda: named(providers, name).launch(request), f"{name}.launch", is_machine)
         except ProviderError as trouble:
             return trouble
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hcloud.apply.records import change_job, reason_fields, release_allocation
-from hcloud.changed import changed
+from hcloud.apply.records import reason_fields, release_allocation, transition_job
+from hcloud.changed import replace_fields
 from hcloud.clock import Clock
 from hcloud.errors import Refused
 from hcloud.model import (
@@ -28,7 +28,7 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
-from hcloud.store import Lease, Store, Transaction
+from hcloud.store import LeaderLease, Store, Transaction
 
 START_AGAIN_S = 2.0
 STOP_AGAIN_S = 10.0
@@ -56,7 +56,7 @@ class UnitActions:
         more = job.state in JOB_ON_INSTANCE
         state = job.state if more else JobState.PLACED
         changes: dict[str, Any] = {"attempt": attempt, "attempts_made": attempt.number, "awaiting": (), "wait_code": ""}
-        change_job(txn, job, state, action.reason, **changes)
+        transition_job(txn, job, state, action.reason, **changes)
         for allocation in held:
             free[allocation.instance_id] = free[allocation.instance_id].minus(allocation.resources)
             _mark_busy(txn, allocation.instance_id)
@@ -74,7 +74,7 @@ class UnitActions:
             txn.open_intent(intent)
         return intent
 
-    def drive_starts(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_starts(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Start every unit that is not known to have started; units already started there just say so."""
         units = {spec.id: spec for intent in intents for spec in self._unstarted(self.store.job(intent.subject))}
         results = self.runner.start(list(units.values())) if units else {}
@@ -145,7 +145,7 @@ class UnitActions:
         if attempt.stop_requested_at is not None:
             return None
         stopping = replace(attempt, stop_cause=action.cause, stop_requested_at=txn.now)
-        change_job(txn, job, job.state, action.reason, attempt=stopping)
+        transition_job(txn, job, job.state, action.reason, attempt=stopping)
         intent = Intent(token=f"stop:{attempt.id}", kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
         txn.open_intent(intent)
         return intent
@@ -166,7 +166,7 @@ class UnitActions:
         txn.open_intent(intent)
         return intent
 
-    def drive_stops(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_stops(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Ask units to end; asked again now and then until the observer has seen the end of all of them."""
         wanted: dict[FailureCause | None, dict[str, str]] = {}
         done: set[str] = set()
@@ -214,7 +214,7 @@ class UnitActions:
             txn.open_intent(intent)
         return intents
 
-    def drive_resizes(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_resizes(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Tell workers the bounds that rows state; said again until taken. Where one refuses, all ranks go back."""
         wanted: dict[str, tuple[str, Resources]] = {}
         for intent in intents:
@@ -339,13 +339,13 @@ def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Jo
     held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
     if attempt is None or held is None or held.started_at is not None:
         return job
-    ranks = tuple(changed(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
+    ranks = tuple(replace_fields(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
     reason = Reason(code="started", text=f"rank {rank} runs on {held.instance_id}")
-    running = changed(attempt, allocations=ranks)
+    running = replace_fields(attempt, allocations=ranks)
     if job.state is JobState.PLACED:
-        job = change_job(txn, job, JobState.RUNNING, reason, attempt=running)
+        job = transition_job(txn, job, JobState.RUNNING, reason, attempt=running)
     else:
-        job = txn.put_job(changed(job, attempt=running))
+        job = txn.put_job(replace_fields(job, attempt=running))
     txn.emit(
         EventKind.UNIT_STARTED,
         job_id=job.id,
@@ -413,7 +413,7 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
 def _mark_busy(txn: Transaction, instance_id: str) -> None:
     instance = txn.instance(instance_id)
     if instance.idle_since is not None:
-        txn.put_instance(changed(instance, idle_since=None))
+        txn.put_instance(replace_fields(instance, idle_since=None))
 
 
 def _candidate_text(each: Candidate) -> str:

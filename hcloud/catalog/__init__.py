@@ -4,34 +4,34 @@ A price is a :class:`Quote` with its day and its source; what is not known is ab
 a plain file per cloud (:func:`price_file`).
 """
 
-from hcloud.catalog.candidates import Candidate, Wanted, candidates
+from hcloud.catalog.candidates import CatalogMatch, CatalogQuery, candidates
 from hcloud.catalog.changes import Change, Limits, Merge, compare, merge
 from hcloud.catalog.files import CatalogFiles, price_file, read_catalogue
-from hcloud.catalog.prices import CLOUDS, Catalogue, Key, Plan, Quote, Size, overlay
-from hcloud.catalog.reading import Reading, SpotPrice
+from hcloud.catalog.prices import CLOUDS, Key, PriceCatalogue, PricePlan, Quote, TypeSize, overlay
+from hcloud.catalog.reading import PriceReading, SpotPrice
 from hcloud.catalog.refresh import Refreshed, refresh
 from hcloud.catalog.snapshot import shipped_catalogue
-from hcloud.catalog.sources import AwsPrices, GcpPrices, Source, sources
+from hcloud.catalog.sources import AwsPrices, GcpPrices, PriceSource, sources
 
 __all__ = [
     "CLOUDS",
     "AwsPrices",
-    "Candidate",
     "CatalogFiles",
-    "Catalogue",
+    "CatalogMatch",
+    "CatalogQuery",
     "Change",
     "GcpPrices",
     "Key",
     "Limits",
     "Merge",
-    "Plan",
+    "PriceCatalogue",
+    "PricePlan",
+    "PriceReading",
+    "PriceSource",
     "Quote",
-    "Reading",
     "Refreshed",
-    "Size",
-    "Source",
     "SpotPrice",
-    "Wanted",
+    "TypeSize",
     "candidates",
     "compare",
     "merge",

@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from hcloud.catalog.prices import Key, Plan, is_price
-from hcloud.catalog.reading import Reading, text_of
+from hcloud.catalog.prices import Key, PricePlan, is_price
+from hcloud.catalog.reading import PriceReading, text_of
 from hcloud.catalog.snapshot import ec2_size
 from hcloud.errors import ProviderUnavailable
 
 SOURCE: Final = "AWS price list"
-PLANS: Final = (Plan.ON_DEMAND, Plan.COMMIT_1Y, Plan.COMMIT_3Y)
-_TERMS: Final = {"1yr": Plan.COMMIT_1Y, "3yr": Plan.COMMIT_3Y}
+PLANS: Final = (PricePlan.ON_DEMAND, PricePlan.COMMIT_1Y, PricePlan.COMMIT_3Y)
+_TERMS: Final = {"1yr": PricePlan.COMMIT_1Y, "3yr": PricePlan.COMMIT_3Y}
 # Column of the CSV file, and attribute of a product.
 _COLUMNS: Final = {
     "Instance Type": "instanceType",
@@ -71,7 +71,7 @@ def csv_version(lines: Iterator[str]) -> tuple[str, list[str]]:
     raise ProviderUnavailable(f"the {SOURCE} ended before its table began; nothing was taken from it")
 
 
-def read_csv(lines: Iterable[str], region: str, reading: Reading) -> None:
+def read_csv(lines: Iterable[str], region: str, reading: PriceReading) -> None:
     """Take the prices of one region's CSV file, line by line: a whole file has hundreds of megabytes.
 
     Raises:
@@ -88,7 +88,7 @@ def read_csv(lines: Iterable[str], region: str, reading: Reading) -> None:
     _finish(region, version, reading, before)
 
 
-def read_products(products: Iterable[str], region: str, reading: Reading) -> None:
+def read_products(products: Iterable[str], region: str, reading: PriceReading) -> None:
     """Take the prices of GetProducts' answers (``PriceList``: one JSON text per product).
 
     Raises:
@@ -108,7 +108,7 @@ def read_products(products: Iterable[str], region: str, reading: Reading) -> Non
     _finish(region, version, reading, before)
 
 
-def _finish(region: str, version: str, reading: Reading, before: int) -> None:
+def _finish(region: str, version: str, reading: PriceReading, before: int) -> None:
     if len(reading.quotes) == before:
         raise ProviderUnavailable(f"the {SOURCE} of {region} holds no price of a plain Linux machine; it was not taken")
     reading.whole |= {("ec2", region, plan) for plan in PLANS}
@@ -121,7 +121,7 @@ def version_key(region: str) -> str:
     return f"ec2 {region}"
 
 
-def _take_row(row: Mapping[str, str], region: str, reading: Reading) -> None:
+def _take_row(row: Mapping[str, str], region: str, reading: PriceReading) -> None:
     attributes = {name: row[column] for column, name in _COLUMNS.items()}
     attributes |= {name: row.get(column, "") for column, name in _OPTIONAL.items()}
     plan = _plan(row["TermType"], row)
@@ -133,14 +133,14 @@ def _take_row(row: Mapping[str, str], region: str, reading: Reading) -> None:
     _take(attributes, plan, _number(row["PricePerUnit"]), region, reading)
 
 
-def _plan(term: str, attributes: Mapping[str, str]) -> Plan | None:
+def _plan(term: str, attributes: Mapping[str, str]) -> PricePlan | None:
     if term == "OnDemand":
-        return Plan.ON_DEMAND
+        return PricePlan.ON_DEMAND
     plain = attributes.get("OfferingClass") == "standard" and attributes.get("PurchaseOption") == "No Upfront"
     return _TERMS.get(attributes.get("LeaseContractLength", "").replace(" ", "")) if plain else None
 
 
-def _terms(terms: Mapping[str, Any]) -> Iterator[tuple[Plan, float]]:
+def _terms(terms: Mapping[str, Any]) -> Iterator[tuple[PricePlan, float]]:
     for term, found in terms.items():
         for each in found.values():
             plan = _plan(term, each.get("termAttributes", {}))
@@ -149,11 +149,11 @@ def _terms(terms: Mapping[str, Any]) -> Iterator[tuple[Plan, float]]:
                     yield plan, _number(dimension["pricePerUnit"]["USD"])
 
 
-def _take(attributes: Mapping[str, str], plan: Plan, usd: float, region: str, reading: Reading) -> None:
+def _take(attributes: Mapping[str, str], plan: PricePlan, usd: float, region: str, reading: PriceReading) -> None:
     if any(attributes.get(name, "") not in values for name, values in _WANTED.items()):
         return
     kind = attributes["instanceType"]
-    if "." not in kind or (plan is not Plan.ON_DEMAND and not is_price(usd)):
+    if "." not in kind or (plan is not PricePlan.ON_DEMAND and not is_price(usd)):
         return  # a dedicated host; or a reservation whose hours are all paid upfront
     reading.take(Key("ec2", region, kind, plan), usd)
     memory = _MEMORY.fullmatch(attributes["memory"].strip())

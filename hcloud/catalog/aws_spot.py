@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from hcloud.catalog.aws_client import aws_client, aws_errors
-from hcloud.catalog.prices import Key, Plan, is_price
-from hcloud.catalog.reading import Reading, SpotPrice
+from hcloud.catalog.prices import Key, PricePlan, is_price
+from hcloud.catalog.reading import PriceReading, SpotPrice
 from hcloud.clock import Clock
 
 SOURCE: Final = "EC2 spot price history"
@@ -24,13 +24,13 @@ class SpotSource:
         self.name = SOURCE
         self._regions, self._endpoint, self._profile, self._clock = tuple(regions), endpoint, profile, clock
 
-    def read(self, versions: Mapping[str, str]) -> Reading:
+    def read(self, versions: Mapping[str, str]) -> PriceReading:
         """Return the spot prices of the last day and those in force, by zone.
 
         Raises:
             ProviderUnavailable: a region could not be read whole.
         """
-        reading = Reading(source=SOURCE, at=self._clock.now())
+        reading = PriceReading(source=SOURCE, at=self._clock.now())
         for region in self._regions:
             client = aws_client("ec2", region, self._endpoint, self._profile)
             since = datetime.fromtimestamp(reading.at - LOOK_BACK_S, tz=UTC)
@@ -44,7 +44,7 @@ class SpotSource:
         return reading
 
 
-def read_history(entries: Iterable[Mapping[str, Any]], region: str, reading: Reading) -> None:
+def read_history(entries: Iterable[Mapping[str, Any]], region: str, reading: PriceReading) -> None:
     """Take the entries of one page; what is no price is counted and left out."""
     for entry in entries:
         try:
@@ -61,7 +61,7 @@ def read_history(entries: Iterable[Mapping[str, Any]], region: str, reading: Rea
         reading.spot_prices.append(price)
 
 
-def region_prices(reading: Reading) -> None:
+def region_prices(reading: PriceReading) -> None:
     """Make one spot price per region and type: that of its dearest zone now, so that no plan is cheaper than life."""
     latest: dict[tuple[str, str, str], SpotPrice] = {}
     for price in reading.spot_prices:
@@ -70,7 +70,7 @@ def region_prices(reading: Reading) -> None:
             latest[pool] = price
     dearest: dict[Key, float] = {}
     for price in latest.values():
-        key = Key("ec2", price.region, price.type, Plan.SPOT)
+        key = Key("ec2", price.region, price.type, PricePlan.SPOT)
         dearest[key] = max(price.usd_per_h, dearest.get(key, 0.0))
     for key, usd in dearest.items():
         reading.take(key, usd)

@@ -6,23 +6,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from hcloud.catalog.prices import Catalogue, Plan, Quote, Size
+from hcloud.catalog.prices import PriceCatalogue, PricePlan, Quote, TypeSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CatalogMatch:
     """One type in one region, paid for in one way, that is large enough."""
 
     cloud: str
     region: str
     type: str
-    plan: Plan
-    size: Size
+    plan: PricePlan
+    size: TypeSize
     quote: Quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CatalogQuery:
     """What is looked for. Empty collections: any. ``types`` are patterns (``*`` and ``?``)."""
 
     vcpus: float
@@ -30,11 +30,11 @@ class Wanted:
     clouds: Collection[str] = ()
     regions: Collection[str] = ()
     types: Sequence[str] = ()
-    plans: Collection[Plan] = (Plan.ON_DEMAND, Plan.SPOT)
+    plans: Collection[PricePlan] = (PricePlan.ON_DEMAND, PricePlan.SPOT)
     burstable: bool = False
     arm: bool = False
 
-    def fits(self, name: str, size: Size) -> bool:
+    def fits(self, name: str, size: TypeSize) -> bool:
         """Tell whether a type will do. Burstable and ARM machines only when asked for, or named."""
         if size.vcpus + 1e-9 < self.vcpus or size.memory_mib < self.memory_mib:
             return False
@@ -43,11 +43,11 @@ class Wanted:
         return (self.burstable or not size.burstable) and (self.arm or size.arch == "x86_64")
 
 
-def candidates(catalogue: Catalogue, wanted: Wanted) -> list[Candidate]:
+def candidates(catalogue: PriceCatalogue, wanted: CatalogQuery) -> list[CatalogMatch]:
     """Return what will do, cheapest first; types whose size is not known are not among them."""
     fitting = {at: size for at, size in catalogue.sizes.items() if wanted.fits(at[1], size)}
     found = [
-        Candidate(cloud=key.cloud, region=key.region, type=key.type, plan=key.plan, size=size, quote=quote)
+        CatalogMatch(cloud=key.cloud, region=key.region, type=key.type, plan=key.plan, size=size, quote=quote)
         for key, quote in catalogue.quotes.items()
         if (size := fitting.get((key.cloud, key.type))) is not None
         and key.plan in wanted.plans

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from hcloud.catalog.prices import Catalogue, Key, Plan, Quote
-from hcloud.catalog.reading import Reading
+from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote
+from hcloud.catalog.reading import PriceReading
 
 LOST_SHARE_MAX: Final = 0.5
 """A list that no longer tells so large a part of the prices known of a place is taken for a broken list."""
@@ -24,9 +24,9 @@ class Limits:
     price_factor: float = 3.0
     spot_factor: float = 10.0
 
-    def of(self, plan: Plan) -> float:
+    def of(self, plan: PricePlan) -> float:
         """Return the factor for one plan."""
-        return self.spot_factor if plan is Plan.SPOT else self.price_factor
+        return self.spot_factor if plan is PricePlan.SPOT else self.price_factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Merge:
         return Counter(change.verdict for change in self.changes)
 
 
-def merge(known: Catalogue, reading: Reading, limits: Limits, *, accept: bool = False) -> Merge:
+def merge(known: PriceCatalogue, reading: PriceReading, limits: Limits, *, accept: bool = False) -> Merge:
     """Judge a reading by what is known. With ``accept`` nothing is held back or refused."""
     refused = {} if accept else _broken(known, reading)
     taken: dict[Key, Quote] = {}
@@ -88,7 +88,7 @@ def merge(known: Catalogue, reading: Reading, limits: Limits, *, accept: bool = 
     )
 
 
-def _place(key: Key) -> tuple[str, str, Plan]:
+def _place(key: Key) -> tuple[str, str, PricePlan]:
     return key.cloud, key.region, key.plan
 
 
@@ -103,7 +103,7 @@ def _change(key: Key, before: Quote | None, after: Quote, limits: Limits, accept
     return Change(key=key, verdict=verdict, before_usd_per_h=before.usd_per_h, after_usd_per_h=after.usd_per_h)
 
 
-def _confirmed(known: Catalogue, reading: Reading) -> dict[Key, Quote]:
+def _confirmed(known: PriceCatalogue, reading: PriceReading) -> dict[Key, Quote]:
     """Return the prices of an edition that is still the current one, as of now."""
     return {
         key: replace(quote, at=reading.at)
@@ -112,9 +112,9 @@ def _confirmed(known: Catalogue, reading: Reading) -> dict[Key, Quote]:
     }
 
 
-def _broken(known: Catalogue, reading: Reading) -> dict[tuple[str, str, Plan], str]:
+def _broken(known: PriceCatalogue, reading: PriceReading) -> dict[tuple[str, str, PricePlan], str]:
     """Return the places of which the list lost most of what it told itself before, with a sentence about each."""
-    before: dict[tuple[str, str, Plan], set[Key]] = defaultdict(set)
+    before: dict[tuple[str, str, PricePlan], set[Key]] = defaultdict(set)
     for key, quote in known.quotes.items():
         if _place(key) in reading.whole and quote.source == reading.source:
             before[_place(key)].add(key)
@@ -127,7 +127,7 @@ def _broken(known: Catalogue, reading: Reading) -> dict[tuple[str, str, Plan], s
     return found
 
 
-def compare(before: Catalogue, after: Catalogue) -> tuple[tuple[Change, ...], tuple[Key, ...]]:
+def compare(before: PriceCatalogue, after: PriceCatalogue) -> tuple[tuple[Change, ...], tuple[Key, ...]]:
     """Return how ``after`` differs from ``before``: new and changed prices, and the keys that are gone."""
     limits = Limits(price_factor=float("inf"), spot_factor=float("inf"))
     found = (

@@ -23,14 +23,16 @@ WITNESSES: Final = 2
 """So many sizes must lie on the lowest line before it is believed; fewer prove nothing, and the cell stays as it is."""
 
 
-class Cell(NamedTuple):
+class FamilyPrice(NamedTuple):
     """A price of the table. ``mended``: it is not the table's own but that of its family."""
 
     usd_per_h: float
     mended: bool
 
 
-def mended(table: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]) -> Iterator[tuple[str, str, Cell]]:
+def mended(
+    table: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]
+) -> Iterator[tuple[str, str, FamilyPrice]]:
     """Yield type, region and price of a table ``{type: {region: USD/h}}`` in which zero means "not known".
 
     ``factors`` are normalization factors by type; types without one, and regions where a family has no line, keep what
@@ -64,9 +66,9 @@ def _line(units: list[float]) -> float | None:
     return statistics.median(agreeing) if len(agreeing) >= WITNESSES else None
 
 
-def _cell(usd: float, on_line_usd: float | None) -> Cell | None:
+def _cell(usd: float, on_line_usd: float | None) -> FamilyPrice | None:
     if not is_price(usd):
-        return Cell(round(on_line_usd, 6), True) if on_line_usd is not None and is_price(on_line_usd) else None
+        return FamilyPrice(round(on_line_usd, 6), True) if on_line_usd is not None and is_price(on_line_usd) else None
     if on_line_usd is not None and DEDICATED[0] < usd / on_line_usd < DEDICATED[1]:
-        return Cell(round(on_line_usd, 6), True)
-    return Cell(usd, False)
+        return FamilyPrice(round(on_line_usd, 6), True)
+    return FamilyPrice(usd, False)

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from hcloud.catalog.prices import CLOUDS, Catalogue, Key, Plan, Quote, Size, overlay
+from hcloud.catalog.prices import CLOUDS, Key, PriceCatalogue, PricePlan, Quote, TypeSize, overlay
 from hcloud.catalog.reading import SpotPrice
 from hcloud.catalog.snapshot import shipped_catalogue
 from hcloud.catalog.spot_history import lines, read_history, with_news
@@ -48,15 +48,15 @@ class CatalogFiles:
         """Where spot prices are recorded."""
         return self.directory / "spot.csv"
 
-    def stored(self) -> Catalogue:
+    def stored(self) -> PriceCatalogue:
         """Return what was read of the clouds; empty where nothing was read yet.
 
         Raises:
             ConfigError: the file cannot be read or is not whole.
         """
-        return read_catalogue(self.stored_path) if self.stored_path.exists() else Catalogue()
+        return read_catalogue(self.stored_path) if self.stored_path.exists() else PriceCatalogue()
 
-    def current(self) -> Catalogue:
+    def current(self) -> PriceCatalogue:
         """Return the catalogue in force: the snapshot, and over it what was read of the clouds.
 
         Raises:
@@ -71,13 +71,13 @@ class CatalogFiles:
         except OSError:  # not there, or not for us: then it is due
             return 0.0
 
-    def previous(self) -> Catalogue:
+    def previous(self) -> PriceCatalogue:
         """Return the catalogue as it was in force before the last refresh.
 
         Raises:
             ConfigError: as ``stored``.
         """
-        stored = read_catalogue(self.previous_path) if self.previous_path.exists() else Catalogue()
+        stored = read_catalogue(self.previous_path) if self.previous_path.exists() else PriceCatalogue()
         return overlay(shipped_catalogue(), stored)
 
     def history(self) -> Iterator[SpotPrice]:
@@ -103,7 +103,7 @@ class CatalogFiles:
                 raise Refused(f"another refresh of the prices in {self.directory} is under way") from None
             yield
 
-    def store(self, stored: Catalogue) -> None:
+    def store(self, stored: PriceCatalogue) -> None:
         """Make ``stored`` what was read of the clouds, and write the files that providers read. Call while locked."""
         before = self.stored()
         _write(self.previous_path, _document(before))
@@ -134,7 +134,7 @@ class CatalogFiles:
         _write_text(self.history_path, lines(with_news(self.history(), news, since)))
 
 
-def _newest_at(catalogue: Catalogue, cloud: str) -> float:
+def _newest_at(catalogue: PriceCatalogue, cloud: str) -> float:
     return max((quote.at for key, quote in catalogue.quotes.items() if key.cloud == cloud), default=0.0)
 
 
@@ -143,7 +143,7 @@ def price_file(directory: Path, cloud: str) -> Path:
     return directory / f"{cloud}.json"
 
 
-def provider_prices(catalogue: Catalogue, cloud: str) -> dict[str, dict[str, dict[str, float]]]:
+def provider_prices(catalogue: PriceCatalogue, cloud: str) -> dict[str, dict[str, dict[str, float]]]:
     """Return ``{region: {type: {"on_demand": USD/h, "spot": USD/h, ..., "at": Unix seconds}}}``, by plan.
 
     A price that is not known is absent. ``at`` is the age of the older of on demand and spot.
@@ -153,12 +153,12 @@ def provider_prices(catalogue: Catalogue, cloud: str) -> dict[str, dict[str, dic
         if key.cloud == cloud:
             cell = found[key.region][key.type]
             cell[key.plan.value] = quote.usd_per_h
-            if key.plan in (Plan.ON_DEMAND, Plan.SPOT):
+            if key.plan in (PricePlan.ON_DEMAND, PricePlan.SPOT):
                 cell["at"] = min(quote.at, cell.get("at", quote.at))
     return found
 
 
-def read_catalogue(path: Path) -> Catalogue:
+def read_catalogue(path: Path) -> PriceCatalogue:
     """Return a catalogue written by :meth:`CatalogFiles.store`.
 
     Raises:
@@ -178,7 +178,7 @@ def read_catalogue(path: Path) -> Catalogue:
         raise ConfigError(message, where=str(path)) from error
 
 
-def _document(catalogue: Catalogue) -> dict[str, Any]:
+def _document(catalogue: PriceCatalogue) -> dict[str, Any]:
     """Return a catalogue as JSON: each price is ``[USD/h, number of its origin]``, an origin ``[source, at]``."""
     origins: dict[tuple[str, float], int] = {}
     prices: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
@@ -198,17 +198,19 @@ def _document(catalogue: Catalogue) -> dict[str, Any]:
     }
 
 
-def _catalogue(document: Mapping[str, Any]) -> Catalogue:
+def _catalogue(document: Mapping[str, Any]) -> PriceCatalogue:
     origins = [(str(source), float(at)) for source, at in document["origins"]]
     quotes = {
-        Key(cloud, region, kind, Plan(plan)): Quote(float(usd), origins[origin][1], origins[origin][0])
+        Key(cloud, region, kind, PricePlan(plan)): Quote(float(usd), origins[origin][1], origins[origin][0])
         for cloud, regions in document["prices"].items()
         for region, kinds in regions.items()
         for kind, plans in kinds.items()
         for plan, (usd, origin) in plans.items()
     }
-    sizes = {(cloud, name): Size(**size) for cloud, kinds in document["sizes"].items() for name, size in kinds.items()}
-    return Catalogue(sizes=sizes, quotes=quotes, versions=dict(document["versions"]))
+    sizes = {
+        (cloud, name): TypeSize(**size) for cloud, kinds in document["sizes"].items() for name, size in kinds.items()
+    }
+    return PriceCatalogue(sizes=sizes, quotes=quotes, versions=dict(document["versions"]))
 
 
 def _write(path: Path, document: object, dated_at: float | None = None) -> None:

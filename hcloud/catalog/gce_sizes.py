@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from hcloud.catalog.prices import Size
+from hcloud.catalog.prices import TypeSize
 
 _COUNTS: Final[Mapping[str, tuple[int, ...]]] = {
     "n1": (2, 4, 8, 16, 32, 64, 96),
@@ -74,7 +74,7 @@ class Shape:
     """One machine type: its size, and how much of its family's vCPUs and memory is billed."""
 
     family: str
-    size: Size
+    size: TypeSize
     billed_vcpus: float
     billed_gib: float
 
@@ -89,13 +89,13 @@ def shapes() -> Mapping[str, Shape]:
     for name, (family, vcpus, gib) in _OTHERS.items():
         made[name] = _shape(family, vcpus, gib)
     for name, (family, vcpus, billed, gib) in _SHARED.items():
-        size = Size(vcpus=vcpus, memory_mib=round(gib * 1024), burstable=True)
+        size = TypeSize(vcpus=vcpus, memory_mib=round(gib * 1024), burstable=True)
         made[name] = Shape(family=family, size=size, billed_vcpus=billed, billed_gib=gib)
     return MappingProxyType(dict(sorted(made.items())))
 
 
 def _shape(family: str, vcpus: float, gib: float) -> Shape:
-    size = Size(vcpus=vcpus, memory_mib=int(gib * 1024), arch="arm64" if family == "t2a" else "x86_64")
+    size = TypeSize(vcpus=vcpus, memory_mib=int(gib * 1024), arch="arm64" if family == "t2a" else "x86_64")
     return Shape(family=family, size=size, billed_vcpus=vcpus, billed_gib=gib)
 
 

@@ -12,18 +12,18 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from hcloud.catalog.gce_sizes import shapes, whole_price
-from hcloud.catalog.prices import Key, Plan
-from hcloud.catalog.reading import Reading, text_of
+from hcloud.catalog.prices import Key, PricePlan
+from hcloud.catalog.reading import PriceReading, text_of
 from hcloud.errors import ProviderUnavailable
 
 SOURCE: Final = "Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
 """The id of Compute Engine in the catalogue."""
 _PLANS: Final = {
-    "OnDemand": Plan.ON_DEMAND,
-    "Preemptible": Plan.SPOT,
-    "Commit1Yr": Plan.COMMIT_1Y,
-    "Commit3Yr": Plan.COMMIT_3Y,
+    "OnDemand": PricePlan.ON_DEMAND,
+    "Preemptible": PricePlan.SPOT,
+    "Commit1Yr": PricePlan.COMMIT_1Y,
+    "Commit3Yr": PricePlan.COMMIT_3Y,
 }
 _USAGE: Final = r"(?:Spot Preemptible |Preemptible |Commitment v1: )?"
 _WHERE: Final = r" (?:running )?in .+"
@@ -61,13 +61,13 @@ def part_of(description: str) -> tuple[str, Part] | None:
     return None
 
 
-def read_skus(skus: Iterable[Mapping[str, Any]], regions: Collection[str], reading: Reading) -> None:
+def read_skus(skus: Iterable[Mapping[str, Any]], regions: Collection[str], reading: PriceReading) -> None:
     """Take the prices of all machine types from Compute Engine's SKUs; ``regions`` empty: of every region.
 
     Raises:
         ProviderUnavailable: a SKU is not of the known form, or there is no price of a machine.
     """
-    parts: dict[tuple[str, str, Plan, Part], float] = {}
+    parts: dict[tuple[str, str, PricePlan, Part], float] = {}
     for sku in skus:
         try:
             _note(sku, parts, reading)
@@ -79,7 +79,7 @@ def read_skus(skus: Iterable[Mapping[str, Any]], regions: Collection[str], readi
         raise ProviderUnavailable(f"the {SOURCE} holds no price of a machine; it was not taken")
 
 
-def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, Plan, Part], float], reading: Reading) -> None:
+def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, PricePlan, Part], float], reading: PriceReading) -> None:
     category = sku["category"]
     plan = _PLANS.get(text_of(category, "usageType"))
     if category["resourceFamily"] != "Compute" or plan is None:
@@ -97,7 +97,7 @@ def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, Plan, Part], float
         parts[key] = max(usd, parts.get(key, 0.0))
 
 
-def _usd_per_h(sku: Mapping[str, Any], reading: Reading) -> float | None:
+def _usd_per_h(sku: Mapping[str, Any], reading: PriceReading) -> float | None:
     """Return a SKU's price per hour: that of the last tier, since the first may be a free allowance."""
     expression = sku["pricingInfo"][-1]["pricingExpression"]
     price = expression["tieredRates"][-1]["unitPrice"]
@@ -114,8 +114,10 @@ def _usd_per_h(sku: Mapping[str, Any], reading: Reading) -> float | None:
     return usd
 
 
-def _assemble(parts: Mapping[tuple[str, str, Plan, Part], float], regions: Collection[str], reading: Reading) -> None:
-    places: dict[str, set[tuple[str, Plan]]] = defaultdict(set)
+def _assemble(
+    parts: Mapping[tuple[str, str, PricePlan, Part], float], regions: Collection[str], reading: PriceReading
+) -> None:
+    places: dict[str, set[tuple[str, PricePlan]]] = defaultdict(set)
     for family, region, plan, _ in parts:
         if not regions or region in regions:
             places[family].add((region, plan))

@@ -14,7 +14,7 @@ USD_PER_H_MAX: Final = 1000.0
 """No machine is sold for more; a larger number is a mistake in a price list, or an upfront payment."""
 
 
-class Plan(StrEnum):
+class PricePlan(StrEnum):
     """How an hour is paid for. The commitments are prices per hour without upfront payment, for one or three years."""
 
     ON_DEMAND = "on_demand"
@@ -29,7 +29,7 @@ class Key(NamedTuple):
     cloud: str
     region: str
     type: str
-    plan: Plan
+    plan: PricePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def is_price(usd_per_h: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class TypeSize:
     """How large a type is. ``burstable``: its vCPUs are promised only for part of the time.
 
     ``arch`` is ``x86_64`` or ``arm64``; ``gpus`` how many accelerators it has.
@@ -65,14 +65,14 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class PriceCatalogue:
     """Sizes by cloud and type, prices by key. ``versions``: which edition of a price list was last read, by list."""
 
-    sizes: Mapping[tuple[str, str], Size] = field(default_factory=dict)
+    sizes: Mapping[tuple[str, str], TypeSize] = field(default_factory=dict)
     quotes: Mapping[Key, Quote] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def price(self, cloud: str, region: str, kind: str, plan: Plan = Plan.ON_DEMAND) -> Quote | None:
+    def price(self, cloud: str, region: str, kind: str, plan: PricePlan = PricePlan.ON_DEMAND) -> Quote | None:
         """Return a price, or None where it is not known."""
         return self.quotes.get(Key(cloud, region, kind, plan))
 
@@ -85,11 +85,13 @@ class Catalogue:
         return min((quote.at for quote in self.quotes.values()), default=None)
 
 
-def overlay(below: Catalogue, above: Catalogue) -> Catalogue:
+def overlay(below: PriceCatalogue, above: PriceCatalogue) -> PriceCatalogue:
     """Return both catalogues as one; of two prices for the same the newer counts, of equal age that of ``above``."""
     quotes = dict(below.quotes)
     for key, quote in above.quotes.items():
         known = quotes.get(key)
         if known is None or quote.at >= known.at:
             quotes[key] = quote
-    return Catalogue(sizes={**below.sizes, **above.sizes}, quotes=quotes, versions={**below.versions, **above.versions})
+    return PriceCatalogue(
+        sizes={**below.sizes, **above.sizes}, quotes=quotes, versions={**below.versions, **above.versions}
+    )

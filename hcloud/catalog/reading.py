@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hcloud.catalog.prices import Key, Plan, Quote, Size, is_price
+from hcloud.catalog.prices import Key, PricePlan, Quote, TypeSize, is_price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class SpotPrice:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class PriceReading:
     """Prices of one source. ``whole`` are the cloud, region and plan of which it claims to tell every price.
 
     ``unchanged``: of these the edition read before is still the current one, so what is known of them is confirmed.
@@ -32,10 +32,10 @@ class Reading:
     source: str
     at: float
     quotes: dict[Key, Quote] = field(default_factory=dict)
-    sizes: dict[tuple[str, str], Size] = field(default_factory=dict)
+    sizes: dict[tuple[str, str], TypeSize] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    whole: set[tuple[str, str, Plan]] = field(default_factory=set)
-    unchanged: set[tuple[str, str, Plan]] = field(default_factory=set)
+    whole: set[tuple[str, str, PricePlan]] = field(default_factory=set)
+    unchanged: set[tuple[str, str, PricePlan]] = field(default_factory=set)
     spot_prices: list[SpotPrice] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -55,7 +55,7 @@ class Reading:
         return [f"{self.source}: {count} entries: {why}" for why, count in sorted(self.left_out.items())]
 
 
-def join(target: Reading, other: Reading) -> None:
+def join(target: PriceReading, other: PriceReading) -> None:
     """Add what ``other`` read to ``target``."""
     target.quotes.update(other.quotes)
     target.sizes.update(other.sizes)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from hcloud.catalog.changes import Limits, Merge, merge
 from hcloud.catalog.files import CatalogFiles
-from hcloud.catalog.prices import Catalogue, overlay
-from hcloud.catalog.reading import Reading
+from hcloud.catalog.prices import PriceCatalogue, overlay
+from hcloud.catalog.reading import PriceReading
 from hcloud.catalog.snapshot import shipped_catalogue
-from hcloud.catalog.sources import Source
+from hcloud.catalog.sources import PriceSource
 from hcloud.clock import Clock
 from hcloud.errors import HCloudError
 
@@ -52,7 +52,7 @@ class Refreshed:
 
 def refresh(
     files: CatalogFiles,
-    sources: Sequence[Source],
+    sources: Sequence[PriceSource],
     clock: Clock,
     *,
     limits: Limits = Limits(),  # noqa: B008  (frozen)
@@ -71,7 +71,7 @@ def refresh(
     done = Refreshed(at=clock.now())
     with files.locked():
         stored = files.stored()
-        readings: list[Reading] = []
+        readings: list[PriceReading] = []
         for source in sources:
             try:
                 reading = source.read(stored.versions)
@@ -91,13 +91,13 @@ def refresh(
     return done
 
 
-def _with_believed(stored: Catalogue, reading: Reading, merged: Merge) -> Catalogue:
+def _with_believed(stored: PriceCatalogue, reading: PriceReading, merged: Merge) -> PriceCatalogue:
     """Add what of a reading is kept. An edition of which something was held or refused is read again next time.
 
     What was just read wins whatever its date: a clock that was wrong once must not keep old prices in force.
     """
     doubted = bool(merged.refused) or merged.counts()["held"] > 0
-    return Catalogue(
+    return PriceCatalogue(
         sizes={**stored.sizes, **reading.sizes},
         quotes={**stored.quotes, **merged.taken},
         versions=stored.versions if doubted else {**stored.versions, **reading.versions},

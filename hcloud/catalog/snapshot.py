@@ -16,20 +16,20 @@ from typing import Any, Final, cast
 
 from hcloud.catalog.families import mended
 from hcloud.catalog.gce_sizes import shapes, whole_price
-from hcloud.catalog.prices import Catalogue, Key, Plan, Quote, Size, is_price
+from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote, TypeSize, is_price
 from hcloud.errors import ConfigError
 
 _GCE_PLANS: Final = {
-    "on_demand": Plan.ON_DEMAND,
-    "preemptible": Plan.SPOT,
-    "1yr_commitment": Plan.COMMIT_1Y,
-    "3yr_commitment": Plan.COMMIT_3Y,
+    "on_demand": PricePlan.ON_DEMAND,
+    "preemptible": PricePlan.SPOT,
+    "1yr_commitment": PricePlan.COMMIT_1Y,
+    "3yr_commitment": PricePlan.COMMIT_3Y,
 }
 _BURSTABLE_EC2: Final = ("t1.", "t2.", "t3.", "t3a.", "t4g.")
 
 
 @cache
-def shipped_catalogue() -> Catalogue:
+def shipped_catalogue() -> PriceCatalogue:
     """Return the snapshot. It is read once.
 
     Raises:
@@ -46,17 +46,17 @@ def shipped_catalogue() -> Catalogue:
         raise ConfigError(message, where=str(file)) from error
 
 
-def snapshot_of(document: Mapping[str, Any], source: str) -> Catalogue:
+def snapshot_of(document: Mapping[str, Any], source: str) -> PriceCatalogue:
     """Return the catalogue of a libcloud price table. Cells that are no price are left out."""
     at, by_family = float(document["updated"]), f"{source}, by its family"
     quotes = {
-        Key("ec2", region, kind, Plan.ON_DEMAND): Quote(cell.usd_per_h, at, by_family if cell.mended else source)
+        Key("ec2", region, kind, PricePlan.ON_DEMAND): Quote(cell.usd_per_h, at, by_family if cell.mended else source)
         for kind, region, cell in mended(document["compute"]["ec2_linux"], _ec2_factors())
         if is_price(cell.usd_per_h)
     }
     parts = _gce(document["compute"]["gce_instances"])
     quotes.update({key: Quote(usd, at, source) for key, usd in parts if is_price(usd)})
-    return Catalogue(sizes={**_ec2_sizes(), **_gce_sizes()}, quotes=quotes)
+    return PriceCatalogue(sizes={**_ec2_sizes(), **_gce_sizes()}, quotes=quotes)
 
 
 def _ec2_factors() -> dict[str, float]:
@@ -85,7 +85,7 @@ def _cell(prices: Mapping[str, Mapping[str, Any]], region: str) -> float | None:
     return usd if is_price(usd) else None
 
 
-def _ec2_sizes() -> dict[tuple[str, str], Size]:
+def _ec2_sizes() -> dict[tuple[str, str], TypeSize]:
     return {("ec2", name): _ec2_size(name, kind["ram"], kind["extra"]) for name, kind in _ec2_types().items()}
 
 
@@ -95,13 +95,13 @@ def _ec2_types() -> Mapping[str, Mapping[str, Any]]:
     return cast(Mapping[str, Mapping[str, Any]], INSTANCE_TYPES)
 
 
-def _ec2_size(name: str, ram_mib: int, extra: Mapping[str, str]) -> Size:
+def _ec2_size(name: str, ram_mib: int, extra: Mapping[str, str]) -> TypeSize:
     return ec2_size(name, float(extra["vcpu"]), ram_mib, extra.get("physicalProcessor", ""), extra.get("gpu", "0"))
 
 
-def ec2_size(name: str, vcpus: float, memory_mib: int, processor: str, gpus: str) -> Size:
+def ec2_size(name: str, vcpus: float, memory_mib: int, processor: str, gpus: str) -> TypeSize:
     """Return the size of an EC2 type from what price lists say of it (``gpus``: a number as text, or another word)."""
-    return Size(
+    return TypeSize(
         vcpus=vcpus,
         memory_mib=memory_mib,
         burstable=name.startswith(_BURSTABLE_EC2),
@@ -110,5 +110,5 @@ def ec2_size(name: str, vcpus: float, memory_mib: int, processor: str, gpus: str
     )
 
 
-def _gce_sizes() -> dict[tuple[str, str], Size]:
+def _gce_sizes() -> dict[tuple[str, str], TypeSize]:
     return {("gce", name): shape.size for name, shape in shapes().items()}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from hcloud.catalog import aws_list, gcp_skus
 from hcloud.catalog.aws_client import aws_client, aws_errors
 from hcloud.catalog.aws_spot import SpotSource
-from hcloud.catalog.prices import Plan
-from hcloud.catalog.reading import Reading, SpotPrice, join
+from hcloud.catalog.prices import PricePlan
+from hcloud.catalog.reading import PriceReading, SpotPrice, join
 from hcloud.clock import Clock
 from hcloud.errors import ProviderUnavailable
 
@@ -26,12 +26,12 @@ _QUERY_REGION: Final = "us-east-1"
 """GetProducts is answered in few regions only, there for all of them."""
 
 
-class Source(Protocol):
+class PriceSource(Protocol):
     """One price list. ``read`` may take minutes; it changes nothing."""
 
     name: str
 
-    def read(self, versions: Mapping[str, str]) -> Reading:
+    def read(self, versions: Mapping[str, str]) -> PriceReading:
         """Return what the list tells now; ``versions`` are the editions that were read before.
 
         Raises:
@@ -61,9 +61,9 @@ class GcpPrices:
     api_key: str | None = None
 
 
-def sources(aws: AwsPrices, gcp: GcpPrices, secret: Callable[[str], str], clock: Clock) -> tuple[Source, ...]:
+def sources(aws: AwsPrices, gcp: GcpPrices, secret: Callable[[str], str], clock: Clock) -> tuple[PriceSource, ...]:
     """Return the price lists to be read. ``secret`` resolves a reference, at the moment it is needed and not before."""
-    wanted: list[Source] = []
+    wanted: list[PriceSource] = []
     if aws.regions:
         wanted.append(_BulkList(aws, clock) if aws.price_list == "bulk" else _QueriedList(aws, clock))
         if aws.spot:
@@ -81,9 +81,9 @@ class _BulkList:
         self._regions, self._clock = settings.regions, clock
         self._endpoint = settings.endpoint or BULK_ENDPOINT
 
-    def read(self, versions: Mapping[str, str]) -> Reading:
+    def read(self, versions: Mapping[str, str]) -> PriceReading:
         """See :class:`Source`."""
-        reading = Reading(source=self.name, at=self._clock.now())
+        reading = PriceReading(source=self.name, at=self._clock.now())
         with closing(_server(self._endpoint, self._clock)) as server:
             index = server.json(REGION_INDEX).get("regions", {})
             for region in self._regions:
@@ -94,8 +94,8 @@ class _BulkList:
                     join(reading, server.lines(path, lambda lines, region=region: self._region(lines, region)))  # type: ignore[misc]
         return reading
 
-    def _region(self, lines: Iterator[str], region: str) -> Reading:
-        reading = Reading(source=self.name, at=self._clock.now())
+    def _region(self, lines: Iterator[str], region: str) -> PriceReading:
+        reading = PriceReading(source=self.name, at=self._clock.now())
         aws_list.read_csv(lines, region, reading)
         return reading
 
@@ -124,9 +124,9 @@ class _QueriedList:
         self.name = aws_list.SOURCE
         self._settings, self._clock = settings, clock
 
-    def read(self, versions: Mapping[str, str]) -> Reading:
+    def read(self, versions: Mapping[str, str]) -> PriceReading:
         """See :class:`Source`."""
-        reading = Reading(source=self.name, at=self._clock.now())
+        reading = PriceReading(source=self.name, at=self._clock.now())
         client = aws_client("pricing", _QUERY_REGION, self._settings.endpoint, self._settings.profile)
         for region in self._settings.regions:
             filters = [
@@ -146,14 +146,14 @@ class _SkuList:
         self.name = gcp_skus.SOURCE
         self._settings, self._secret, self._clock = settings, secret, clock
 
-    def read(self, versions: Mapping[str, str]) -> Reading:
+    def read(self, versions: Mapping[str, str]) -> PriceReading:
         """See :class:`Source`."""
-        reading = Reading(source=self.name, at=self._clock.now())
+        reading = PriceReading(source=self.name, at=self._clock.now())
         headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
         with closing(_server(self._settings.endpoint, self._clock, headers)) as server:
             gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
         for key, quote in reading.quotes.items():
-            if key.plan is Plan.SPOT:  # the same in every zone of a region
+            if key.plan is PricePlan.SPOT:  # the same in every zone of a region
                 at = reading.at
                 price = SpotPrice(
                     cloud="gce", region=key.region, zone="", type=key.type, usd_per_h=quote.usd_per_h, at=at

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hcloud.changed import changed
-from hcloud.classifier.library import Drift, Measured, Question
+from hcloud.changed import replace_fields
+from hcloud.classifier.library import Drift, MeasuredApplication, Question
 from hcloud.errors import BadInput
 from hcloud.known import WHOLE_JOBS, Application, Estimate, Findings, Reading
 from hcloud.model import JobSpec, ProfileRequest
@@ -339,7 +339,7 @@ def feed(
             RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
         )
     cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
-    return changed(row, cells=cells, spreads=spreads, missed=missed)
+    return replace_fields(row, cells=cells, spreads=spreads, missed=missed)
 
 
 def _doubt_of(predicted: Estimate) -> float:
@@ -351,11 +351,11 @@ def _doubt_of(predicted: Estimate) -> float:
 def ran(row: Application, run_s: float) -> Application:
     """Return the application with one more job that ran to its end in ``run_s``."""
     known = row.run_s
-    return changed(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
+    return replace_fields(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
 
 
-def measured_of(row: Application) -> Measured:
+def measured_of(row: Application) -> MeasuredApplication:
     """Return a row in the classifier's words."""
     cells = {Question(question): dict(columns) for question, columns in row.cells.items()}
     use = {row.type_column: row.use} if row.use and row.type_column else {}
-    return Measured(name=row.name, program=row.program, cells=cells, use=use)
+    return MeasuredApplication(name=row.name, program=row.program, cells=cells, use=use)

@@ -17,7 +17,7 @@ from hcloud.classifier.library import Library, Question
 from hcloud.classifier.pressing import SourcePrior, source_prior
 from hcloud.classifier.rows import Scale
 from hcloud.classifier.telling import TypePrior, type_prior
-from hcloud.known import Application, Classification, Estimate, Layers
+from hcloud.known import Application, Classification, Estimate, LayeredRows
 
 REFIT_SHARE = 0.2
 """Fit again when this part of the fitted rows is new or has changed since."""
@@ -30,7 +30,7 @@ K = TypeVar("K", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surprise:
+class PredictionError:
     """A cell that was measured after it had been estimated."""
 
     application: Application
@@ -41,7 +41,7 @@ class Surprise:
 
 
 @dataclass(slots=True)
-class Book:
+class BeliefStore:
     """Follows the rows of known applications. ``library``: the reference programs.
 
     A new process fits all that is stored, while a running one goes on with a fit of some rows ago and with how sure its
@@ -50,10 +50,10 @@ class Book:
 
     library: Library = field(default_factory=Library)
     classifier: Classifier = field(default_factory=Classifier)
-    surprises: list[Surprise] = field(default_factory=list)
+    surprises: list[PredictionError] = field(default_factory=list)
     """Cells measured after they had been estimated, since last taken out by the caller."""
     _rows: Mapping[str, Application] = field(default_factory=dict)
-    _programs: Layers[tuple[Application, ...]] = field(default_factory=Layers)
+    _programs: LayeredRows[tuple[Application, ...]] = field(default_factory=LayeredRows)
     _fitted: FittedClassifier | None = None
     _fit_number: int = 0
     _changed: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Book:
         if rows is self._rows:
             return
         programs = dict[str, tuple[Application, ...]]()
-        for name, row in rows.since(self._rows) if isinstance(rows, Layers) else rows.items():
+        for name, row in rows.since(self._rows) if isinstance(rows, LayeredRows) else rows.items():
             before = self._rows.get(name)
             if before is None or before.revision != row.revision:
                 programs[row.program] = _with_row(programs.get(row.program) or self._programs.get(row.program, ()), row)
@@ -162,7 +162,7 @@ class Book:
             self._changed.clear()
         return self._fitted
 
-    def _surprises(self, before: Application, after: Application) -> Iterator[Surprise]:
+    def _surprises(self, before: Application, after: Application) -> Iterator[PredictionError]:
         _, seen, belief = self._beliefs.get(before.name, (0, None, None))
         if belief is None or _moved(seen, before) or before.measure is not after.measure:
             return
@@ -178,7 +178,7 @@ class Book:
                 estimate = answers.get(question, {}).get(column)
                 # The first cell of a row only sets its scale: nothing was predicted.
                 if estimate is not None and column not in before.cells.get(question, {}) and before.cells.get(question):
-                    yield Surprise(
+                    yield PredictionError(
                         application=after, question=question, column=column, estimate=estimate, measured=value
                     )
 

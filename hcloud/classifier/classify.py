@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from hcloud import quality
 from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted, Renewing, Widening
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.errors import BadInput
 from hcloud.known import Classification, Estimate, Neighbour
@@ -62,7 +62,7 @@ class Classifier:
         return FittedClassifier(library=library, methods=self.methods, fitted=fitted)
 
 
-def classify(library: Library, observations: Measured) -> Classification:
+def classify(library: Library, observations: MeasuredApplication) -> Classification:
     """Classify one job with the default methods; fit :class:`Classifier` once where there are many jobs."""
     return Classifier().fit(library).classify(observations)
 
@@ -76,7 +76,7 @@ class FittedClassifier:
     fitted: Mapping[Question, Fitted]
     _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
 
-    def classify(self, observations: Measured) -> Classification:
+    def classify(self, observations: MeasuredApplication) -> Classification:
         """Answer all questions from what was observed, be it nothing.
 
         Unusable values (NaN, zero, a crash) are left out and named in ``notes``; what was not observed comes from the
@@ -104,7 +104,7 @@ class FittedClassifier:
         )
 
     def _complete(
-        self, question: Question, observed: Mapping[str, float], seen: Measured, notes: list[str]
+        self, question: Question, observed: Mapping[str, float], seen: MeasuredApplication, notes: list[str]
     ) -> Completion | None:
         fitted = self.fitted[question]
         if question is Question.STEP:
@@ -175,7 +175,7 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
     return found
 
 
-def _usable(question: Question, observations: Measured, notes: list[str]) -> dict[str, float]:
+def _usable(question: Question, observations: MeasuredApplication, notes: list[str]) -> dict[str, float]:
     """Return the observed cells that can be measurements, performance as time; the others go to the notes."""
     usable, scale = {}, question.scale
     for column, value in sorted(observations.cells.get(question, {}).items()):
@@ -194,7 +194,7 @@ def _usable(question: Question, observations: Measured, notes: list[str]) -> dic
     return usable
 
 
-def _use(rows: Rows, seen: Measured) -> Mapping[str, list[float]] | None:
+def _use(rows: MeasuredRows, seen: MeasuredApplication) -> Mapping[str, list[float]] | None:
     """Return the resource use of the runs where it is in the library's features, else None."""
     if rows.context is None:
         return None
@@ -228,13 +228,13 @@ class _Known(NamedTuple):
     """The known cells of rows: where they are (rows x columns), of how many each row's distance is taken (rows; RATIO:
     0 where there is one, which says nothing of shape), and what sums over them are divided by (rows)."""
 
-    rows: Rows
+    rows: MeasuredRows
     there: NDArray[np.bool_]
     counts: NDArray[np.int_]
     divisor: NDArray[np.int_]
 
     @classmethod
-    def of(cls, rows: Rows) -> _Known:
+    def of(cls, rows: MeasuredRows) -> _Known:
         """Look at rows."""
         there = ~np.isnan(rows.values)
         count = there.sum(axis=1)

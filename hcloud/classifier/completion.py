@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 from hcloud.errors import BadInput
 
 INTERVAL = 0.8
@@ -55,7 +55,7 @@ class Fitted(Protocol):
     """What an estimator learned from rows; completes one new row at a time."""
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
 
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
@@ -69,7 +69,7 @@ class Fitted(Protocol):
 class Estimator(Protocol):
     """A method with frozen parameters; all learning happens in :meth:`fit`."""
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Learn from rows with missing cells; rows without any cell are ignored, none at all leaves a wide prior."""
 
 
@@ -77,7 +77,7 @@ class Estimator(Protocol):
 class Renewing(Estimator, Protocol):
     """A method that takes over from an earlier fit what was chosen by leaving rows out: most of its time goes there."""
 
-    def renew(self, rows: Rows, before: Fitted | None) -> Fitted:
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
         """Learn as :meth:`fit` does; how sure answers are is judged anew only where rows have become many more
         than when that was done ``before``."""
 
@@ -94,12 +94,12 @@ CALIBRATED_FOR = 1.5
 """What was chosen by leaving rows out holds for so many times as many rows."""
 
 
-def still_judged(rows: Rows, before: Rows, judged_by: int) -> bool:
+def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bool:
     """Return whether what was chosen with ``judged_by`` rows, and held for those ``before``, holds for ``rows``."""
     return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
 
 
-def cells_of(rows: Rows, observed: Mapping[str, float], context: Context | None = None) -> Cells:
+def cells_of(rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None) -> Cells:
     """Return the observed cells on the working axis, in column order; see :meth:`Fitted.complete` for errors."""
     place = {column: j for j, column in enumerate(rows.columns)}
     for column in observed:
@@ -114,7 +114,7 @@ def cells_of(rows: Rows, observed: Mapping[str, float], context: Context | None 
     return index, values, _context_of(rows, ordered, context)
 
 
-def _context_of(rows: Rows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
+def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
     if rows.context is None or not context:
         return None
     features = rows.context.shape[2]
@@ -130,7 +130,7 @@ def _context_of(rows: Rows, ordered: Sequence[str], context: Context | None) -> 
     return filled
 
 
-def completed(rows: Rows, cells: Cells, mean: Matrix, sd: Matrix) -> Completion:
+def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Completion:
     """Return the answer: measured cells as measured, known to within measurement noise; the rest as estimated."""
     index, values, _ = cells
     mean, sd = mean.copy(), np.maximum(sd, NOISE[rows.scale])
@@ -181,7 +181,7 @@ def spread(residuals: Matrix, scale: Scale, *, prior_cells: float = 5.0) -> Matr
 class ProbeMean:
     """Every unknown cell is the arithmetic mean of the observed ones: all that can be said knowing no columns."""
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Measure how wrong that is on the rows: residuals from each row's mean over its known cells."""
         rows = rows.in_order()
         _, column = row_effects(rows.values)
@@ -199,7 +199,7 @@ class ProbeMean:
 class AdditiveLog:
     """Row effect plus column effect on the working axis; the row effect is the mean over the observed cells."""
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Alternate means over the known cells."""
         rows = rows.in_order()
         row, column = row_effects(rows.values)
@@ -211,7 +211,7 @@ class AdditiveLog:
 class ColumnMean:
     """Every unknown cell is its column's mean over the rows, whatever was observed of this one."""
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Take the column means; the spread of a column is its spread between applications."""
         rows = rows.in_order()
         known = ~np.isnan(rows.values)
@@ -227,7 +227,7 @@ def _middle(scale: Scale) -> float:
     return 0.0 if scale is Scale.RATIO else 0.5
 
 
-def _level(rows: Rows, row: Matrix) -> float:
+def _level(rows: MeasuredRows, row: Matrix) -> float:
     has = (~np.isnan(rows.values)).any(1)
     return float(row[has].mean()) if has.any() else _middle(rows.scale)
 
@@ -236,7 +236,7 @@ def _level(rows: Rows, row: Matrix) -> float:
 class FittedOffsets:
     """A fitted baseline: one offset per column around a level, which is the library's or that of the observed cells."""
 
-    rows: Rows
+    rows: MeasuredRows
     offsets: Matrix
     level: float
     sd: Matrix

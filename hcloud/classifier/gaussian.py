@@ -30,7 +30,7 @@ from hcloud.classifier.completion import (
     row_effects,
     still_judged,
 )
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 
 Index = NDArray[np.int_]
 T = TypeVar("T")
@@ -109,11 +109,11 @@ class GaussianFoldIn:
     rows_max: int = 4000
     patterns_max: int = 100
 
-    def fit(self, rows: Rows) -> FittedGaussian:
+    def fit(self, rows: MeasuredRows) -> FittedGaussian:
         """Learn the moments, then how far they are off on rows held out by group."""
         return self.renew(rows, None)
 
-    def renew(self, rows: Rows, before: Fitted | None) -> FittedGaussian:
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedGaussian:
         """Learn the moments; how far they are off may be known from ``before``."""
         rows = rows.in_order()
         chosen = self._densest(rows)
@@ -127,7 +127,7 @@ class GaussianFoldIn:
             stretch, judged_by = self._stretch(chosen, moments), len(rows)
         return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=stretch, judged_by=judged_by)
 
-    def _densest(self, rows: Rows) -> Rows:
+    def _densest(self, rows: MeasuredRows) -> MeasuredRows:
         """Rows that say something, densest first, within the bounds; a row of one RATIO cell says nothing of shape."""
         known = ~np.isnan(rows.values)
         counts = known.sum(1)
@@ -141,7 +141,7 @@ class GaussianFoldIn:
             chosen.append(int(i))
         return rows.take(sorted(chosen))
 
-    def moments(self, rows: Rows, near: Moments | None = None) -> Moments:
+    def moments(self, rows: MeasuredRows, near: Moments | None = None) -> Moments:
         """Return mean and covariance of all columns; a column nobody measured is wide and alone. ``near``: what they
         will not be far from, so that they are found sooner."""
         columns = len(rows.columns)
@@ -220,7 +220,7 @@ class GaussianFoldIn:
         left = np.concatenate([each for _, _, each in told])
         return expected, weights, np.add.reduce(left[patterns.order], 0)
 
-    def _stretch(self, rows: Rows, of_all: Moments) -> float:
+    def _stretch(self, rows: MeasuredRows, of_all: Moments) -> float:
         """Return by what factor stated deviations must grow so that 80 % intervals hold 80 % of held-out cells.
 
         Each fold leaves whole groups out; where rows are many that changes nothing, and ``of_all`` is judged. Cells are
@@ -329,7 +329,7 @@ def _alike(patterns: Sequence[Cells], rows: Sequence[Index], columns: int) -> _A
 class FittedGaussian:
     """Learned moments; conditionals are kept per set of observed columns, so a repeated question costs one product."""
 
-    rows: Rows
+    rows: MeasuredRows
     moments: Moments
     tail: float | None
     stretch: float

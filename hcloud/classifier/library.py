@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hcloud.classifier.rows import Rows, Scale, rows_of
+from hcloud.classifier.rows import MeasuredRows, Scale, rows_of
 from hcloud.errors import BadInput
 from hcloud.known import Estimate
 
@@ -31,7 +31,7 @@ class Question(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredApplication:
     """What was measured of one application. Performance is work per second (more is better), pressures are 0..100.
 
     ``program``: what inputs of one program share (default: the application itself). ``use``: resource use of the run on
@@ -43,7 +43,7 @@ class Measured:
     cells: Mapping[Question, Mapping[str, float]] = field(default_factory=dict)
     use: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
-    def with_cell(self, question: Question, column: str, value: float) -> Measured:
+    def with_cell(self, question: Question, column: str, value: float) -> MeasuredApplication:
         """Return this with one cell measured (again): the feedback loop of Dissertation §4.3.2.
 
         Raises BadInput for a value that cannot be a measurement.
@@ -58,18 +58,18 @@ class Measured:
 class Library:
     """Known applications by name: dense rows from the library of profiles, sparse ones from jobs that ran."""
 
-    known: Mapping[str, Measured] = field(default_factory=dict)
+    known: Mapping[str, MeasuredApplication] = field(default_factory=dict)
 
-    def learn(self, measured: Measured) -> Library:
+    def learn(self, measured: MeasuredApplication) -> Library:
         """Return a library in which this application is known as given (replacing what was known under its name)."""
         return Library(known={**self.known, measured.name: measured})
 
     def feed(self, name: str, question: Question, column: str, value: float) -> Library:
         """Return a library in which one cell was observed; an application of that name is made where there was none."""
-        known = self.known.get(name, Measured(name=name))
+        known = self.known.get(name, MeasuredApplication(name=name))
         return self.learn(known.with_cell(question, column, value))
 
-    def rows(self, question: Question) -> Rows:
+    def rows(self, question: Question) -> MeasuredRows:
         """Return the matrix of one question, run times in place of rates.
 
         Raises BadInput, naming application and column, for a value that cannot be a measurement.

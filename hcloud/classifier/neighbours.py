@@ -18,7 +18,7 @@ import numpy as np
 
 from hcloud.classifier.completion import Completion, Context, Fitted, cells_of, completed
 from hcloud.classifier.gaussian import CACHE_MAX, FittedGaussian, GaussianFoldIn, Index, evenly
-from hcloud.classifier.rows import Matrix, Rows
+from hcloud.classifier.rows import Matrix, MeasuredRows
 
 REFERENCES_MAX = 128
 TRIAL_PAIRS_MAX = 8
@@ -53,11 +53,11 @@ class NeighbourFoldIn:
     base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
     use_level: bool = False
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Fit the base, then the likeness."""
         return self.renew(rows, None)
 
-    def renew(self, rows: Rows, before: Fitted | None) -> Fitted:
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
         """Fit the base, then the likeness; that may be known from ``before``."""
         rows = rows.in_order()
         base = self.base.renew(rows, before.base if isinstance(before, FittedNeighbours) else before)
@@ -89,9 +89,9 @@ class FittedNeighbours:
     """Base fold-in plus up to 128 reference rows; what depends only on which columns were observed is kept."""
 
     base: FittedGaussian
-    references: Rows
+    references: MeasuredRows
     use_level: bool
-    use: _Use | None = None
+    use: _NeighbourUse | None = None
     plain: Likeness | None = None
     """Judged by observed cells alone."""
     with_use: Likeness | None = None
@@ -99,7 +99,7 @@ class FittedNeighbours:
     _known: dict[bytes, _Reference] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
         return self.base.rows
 
@@ -168,7 +168,7 @@ class FittedNeighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _NeighbourUse:
     """Resource use of the references' runs, and how a new run is compared with it.
 
     Amounts are heavy-tailed, so they are compared as ``log(1 + x / median)``, in standard deviations of the runs on the
@@ -186,7 +186,7 @@ class _Use:
         return _standardised(use, self.typical, self.centre[index], self.width[index])
 
 
-def _use_of(context: Matrix) -> _Use:
+def _use_of(context: Matrix) -> _NeighbourUse:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a feature nobody has measured on some column
         typical = np.nan_to_num(np.nanmedian(np.abs(context).reshape(-1, context.shape[2]), axis=0))
@@ -194,7 +194,7 @@ def _use_of(context: Matrix) -> _Use:
         logged = np.log1p(np.abs(context) / typical)
         centre, width = np.nan_to_num(np.nanmean(logged, 0)), np.nan_to_num(np.nanstd(logged, 0))
     width = np.where(width > 1e-6, width, np.inf)
-    return _Use(typical, centre, width, _standardised(context, typical, centre, width))
+    return _NeighbourUse(typical, centre, width, _standardised(context, typical, centre, width))
 
 
 def _standardised(use: Matrix, typical: Matrix, centre: Matrix, width: Matrix) -> Matrix:

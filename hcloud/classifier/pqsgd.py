@@ -9,7 +9,7 @@ import numpy as np
 
 from hcloud.classifier.completion import Completion, Context, Fitted, cells_of, completed, spread
 from hcloud.classifier.gaussian import evenly
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 
 HELD_OUT_MAX = 30
 
@@ -37,7 +37,7 @@ class PqSgd:
     sweeps_max: int = 100
     tolerance: float = 1e-3
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         """Measure how wrong the method is on rows stripped to two cells."""
         rows = rows.in_order()
         known = ~np.isnan(rows.values)
@@ -100,7 +100,7 @@ class PqSgd:
 class FittedPqSgd:
     """The rows and the method; every new row is appended and the whole matrix reconstructed, as in the papers."""
 
-    rows: Rows
+    rows: MeasuredRows
     method: PqSgd
     sd: Matrix
 

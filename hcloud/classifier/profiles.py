@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.known import SOURCES, Measure, Reading
 from hcloud.quantity import NonEmptyText, Number, PositiveCount, Text, shown
 from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
@@ -66,7 +66,7 @@ Use = Annotated[tuple[Number, ...], AfterValidator(_check_use)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Performance:
+class PerformanceCell:
     """A measured amount per second, more is better."""
 
     value: Annotated[Number, Field(gt=0, le=1e15)]
@@ -84,7 +84,7 @@ class Performance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Pressure:
+class PressureCell:
     """A measured intensity of a source of interference, in percent."""
 
     value: Annotated[Number, Field(ge=0, le=100)]
@@ -101,7 +101,7 @@ class Pressure:
         _check_limits(self)
 
 
-Cell = Performance | Pressure
+Cell = PerformanceCell | PressureCell
 
 
 def _check_limits(cell: Cell) -> None:
@@ -113,15 +113,15 @@ def _check_limits(cell: Cell) -> None:
 class Cells:
     """The measured cells, by question and column."""
 
-    type: Mapping[TypeColumn, Performance] = field(default_factory=dict)
+    type: Mapping[TypeColumn, PerformanceCell] = field(default_factory=dict)
     """Performance by instance type."""
-    step: Mapping[StepColumn, Performance] = field(default_factory=dict)
+    step: Mapping[StepColumn, PerformanceCell] = field(default_factory=dict)
     """Performance by amount of one machine."""
-    nodes: Mapping[NodesColumn, Performance] = field(default_factory=dict)
+    nodes: Mapping[NodesColumn, PerformanceCell] = field(default_factory=dict)
     """Performance by number of nodes."""
-    tolerated: Mapping[SourceColumn, Pressure] = field(default_factory=dict)
+    tolerated: Mapping[SourceColumn, PressureCell] = field(default_factory=dict)
     """The intensity of each source at which performance falls by 5 %; 100: never."""
-    caused: Mapping[SourceColumn, Pressure] = field(default_factory=dict)
+    caused: Mapping[SourceColumn, PressureCell] = field(default_factory=dict)
     """The intensity of each source that presses as hard as the program does."""
 
     def of(self, question: Question) -> Mapping[str, Cell]:
@@ -131,7 +131,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Units:
+class ProfileUnits:
     """What the numbers are in; other units are refused, because nothing would notice them later."""
 
     performance: Annotated[NonEmptyText, AfterValidator(_check_per_second)]
@@ -177,7 +177,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Profile:
+class ReferenceProfile:
     """One reference program as measured on one kind of machine."""
 
     profile: Name
@@ -190,7 +190,7 @@ class Profile:
     """What several profiles of one program share; such are never each other's judge."""
     measure: Measure
     """What was taken for performance."""
-    units: Units
+    units: ProfileUnits
     """Of the numbers below."""
     provenance: Provenance
     """Where they come from."""
@@ -206,10 +206,10 @@ class Profile:
         if not any(self.cells.of(question) for question in Question):
             raise AtKey("cells", "holds no measurement")
 
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredApplication:
         """Return the row as the classifier learns it."""
         cells = {q: {column: cell.value for column, cell in self.cells.of(q).items()} for q in Question}
-        return Measured(
+        return MeasuredApplication(
             name=self.profile,
             program=self.program,
             cells={question: row for question, row in cells.items() if row},
@@ -217,9 +217,9 @@ class Profile:
         )
 
 
-def parse_profile(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> Profile:
+def parse_profile(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> ReferenceProfile:
     """Return the checked profile of one document. Raises ConfigError, naming file, line and key."""
-    return parse(Profile, mapping, locate)
+    return parse(ReferenceProfile, mapping, locate)
 
 
 def cells_of_readings(readings: Iterable[Reading]) -> Cells:
@@ -235,7 +235,7 @@ def _rounded(number: object) -> object:
     return float(f"{number:.5g}") if isinstance(number, float) else number
 
 
-def document(profile: Profile) -> dict[str, Any]:
+def document(profile: ReferenceProfile) -> dict[str, Any]:
     """Return a profile as plain values, as in its file; what is empty is left out."""
     return {
         "profile": profile.profile,
@@ -264,18 +264,18 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------- libraries
-def library_of(profiles: Iterable[Profile]) -> Library:
+def library_of(profiles: Iterable[ReferenceProfile]) -> Library:
     """Return a library of these; cells of one name are put together, later ones in place of earlier ones."""
-    known: dict[str, Measured] = {}
+    known: dict[str, MeasuredApplication] = {}
     for profile in profiles:
         new, old = profile.measured(), known.get(profile.profile)
         known[profile.profile] = new if old is None else _together(old, new)
     return Library(known=known)
 
 
-def _together(old: Measured, new: Measured) -> Measured:
+def _together(old: MeasuredApplication, new: MeasuredApplication) -> MeasuredApplication:
     questions = {**old.cells, **new.cells}
-    return Measured(
+    return MeasuredApplication(
         name=new.name,
         program=new.program,
         cells={question: {**old.cells.get(question, {}), **new.cells.get(question, {})} for question in questions},
@@ -297,7 +297,7 @@ class Difference:
     """Whether the 95 % limits of the two do not overlap."""
 
 
-def differences(first: Profile, second: Profile) -> tuple[Difference, ...]:
+def differences(first: ReferenceProfile, second: ReferenceProfile) -> tuple[Difference, ...]:
     """Compare two profiles cell by cell, in the order of questions and columns.
 
     Where the two are measured in different units of performance, only interference can be compared.
@@ -308,7 +308,7 @@ def differences(first: Profile, second: Profile) -> tuple[Difference, ...]:
         one, two = first.cells.of(question), second.cells.of(question)
         for column in sorted({*one, *two}):
             a, b = one.get(column), two.get(column)
-            comparable = alike or not isinstance(a or b, Performance)
+            comparable = alike or not isinstance(a or b, PerformanceCell)
             found.append(_difference(question, column, a, b, comparable=comparable))
     return tuple(found)
 
@@ -316,6 +316,6 @@ def differences(first: Profile, second: Profile) -> tuple[Difference, ...]:
 def _difference(question: Question, column: str, a: Cell | None, b: Cell | None, *, comparable: bool) -> Difference:
     change, beyond = None, False
     if a is not None and b is not None and comparable:
-        change = b.value - a.value if isinstance(a, Pressure) else 100.0 * math.expm1(math.log(b.value / a.value))
+        change = b.value - a.value if isinstance(a, PressureCell) else 100.0 * math.expm1(math.log(b.value / a.value))
         beyond = a.high < b.low or b.high < a.low
     return Difference(question=question, column=column, first=a, second=b, change=change, beyond_limits=beyond)

@@ -48,7 +48,7 @@ class Scale(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class MeasuredRows:
     """Measured rows. Every estimator brings them into order first, so that nothing depends on which became known when.
 
     ``values``: (rows x columns) on the working axis of ``scale``, NaN where not measured. ``groups``: one label per
@@ -78,9 +78,9 @@ class Rows:
         """Return the number of rows."""
         return len(self.names)
 
-    def take(self, chosen: Sequence[int] | NDArray[np.int_]) -> Rows:
+    def take(self, chosen: Sequence[int] | NDArray[np.int_]) -> MeasuredRows:
         """Return only the rows at these positions."""
-        return Rows(
+        return MeasuredRows(
             scale=self.scale,
             columns=self.columns,
             names=tuple(self.names[i] for i in chosen),
@@ -89,12 +89,12 @@ class Rows:
             context=None if self.context is None else self.context[list(chosen)],
         )
 
-    def in_order(self) -> Rows:
+    def in_order(self) -> MeasuredRows:
         """Return the rows sorted by name."""
         order = sorted(range(len(self)), key=self.names.__getitem__)
         return self if order == list(range(len(self))) else self.take(order)
 
-    def with_columns(self, wanted: Sequence[str]) -> Rows:
+    def with_columns(self, wanted: Sequence[str]) -> MeasuredRows:
         """Return these rows with columns nobody has measured yet appended, all cells unknown."""
         new = tuple(sorted(set(wanted) - set(self.columns)))
         if not new:
@@ -103,7 +103,7 @@ class Rows:
         context = self.context
         if context is not None:
             context = np.concatenate([context, np.full((len(self), len(new), context.shape[2]), np.nan)], axis=1)
-        return Rows(
+        return MeasuredRows(
             scale=self.scale,
             columns=self.columns + new,
             names=self.names,
@@ -120,7 +120,7 @@ def rows_of(
     columns: Sequence[str] | None = None,
     groups: Mapping[str, str] | None = None,
     context: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
-) -> Rows:
+) -> MeasuredRows:
     """Build rows from ``{application: {column: value}}`` in the user's units; absent cells are unknown.
 
     ``columns``: their order (default: all that occur, sorted). ``groups``: each row's program (default: itself).
@@ -138,7 +138,7 @@ def rows_of(
                 raise BadInput(f"row {name!r} has a column {column!r}; known columns are {', '.join(order)}")
             values[i, place[column]] = scale.to_axis(value, f"row {name!r}, column {column!r}")
     groups = groups or {}
-    return Rows(
+    return MeasuredRows(
         scale=scale,
         columns=order,
         names=names,

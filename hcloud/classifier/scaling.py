@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcloud.classifier.completion import NOISE, Z80, Completion, Context, Fitted, cells_of, completed, still_judged
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 from hcloud.errors import BadInput
 
 Counts = Sequence[int] | NDArray[np.int_]
@@ -54,14 +54,14 @@ class CurveFoldIn:
     base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
     own: float = 0.3
 
-    def fit(self, rows: Rows) -> FittedCurves:
+    def fit(self, rows: MeasuredRows) -> FittedCurves:
         """Fit the base, project its moments on the curves, then choose the share.
 
         Raises BadInput for a column that is not a node count, or SCORE rows.
         """
         return self.renew(rows, None)
 
-    def renew(self, rows: Rows, before: Fitted | None) -> FittedCurves:
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedCurves:
         """Fit as :meth:`fit` does; the share may be known from ``before``."""
         rows = rows.in_order()
         if rows.scale is not Scale.RATIO:
@@ -73,14 +73,14 @@ class CurveFoldIn:
         share, stretch = self._judged(rows, nodes, folded)
         return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch, judged_by=len(rows))
 
-    def _folded(self, rows: Rows, nodes: NDArray[np.int_]) -> FittedGaussian:
+    def _folded(self, rows: MeasuredRows, nodes: NDArray[np.int_]) -> FittedGaussian:
         fitted = replace(self.base, calibrate=False).fit(rows)
         seen = np.flatnonzero((~np.isnan(rows.values)).any(0))
         if len(seen) < 2:
             return fitted
         return replace(fitted, moments=self._drawn(fitted.moments, nodes, seen), _known={})
 
-    def _judged(self, rows: Rows, nodes: NDArray[np.int_], of_all: FittedGaussian) -> tuple[float, float]:
+    def _judged(self, rows: MeasuredRows, nodes: NDArray[np.int_], of_all: FittedGaussian) -> tuple[float, float]:
         """Return the share with the least mean absolute error on groups left out, and the stretch that fits it.
 
         Where rows are many, leaving some out changes nothing, and ``of_all`` is judged.
@@ -133,7 +133,7 @@ class FittedCurves:
     """How many rows there were when share and stretch were chosen."""
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
         return self.folded.rows
 

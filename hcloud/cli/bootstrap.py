@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hcloud import shipped
-from hcloud.classifier.profiles import Profile
+from hcloud.classifier.profiles import ReferenceProfile
 from hcloud.cli.measuring import progress
 from hcloud.cli.output import FiniteRange, WholeRange
 from hcloud.clock import SystemClock
@@ -17,7 +17,7 @@ from hcloud.config import read_documents
 from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.engine.host import EngineHost
 from hcloud.errors import BadInput, HCloudError, UnitRefused
-from hcloud.profiler.bootstrap import Plan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, recipe_named
 
 
@@ -99,7 +99,7 @@ def _through_daemon(
     *,
     at_once: int,
     again: bool,
-) -> Iterable[tuple[str, Profile | HCloudError]]:
+) -> Iterable[tuple[str, ReferenceProfile | HCloudError]]:
     from hcloud.cli.client import Client
     from hcloud.cli.references import measured_elsewhere, parts_on
 
@@ -107,7 +107,7 @@ def _through_daemon(
     parts = parts_on(client, provider, types)
     found = measured_elsewhere(client, recipes, parts, seconds=seconds, at_once=at_once, again=again)
     for name, result in found:
-        if isinstance(result, Profile):
+        if isinstance(result, ReferenceProfile):
             write_profile(out, result)
         yield name, result
 
@@ -137,7 +137,9 @@ def _finished(out: Path, name: str) -> bool:
     return path.exists() and bool(load_profiles(path))
 
 
-def _measured(recipes: Mapping[str, Recipe], plan: Plan, out: Path) -> Iterable[tuple[str, Profile | HCloudError]]:
+def _measured(
+    recipes: Mapping[str, Recipe], plan: MeasurementPlan, out: Path
+) -> Iterable[tuple[str, ReferenceProfile | HCloudError]]:
     """Measure one after the other; a program that cannot be measured does not keep the others from it."""
     clock, host = SystemClock(), EngineHost()
     with progress(len(recipes) * plan.questions) as advance:
@@ -156,10 +158,10 @@ def _measured(recipes: Mapping[str, Recipe], plan: Plan, out: Path) -> Iterable[
                 yield name, profile
 
 
-def _report(results: Iterable[tuple[str, Profile | HCloudError]], wanted: int) -> None:
+def _report(results: Iterable[tuple[str, ReferenceProfile | HCloudError]], wanted: int) -> None:
     failed, widths = list[str](), list[Mapping[str, float]]()
     for name, result in results:
-        if isinstance(result, Profile):
+        if isinstance(result, ReferenceProfile):
             widths.append(confidence(result))
             click.echo(f"{name}: {result.provenance.took_s:.0f} s, 95 % limits {_told(widths[-1])}")
         else:

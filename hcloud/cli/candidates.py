@@ -28,7 +28,7 @@ CATALOGUE_MINIMUM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OfferQuery:
     """What is looked for: a job's needs, or a size. Empty ``types``: any."""
 
     name: str = ""
@@ -41,7 +41,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunOption:
     """One way to run it. Amounts are in USD and for all nodes."""
 
     job: str
@@ -60,7 +60,7 @@ class Found:
     note: str
 
 
-def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[Asked]:
+def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[OfferQuery]:
     """Return what ``--for``, ``--vcpus`` and ``--memory`` ask for.
 
     Raises:
@@ -77,11 +77,11 @@ def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list
         memory_mib = round(parse_size_mib(memory)) if memory is not None else 0
     except ValueError as error:
         raise BadInput(f"--memory {error}") from None
-    return [Asked(need=Resources(vcpus=vcpus or 0.0, memory_mib=memory_mib, disk_gib=0.0))]
+    return [OfferQuery(need=Resources(vcpus=vcpus or 0.0, memory_mib=memory_mib, disk_gib=0.0))]
 
 
-def _of_job(spec: JobSpec) -> Asked:
-    return Asked(
+def _of_job(spec: JobSpec) -> OfferQuery:
+    return OfferQuery(
         name=spec.name,
         need=spec.resources,
         nodes=spec.nodes.count,
@@ -92,7 +92,7 @@ def _of_job(spec: JobSpec) -> Asked:
     )
 
 
-def live(offers: Sequence[Mapping[str, Any]], asked: Asked) -> Iterator[Found]:
+def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[RunOption]:
     """Yield the daemon's offers (as its API tells them) that will do."""
     for each in offers:
         kind = each["instance_type"]
@@ -120,13 +120,13 @@ def _in_place(placement: Constraints | None, offer: Mapping[str, Any]) -> bool:
     return placement is None or (placement.in_zone(offer["zone"]) and placement.labelled(labels))
 
 
-def offline(asked: Asked) -> Iterator[Found]:
+def offline(asked: OfferQuery) -> Iterator[RunOption]:
     """Yield what the catalogue knows that will do; disks are sold apart there, and stock is not known."""
-    from hcloud.catalog import Plan, Wanted, candidates
+    from hcloud.catalog import CatalogQuery, PricePlan, candidates
     from hcloud.cli.catalog import catalogue_in_force
 
-    plans = (Plan.ON_DEMAND, Plan.SPOT) if asked.spot else (Plan.ON_DEMAND,)
-    wanted = Wanted(vcpus=asked.need.vcpus, memory_mib=asked.need.memory_mib, types=asked.types, plans=plans)
+    plans = (PricePlan.ON_DEMAND, PricePlan.SPOT) if asked.spot else (PricePlan.ON_DEMAND,)
+    wanted = CatalogQuery(vcpus=asked.need.vcpus, memory_mib=asked.need.memory_mib, types=asked.types, plans=plans)
     for each in candidates(catalogue_in_force(), wanted):
         yield _found(
             asked,
@@ -138,17 +138,17 @@ def offline(asked: Asked) -> Iterator[Found]:
 
 
 def _found(
-    asked: Asked,
+    asked: OfferQuery,
     *,
     place: tuple[str, str, str, str, str],
     size: tuple[float, int],
     price: tuple[float, float, float],
     note: str,
-) -> Found:
+) -> RunOption:
     usd_per_h, minimum_s, priced_at = price[0] * asked.nodes, price[1], price[2]
     provider, region, zone, kind, market = place
     longest_s = asked.max_runtime_s
-    return Found(
+    return RunOption(
         job=asked.name,
         provider=provider,
         region=region,
@@ -166,7 +166,9 @@ def _found(
     )
 
 
-def chosen(found: Iterator[Found], provider: str | None, market: str | None, regions: Sequence[str]) -> list[Found]:
+def chosen(
+    found: Iterator[RunOption], provider: str | None, market: str | None, regions: Sequence[str]
+) -> list[RunOption]:
     """Return what the filters leave, cheapest first."""
     left = [
         each
@@ -180,7 +182,7 @@ def chosen(found: Iterator[Found], provider: str | None, market: str | None, reg
     )
 
 
-def show(found: Sequence[Found], form: str, now: float, limit: int) -> None:
+def show(found: Sequence[RunOption], form: str, now: float, limit: int) -> None:
     """Write candidates; a table shows the first ``limit`` of each job and counts the rest."""
     jobs = dict.fromkeys(each.job for each in found)
     kept = [each for job in jobs for each in [other for other in found if other.job == job][:limit]]
@@ -197,7 +199,7 @@ def show(found: Sequence[Found], form: str, now: float, limit: int) -> None:
         )
 
 
-def _cells(each: Found, now: float, form: str) -> list[Any]:
+def _cells(each: RunOption, now: float, form: str) -> list[Any]:
     whole = form == "csv"
     amounts = (each.usd_per_h, each.minimum_usd, each.at_most_usd)
     return [

@@ -16,9 +16,9 @@ import click
 from hcloud.catalog import (
     CLOUDS,
     CatalogFiles,
-    Catalogue,
     Change,
-    Plan,
+    PriceCatalogue,
+    PricePlan,
     Quote,
     Refreshed,
     compare,
@@ -31,7 +31,7 @@ from hcloud.config import Config, find_config, load_config, read_documents
 from hcloud.errors import ConfigError, NotFound
 from hcloud.sentences import nearest, parse
 
-PLANS = tuple(Plan)
+PLANS = tuple(PricePlan)
 PRICE_COLUMNS = ("cloud", "region", "type", ">vcpus", ">memory_mib", *(f">{plan.value}" for plan in PLANS), ">age",
                  "source")  # fmt: skip
 SUMMARY_COLUMNS = ("cloud", "plan", ">regions", ">types", ">prices", "newest", "oldest", "sources")
@@ -81,17 +81,17 @@ def _chosen(
     return not regions or any(fnmatchcase(place[1], pattern) for pattern in regions)
 
 
-def _nothing(known: Catalogue, types: tuple[str, ...]) -> str:
+def _nothing(known: PriceCatalogue, types: tuple[str, ...]) -> str:
     return f"no price is known of {' '.join(types)} there; {nearest(types[0], {key.type for key in known.quotes})}"
 
 
-def _nowhere(known: Catalogue, cloud: str | None, regions: tuple[str, ...]) -> str:
+def _nowhere(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...]) -> str:
     there = {key.region for key in known.quotes if cloud in (None, key.cloud)}
     whose = f" of {cloud}" if cloud is not None else ""
     return f"no price{whose} is known in {' '.join(regions) or 'any region'}; {nearest((*regions, '')[0], there)}"
 
 
-def _row(known: Catalogue, place: tuple[str, str, str]) -> dict[str, Any]:
+def _row(known: PriceCatalogue, place: tuple[str, str, str]) -> dict[str, Any]:
     size = known.sizes.get((place[0], place[2]))
     quotes = {plan.value: known.price(*place, plan) for plan in PLANS}
     return {
@@ -116,8 +116,8 @@ def _price_cells(row: Mapping[str, Any], now: float) -> list[Any]:
     ]
 
 
-def _summary(known: Catalogue, cloud: str | None, regions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    found: dict[tuple[str, Plan], list[tuple[str, str, Quote]]] = defaultdict(list)
+def _summary(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    found: dict[tuple[str, PricePlan], list[tuple[str, str, Quote]]] = defaultdict(list)
     for key, quote in known.quotes.items():
         if _chosen((key.cloud, key.region, key.type), cloud, regions):
             found[key.cloud, key.plan].append((key.region, key.type, quote))
@@ -140,7 +140,7 @@ def day(at: float) -> str:
     return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d")
 
 
-def _say_age(known: Catalogue, now: float) -> None:
+def _say_age(known: PriceCatalogue, now: float) -> None:
     oldest_at = known.oldest_at()
     if oldest_at is not None:
         click.echo(
@@ -259,7 +259,7 @@ def diff(before: str, after: str, form: str) -> None:
         click.echo(f"{counts['changed']} prices changed, {counts['new']} are new, {len(gone)} are gone")
 
 
-def _edition(name: str) -> Catalogue:
+def _edition(name: str) -> PriceCatalogue:
     if name == "shipped":
         return shipped_catalogue()
     if name in EDITIONS:
@@ -316,7 +316,7 @@ def _files() -> CatalogFiles | None:
     return CatalogFiles(config.catalog_dir)
 
 
-def catalogue_in_force() -> Catalogue:
+def catalogue_in_force() -> PriceCatalogue:
     """Return the deployment's catalogue, or the shipped one where there is no deployment.
 
     Raises:

@@ -15,7 +15,7 @@ import click
 import httpx
 
 from hcloud.clock import Clock, SystemClock
-from hcloud.errors import BadInput, ConfigError, HCloudError, NotFound, Refused, Unreachable
+from hcloud.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, NotFound, Refused
 
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 SYSTEM_SOCKET = Path("/run/hcloud/hcloud.sock")
@@ -36,12 +36,12 @@ _ERRORS: Mapping[int, type[HCloudError]] = {
     409: Refused,
     413: BadInput,
     422: BadInput,
-    503: Unreachable,
+    503: DaemonUnreachable,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Endpoint:
     """Where the daemon is: a socket, or a URL with a token and the file of the CA to trust."""
 
     socket: Path | None = None
@@ -53,7 +53,7 @@ class Door:
         return str(self.socket) if self.socket is not None else self.url
 
 
-def find_door() -> Door:
+def find_endpoint() -> Endpoint:
     """Return where the daemon should be: $HCLOUD_URL (with $HCLOUD_TOKEN, $HCLOUD_CA_FILE), $HCLOUD_SOCKET, or the
     socket of the configuration.
 
@@ -64,14 +64,14 @@ def find_door() -> Door:
     if environment.get("HCLOUD_URL"):
         if not environment["HCLOUD_URL"].startswith("https://"):
             raise BadInput(f"HCLOUD_URL must begin with https://, not {environment['HCLOUD_URL']!r}")
-        return Door(
+        return Endpoint(
             url=environment["HCLOUD_URL"].rstrip("/"),
             token=environment.get("HCLOUD_TOKEN"),
             ca_file=environment.get("HCLOUD_CA_FILE"),
         )
     if environment.get("HCLOUD_SOCKET"):
-        return Door(socket=Path(environment["HCLOUD_SOCKET"]))
-    return Door(socket=_configured_socket())
+        return Endpoint(socket=Path(environment["HCLOUD_SOCKET"]))
+    return Endpoint(socket=_configured_socket())
 
 
 def _configured_socket() -> Path:
@@ -94,9 +94,9 @@ def _configured_socket() -> Path:
 class Client:
     """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
 
-    def __init__(self, door: Door | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, door: Endpoint | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing is sent yet."""
-        self.door = door or find_door()
+        self.door = door or find_endpoint()
         self.clock = clock or SystemClock()
         self.patience_s = PATIENCE_S
         """How long a daemon that does not answer is asked again; ``be_patient`` where a restart must not matter."""
@@ -212,15 +212,17 @@ def _forbidden(error: httpx.TransportError) -> bool:
     return cause is not None and cause.errno in (errno.EACCES, errno.EPERM)
 
 
-def _unreachable(door: Door, error: httpx.TransportError) -> Unreachable:
+def _unreachable(door: Endpoint, error: httpx.TransportError) -> DaemonUnreachable:
     if _forbidden(error):
-        return Unreachable(f"you may not use {door}; ask for membership in its group (ls -l {door} shows which)")
+        return DaemonUnreachable(f"you may not use {door}; ask for membership in its group (ls -l {door} shows which)")
     if isinstance(error, httpx.ConnectError):
         if door.socket is None:
-            return Unreachable(f"no daemon answers {_at(door)} ({error})")
-        return Unreachable(f"no daemon answers {_at(door)}; start it with 'hcloud daemon' or 'systemctl start hcloud'")
-    return Unreachable(f"the daemon on {door} broke off ({type(error).__name__}: {error}); see its log")
+            return DaemonUnreachable(f"no daemon answers {_at(door)} ({error})")
+        return DaemonUnreachable(
+            f"no daemon answers {_at(door)}; start it with 'hcloud daemon' or 'systemctl start hcloud'"
+        )
+    return DaemonUnreachable(f"the daemon on {door} broke off ({type(error).__name__}: {error}); see its log")
 
 
-def _at(door: Door) -> str:
+def _at(door: Endpoint) -> str:
     return f"at {door}" if door.socket is None else f"on {door}"

@@ -14,19 +14,19 @@ from typing import Any, cast
 
 import click
 
-from hcloud.cli.leaving import ending_in_order
+from hcloud.cli.leaving import exit_on_signal
 from hcloud.cli.measuring import Seeds
 from hcloud.cli.measuring import progress as steps
 from hcloud.cli.output import console, write_json
 from hcloud.cli.past import Recorded
 from hcloud.cli.results_folder import results_folder
-from hcloud.errors import BadInput, Standstill
+from hcloud.errors import BadInput, SimulationStalled
 from hcloud.report import ReportTable
 from hcloud.report.table import Row, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.distance import distance, peer_comparison, run_times_s
 from hcloud.simulator.folder import folder_in, quick_folder
-from hcloud.simulator.outcome import Outcome, comparison, outcome_of
+from hcloud.simulator.outcome import SimulationResult, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
 from hcloud.simulator.pool import in_order, open_pool
 from hcloud.simulator.repeats import Repeated, mean_costs, mean_targets, paired, repeated_table
@@ -41,7 +41,7 @@ Watch = Callable[[Progress], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ComparisonOptions:
     """How results are told: ``form``, and ``out``, where they and pictures are written, too.
 
     ``bounds``: each beside the least that anybody could pay. ``recorded``: what came of the same jobs in truth, which
@@ -55,16 +55,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class PolicyRun:
     """What came of a policy, by ``name``, that was simulated to its end, and how long each job ran (s)."""
 
     name: str
-    outcome: Outcome
+    outcome: SimulationResult
     ran_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
+class StalledPolicy:
     """A policy under which jobs could never run, and ``why``."""
 
     name: str
@@ -75,13 +75,13 @@ class Stuck:
 class Trial:
     """What came of each policy with one seed; ``bounds``: of those that came to an end, where they are wanted."""
 
-    ran: tuple[Ran | Stuck, ...]
+    ran: tuple[PolicyRun | StalledPolicy, ...]
     bounds: tuple[Bound, ...]
 
     @property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[SimulationResult]:
         """Return those of policies that came to an end."""
-        return [each.outcome for each in self.ran if isinstance(each, Ran)]
+        return [each.outcome for each in self.ran if isinstance(each, PolicyRun)]
 
     @property
     def table(self) -> ReportTable:
@@ -89,7 +89,7 @@ class Trial:
         return peer_comparison(self.outcomes, self.bounds) if self.bounds else comparison(self.outcomes)
 
 
-def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wanted: Wanted) -> int:
+def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wanted: ComparisonOptions) -> int:
     """Simulate the settings with each seed, and show what came of them side by side.
 
     Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
@@ -103,10 +103,10 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wan
         return _compare_all(seeds, chain([first], map(settings_with, seeds.every[1:])), wanted)
 
 
-def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
-    with ending_in_order(), quick_folder() as folder:
+def _compare_once(settings: Sequence[Setting], wanted: ComparisonOptions) -> int:
+    with exit_on_signal(), quick_folder() as folder:
         made = _tried(settings, wanted.bounds, folder, _progress)
-    stuck = {place: each.why for place, each in enumerate(made.ran) if isinstance(each, Stuck)}
+    stuck = {place: each.why for place, each in enumerate(made.ran) if isinstance(each, StalledPolicy)}
     table = _with_stuck(made.table, [each.name for each in made.ran], stuck)
     whole = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
     series = {"series": [_series(each) for each in made.outcomes]}
@@ -116,14 +116,14 @@ def _compare_once(settings: Sequence[Setting], wanted: Wanted) -> int:
     return _ended(whole, stuck, wanted.form, [[each] for each in made.outcomes])
 
 
-def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: Wanted) -> int:
+def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: ComparisonOptions) -> int:
     """Tell means over the seeds, limits, and what may be chance."""
     trials = _all_tried(seeds, by_seed, wanted.bounds)
     names = [each.name for each in next(iter(trials.values())).ran]
     stuck = _stuck_with(trials)
     ended = [_repeated(place, trials) for place in range(len(names)) if place not in stuck]
     if not ended:
-        raise Standstill("no policy came to an end with every seed: " + "; ".join(stuck.values()))
+        raise SimulationStalled("no policy came to an end with every seed: " + "; ".join(stuck.values()))
     table = _with_stuck(repeated_table(ended, seeds.every), names, stuck)
     table = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
     first = next(iter(trials.values())).outcomes
@@ -140,7 +140,7 @@ def _all_tried(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], bounds: bool)
     found: dict[int, Trial] = {}
     processes = min(seeds.processes, len(seeds.every))
     with ExitStack() as within:
-        within.enter_context(ending_in_order())
+        within.enter_context(exit_on_signal())
         folder = within.enter_context(quick_folder())
         advance = within.enter_context(steps(len(seeds.every)))
         tried = partial(_tried, bounds=bounds, folder=folder)
@@ -150,8 +150,8 @@ def _all_tried(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], bounds: bool)
         for seed in seeds.every:
             try:
                 found[seed] = next(made)
-            except Standstill as why:
-                raise Standstill(f"with seed {seed}: {why}") from why
+            except SimulationStalled as why:
+                raise SimulationStalled(f"with seed {seed}: {why}") from why
             advance(f"seed {seed}")
     return found
 
@@ -160,20 +160,20 @@ def _tried(
     settings: Sequence[Setting], bounds: bool, folder: Path, watched: Callable[[Setting], Any] | None = None
 ) -> Trial:
     """Simulate each; one that stands still is no reason not to try the others. Raises Standstill where all do."""
-    ran = list[Ran | Stuck]()
+    ran = list[PolicyRun | StalledPolicy]()
     for setting in settings:
         try:
             ran.append(_simulated(setting, folder, watched))
-        except Standstill as why:
-            ran.append(Stuck(name=setting.policy.name, why=str(why)))
-            if not any(isinstance(each, Ran) for each in ran) and len(ran) == len(settings):
+        except SimulationStalled as why:
+            ran.append(StalledPolicy(name=setting.policy.name, why=str(why)))
+            if not any(isinstance(each, PolicyRun) for each in ran) and len(ran) == len(settings):
                 raise
     return Trial(ran=tuple(ran), bounds=tuple(_bounds(settings, ran, folder)) if bounds else ())
 
 
-def _bounds(settings: Sequence[Setting], ran: Sequence[Ran | Stuck], folder: Path) -> Iterator[Bound]:
+def _bounds(settings: Sequence[Setting], ran: Sequence[PolicyRun | StalledPolicy], folder: Path) -> Iterator[Bound]:
     """Yield the least that could be paid on the cloud of each policy that came to an end."""
-    ended = [(setting, each) for setting, each in zip(settings, ran, strict=True) if isinstance(each, Ran)]
+    ended = [(setting, each) for setting, each in zip(settings, ran, strict=True) if isinstance(each, PolicyRun)]
     outcomes, runs = [each.outcome for _, each in ended], [each.ran_s for _, each in ended]
     known: dict[str, Bound] = {}
     for setting, _ in ended:
@@ -184,7 +184,7 @@ def _bounds(settings: Sequence[Setting], ran: Sequence[Ran | Stuck], folder: Pat
         yield known[cloud]
 
 
-def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> Ran:
+def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> PolicyRun:
     """Run it to its end, in a folder of its own within ``folder``. Raises Standstill."""
     with folder_in(folder) as place, simulated(setting, place) as simulation:
         commitments = simulation.commitments()
@@ -195,7 +195,7 @@ def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any]
                 simulation.run(watch)
         outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
         ran_s = run_times_s(setting.workload, simulation.events())
-        return Ran(name=setting.policy.name, outcome=outcome, ran_s=ran_s)
+        return PolicyRun(name=setting.policy.name, outcome=outcome, ran_s=ran_s)
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def _stuck_with(trials: Mapping[int, Trial]) -> dict[int, str]:
     found: dict[int, str] = {}
     for seed, trial in trials.items():
         for place, each in enumerate(trial.ran):
-            if isinstance(each, Stuck):
+            if isinstance(each, StalledPolicy):
                 found.setdefault(place, f"with seed {seed}: {each.why}")
     return found
 
@@ -233,7 +233,7 @@ def _repeated(place: int, trials: Mapping[int, Trial]) -> Repeated:
     """Return what came of the policy in a place, which came to an end with every seed; two may have one name."""
     outcomes, bounds = [], []
     for trial in trials.values():
-        at = sum(isinstance(each, Ran) for each in trial.ran[:place])
+        at = sum(isinstance(each, PolicyRun) for each in trial.ran[:place])
         outcomes.append(trial.outcomes[at])
         bounds += [trial.bounds[at]] if trial.bounds else []
     return Repeated(name=outcomes[0].name, outcomes=tuple(outcomes), bounds=tuple(bounds))
@@ -244,7 +244,7 @@ def _rows_by_seed(trials: Mapping[int, Trial]) -> list[dict[str, Any]]:
     return [{"seed": seed, **row} for seed, trial in trials.items() for row in trial.table.to_json()["rows"]]
 
 
-def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> dict[str, Callable[[], str]]:
+def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
     """Return pictures: what all seeds tell, and courses with the first of them."""
     met = mean_targets(ended)
     drawn: dict[str, Callable[[], str]] = {
@@ -256,7 +256,9 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[Outcome]) -> d
 
 
 # ------------------------------------------------------------------------------------------------------------- telling
-def _ended(table: ReportTable, stuck: Mapping[int, str], form: str, by_policy: Sequence[Sequence[Outcome]]) -> int:
+def _ended(
+    table: ReportTable, stuck: Mapping[int, str], form: str, by_policy: Sequence[Sequence[SimulationResult]]
+) -> int:
     """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it.
 
     ``by_policy``: of each policy that came to an end its outcomes, with every seed.
@@ -339,7 +341,7 @@ def _for_people(table: ReportTable) -> ReportTable:
     return replace(table, rows=tuple(rows))
 
 
-def _series(outcome: Outcome) -> dict[str, Any]:
+def _series(outcome: SimulationResult) -> dict[str, Any]:
     series = outcome.series
     return {
         "policy": outcome.name,
@@ -351,7 +353,7 @@ def _series(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _pictures(outcomes: Sequence[Outcome]) -> dict[str, Callable[[], str]]:
+def _pictures(outcomes: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
     """Return pictures by file."""
     drawn = {
         "allocation.svg": allocation_svg,

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from hcloud.errors import ConfigError
-from hcloud.garbage import rarely_collecting
+from hcloud.garbage import infrequent_gc
 
 
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="The configuration file.")
 def daemon(config_path: Path | None) -> None:
     """Run the daemon in the foreground. SIGTERM stops it (machines and jobs go on), SIGHUP reloads the policy."""
-    with rarely_collecting():  # what is imported stays: looking for garbage in it takes a tenth of the start
+    with infrequent_gc():  # what is imported stays: looking for garbage in it takes a tenth of the start
         from hcloud.config import at_its_line, find_config, load_config, load_named_policy
         from hcloud.daemon import run_daemon
 

@@ -21,7 +21,7 @@ from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
 from hcloud.clock import SystemClock
 from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
-from hcloud.errors import ConfigError, HCloudError, StoreBusy, StoreDamaged, Unreachable
+from hcloud.errors import ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
 from hcloud.provider import Examinable
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -39,7 +39,7 @@ PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DoctorFinding:
     """What one look found. ``do`` says what would help, "" where nothing is wrong."""
 
     check: str
@@ -63,14 +63,14 @@ def doctor(no_cloud: bool, form: str) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------- this machine
-def _of_this_machine(*, cloud: bool) -> Iterator[Check]:
+def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
     try:
         path = find_config()
         config = load_with_policy(path)
     except HCloudError as error:
-        yield Check(check="configuration", verdict="fail", finding=str(error), do="hcloud config check")
+        yield DoctorFinding(check="configuration", verdict="fail", finding=str(error), do="hcloud config check")
         return
-    yield Check(check="configuration", verdict="ok", finding=f"{path} and its policy are right")
+    yield DoctorFinding(check="configuration", verdict="ok", finding=f"{path} and its policy are right")
     yield from _keys(config)
     yield from _disk(config.state_dir)
     yield from _database(config, path)
@@ -81,49 +81,59 @@ def _of_this_machine(*, cloud: bool) -> Iterator[Check]:
         yield from _accounts(config)
 
 
-def _keys(config: Config) -> Iterator[Check]:
+def _keys(config: Config) -> Iterator[DoctorFinding]:
     if config.engine.runner != "dask":
         return
     ca = config.engine.tls_dir / "ca.pem"
     if not os.path.isfile(ca):  # Path.is_file raises where it may not be seen
-        yield Check(check="keys", verdict="fail", finding=f"there is no {ca}, or you may not see it", do="hcloud init")
+        yield DoctorFinding(
+            check="keys", verdict="fail", finding=f"there is no {ca}, or you may not see it", do="hcloud init"
+        )
     else:
-        yield Check(check="keys", verdict="ok", finding=f"in {config.engine.tls_dir}")
+        yield DoctorFinding(check="keys", verdict="ok", finding=f"in {config.engine.tls_dir}")
 
 
-def _disk(state_dir: Path) -> Iterator[Check]:
+def _disk(state_dir: Path) -> Iterator[DoctorFinding]:
     if not os.path.isdir(state_dir):
         finding = f"{state_dir} does not exist, or you may not see it"
-        yield Check(check="state directory", verdict="fail", finding=finding, do="hcloud init")
+        yield DoctorFinding(check="state directory", verdict="fail", finding=finding, do="hcloud init")
         return
     free_mib = shutil.disk_usage(state_dir).free // 2**20
     verdict: Verdict = "fail" if free_mib < DISK_FAIL_MIB else "warn" if free_mib < DISK_WARN_MIB else "ok"
     do = "" if verdict == "ok" else "make room; the daemon stands still on a full disk"
-    yield Check(check="disk", verdict=verdict, finding=f"{free_mib} MiB free at {state_dir}", do=do)
+    yield DoctorFinding(check="disk", verdict=verdict, finding=f"{free_mib} MiB free at {state_dir}", do=do)
     room = os.statvfs(state_dir)
     if room.f_files and room.f_favail < INODES_FAIL:  # some file systems count none
         finding = f"room for {room.f_favail} more files at {state_dir}, whatever their size"
-        yield Check(check="disk", verdict="fail", finding=finding, do="delete files there; it has no inodes left")
+        yield DoctorFinding(
+            check="disk", verdict="fail", finding=finding, do="delete files there; it has no inodes left"
+        )
     if not os.access(state_dir, os.W_OK):
         finding = f"{state_dir} is not yours to write"
-        yield Check(check="state directory", verdict="warn", finding=finding, do="run as the daemon's user to be sure")
+        yield DoctorFinding(
+            check="state directory", verdict="warn", finding=finding, do="run as the daemon's user to be sure"
+        )
 
 
-def _database(config: Config, file: Path) -> Iterator[Check]:
+def _database(config: Config, file: Path) -> Iterator[DoctorFinding]:
     from hcloud.store import examine  # a quarter of a second, which `hcloud orphans` and --help save
 
     try:
         found = examine(config.database, state_dir=config.state_dir)
     except HCloudError as error:
         finding = str(at_its_line(error, file) if isinstance(error, ConfigError) else error)
-        yield Check(check="database", verdict="fail", finding=finding, do=_help_with_database(error, config.database))
+        yield DoctorFinding(
+            check="database", verdict="fail", finding=finding, do=_help_with_database(error, config.database)
+        )
         return
     if found.state == "older":
         finding = f"{found.name} has schema {found.schema}; the daemon brings it to {found.needed} at its start"
-        yield Check(check="database", verdict="warn", finding=finding, do="back it up before; see docs/operations.md")
+        yield DoctorFinding(
+            check="database", verdict="warn", finding=finding, do="back it up before; see docs/operations.md"
+        )
         return
     finding = f"of schema {found.schema}" if found.state == "present" else "new: the daemon makes it at its first start"
-    yield Check(check="database", verdict="ok", finding=f"{found.name} is {finding}")
+    yield DoctorFinding(check="database", verdict="ok", finding=f"{found.name} is {finding}")
 
 
 def _help_with_database(error: HCloudError, url: str) -> str:
@@ -136,7 +146,7 @@ def _help_with_database(error: HCloudError, url: str) -> str:
     return "mend that, or 'database' of the configuration; ask again as the daemon's user"
 
 
-def _secrets(config: Config) -> Iterator[Check]:
+def _secrets(config: Config) -> Iterator[DoctorFinding]:
     reference = config.catalog.gcp.api_key
     if reference is None:
         return
@@ -145,45 +155,49 @@ def _secrets(config: Config) -> Iterator[Check]:
     except HCloudError as error:
         # A variable may be set for the daemon alone.
         verdict: Verdict = "warn" if reference.startswith("env:") else "fail"
-        yield Check(check="secret", verdict=verdict, finding=str(error), do="see docs/prices.md")
+        yield DoctorFinding(check="secret", verdict=verdict, finding=str(error), do="see docs/prices.md")
     else:
-        yield Check(check="secret", verdict="ok", finding=f"{reference} holds something")
+        yield DoctorFinding(check="secret", verdict="ok", finding=f"{reference} holds something")
 
 
-def _prices(config: Config) -> Iterator[Check]:
+def _prices(config: Config) -> Iterator[DoctorFinding]:
     clouds = {each.type for each in config.providers if config.settings_of(each) is not each.settings}
     if not clouds:
         return
     try:
         quotes = CatalogFiles(config.catalog_dir).current().quotes
     except HCloudError as error:
-        yield Check(check="prices", verdict="fail", finding=str(error), do="hcloud catalog refresh")
+        yield DoctorFinding(check="prices", verdict="fail", finding=str(error), do="hcloud catalog refresh")
         return
     for cloud in sorted(clouds):
         age_s = SystemClock().now() - max((q.at for key, q in quotes.items() if key.cloud == cloud), default=0.0)
         old = age_s > PRICES_OLD_S
         do = "hcloud catalog refresh; catalog.refresh_every_s does it regularly" if old else ""
         verdict: Verdict = "warn" if old else "ok"
-        yield Check(check="prices", verdict=verdict, finding=f"the newest of {cloud} is {span(age_s)} old", do=do)
+        yield DoctorFinding(
+            check="prices", verdict=verdict, finding=f"the newest of {cloud} is {span(age_s)} old", do=do
+        )
 
 
-def _scheduler(config: Config) -> Iterator[Check]:
+def _scheduler(config: Config) -> Iterator[DoctorFinding]:
     """Whether the engine's scheduler is reached, from here and by what machines are told."""
     if config.engine.runner != "dask":
         return
     host, _, port = config.engine.listen.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
-            yield Check(check="network", verdict="ok", finding=f"the engine is reached at {config.engine.listen}")
+            yield DoctorFinding(
+                check="network", verdict="ok", finding=f"the engine is reached at {config.engine.listen}"
+            )
     except OSError as error:
         finding = f"nothing is reached at {config.engine.listen}: {error.strerror or error}"
-        yield Check(check="network", verdict="fail", finding=finding, do="hcloud engine; open the port")
+        yield DoctorFinding(check="network", verdict="fail", finding=finding, do="hcloud engine; open the port")
     for each in config.providers:
         address = _told_to_machines(config, each)
         if address is not None and _is_here_only(address):
             finding = f"machines of {each.name} are told to dial {address}, which is nowhere but here"
             do = "set scheduler_address, or engine.listen, to an address that they reach"
-            yield Check(check="network", verdict="fail", finding=finding, do=do)
+            yield DoctorFinding(check="network", verdict="fail", finding=finding, do=do)
 
 
 def _told_to_machines(config: Config, provider: ProviderSettings) -> str | None:
@@ -201,7 +215,7 @@ def _is_here_only(address: str) -> bool:
     return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")
 
 
-def _accounts(config: Config) -> Iterator[Check]:
+def _accounts(config: Config) -> Iterator[DoctorFinding]:
     """What cloud providers find in their accounts."""
     from hcloud.assembly import build_providers  # half a second, which `hcloud orphans` and --help save
 
@@ -210,87 +224,91 @@ def _accounts(config: Config) -> Iterator[Check]:
         try:
             [provider] = build_providers(replace(config, providers=(wanted,)), SystemClock()).values()
         except (HCloudError, OSError) as error:
-            yield Check(
+            yield DoctorFinding(
                 check=name, verdict="fail", finding=str(error), do="run as the daemon's user; hcloud config check"
             )
             continue
         if isinstance(provider, Examinable):
             for each in provider.examine():
-                yield Check(
+                yield DoctorFinding(
                     check=f"{wanted.name}: {each.check}", verdict=each.verdict, finding=each.finding, do=each.do
                 )
 
 
 # -------------------------------------------------------------------------------------------------------- the daemon
-def _of_the_daemon() -> Iterator[Check]:
+def _of_the_daemon() -> Iterator[DoctorFinding]:
     try:
         status = Client().get("/v1/status")
-    except Unreachable as error:
-        yield Check(check="daemon", verdict="fail", finding=str(error), do="hcloud daemon, or systemctl start hcloud")
+    except DaemonUnreachable as error:
+        yield DoctorFinding(
+            check="daemon", verdict="fail", finding=str(error), do="hcloud daemon, or systemctl start hcloud"
+        )
         return
     except HCloudError as error:
-        yield Check(check="daemon", verdict="fail", finding=str(error), do="see its log")
+        yield DoctorFinding(check="daemon", verdict="fail", finding=str(error), do="see its log")
         return
     for look in (_daemon, _clock, _engine, _providers):
         yield from look(status)
 
 
-def _daemon(status: Mapping[str, Any]) -> Iterator[Check]:
+def _daemon(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     cycle, leader = status["daemon"].get("cycle", {}), status["daemon"].get("leader", False)
     age_s = status["now"] - cycle.get("at", 0.0)
     if cycle.get("error"):
-        yield Check(
+        yield DoctorFinding(
             check="daemon", verdict="fail", finding=f"its last cycle failed: {cycle['error']}", do="see its log"
         )
     elif leader and age_s > CYCLE_STALLED_S:
-        yield Check(check="daemon", verdict="fail", finding=f"its last cycle was {span(age_s)} ago", do="see its log")
+        yield DoctorFinding(
+            check="daemon", verdict="fail", finding=f"its last cycle was {span(age_s)} ago", do="see its log"
+        )
     else:
         role = "leads" if leader else "stands by for another one"
-        yield Check(check="daemon", verdict="ok", finding=f"version {status['version']} answers and {role}")
+        yield DoctorFinding(check="daemon", verdict="ok", finding=f"version {status['version']} answers and {role}")
     for name, error in sorted(cycle.get("left_out", {}).items()):
         finding, do = f"it fails on {name}, and goes on without: {error}", "a defect: see its log, and report it"
-        yield Check(check="daemon", verdict="fail", finding=finding, do=do)
+        yield DoctorFinding(check="daemon", verdict="fail", finding=finding, do=do)
     if status["paused"]:
-        yield Check(check="daemon", verdict="warn", finding=f"paused: {status['paused']}", do="hcloud resume")
+        yield DoctorFinding(check="daemon", verdict="warn", finding=f"paused: {status['paused']}", do="hcloud resume")
     wrong = status["daemon"].get("policy", {}).get("error")
     if wrong:
-        yield Check(
+        yield DoctorFinding(
             check="policy", verdict="warn", finding=f"an older one is in force: {wrong}", do="hcloud policy check"
         )
 
 
-def _clock(status: Mapping[str, Any]) -> Iterator[Check]:
+def _clock(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     skew_s = SystemClock().now() - status["now"]
     if abs(skew_s) > CLOCK_SKEW_MAX_S:
         finding = f"this machine and the daemon differ by {span(abs(skew_s))}"
-        yield Check(check="clock", verdict="warn", finding=finding, do="synchronise both (NTP)")
+        yield DoctorFinding(check="clock", verdict="warn", finding=finding, do="synchronise both (NTP)")
     else:
-        yield Check(check="clock", verdict="ok", finding="this machine and the daemon agree")
+        yield DoctorFinding(check="clock", verdict="ok", finding="this machine and the daemon agree")
 
 
-def _engine(status: Mapping[str, Any]) -> Iterator[Check]:
+def _engine(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     engine = status["daemon"].get("engine", {})
     if not engine.get("reachable"):
-        yield Check(check="engine", verdict="fail", finding="does not answer the daemon", do="hcloud engine")
+        yield DoctorFinding(check="engine", verdict="fail", finding="does not answer the daemon", do="hcloud engine")
         return
     silent = engine.get("silent", 0)
     finding = f"{engine.get('workers', 0)} workers answer" + (f", {silent} are silent" if silent else "")
     do = "nothing is concluded until their provider confirms" if silent else ""
-    yield Check(check="engine", verdict="warn" if silent else "ok", finding=finding, do=do)
+    yield DoctorFinding(check="engine", verdict="warn" if silent else "ok", finding=finding, do=do)
 
 
-def _providers(status: Mapping[str, Any]) -> Iterator[Check]:
+def _providers(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     for name, each in sorted(status["daemon"].get("providers", {}).items()):
         if not each["ok"]:
             do = "hcloud events --kind provider_trouble"
-            yield Check(check=f"provider {name}", verdict="fail", finding=each["error"], do=do)
+            yield DoctorFinding(check=f"provider {name}", verdict="fail", finding=each["error"], do=do)
         elif not each["offers"]:
             finding = "answers, but offers nothing"
-            yield Check(
+            yield DoctorFinding(
                 check=f"provider {name}", verdict="warn", finding=finding, do="hcloud offers; are prices known?"
             )
         else:
-            yield Check(check=f"provider {name}", verdict="ok", finding=f"{each['offers']} offers")
+            yield DoctorFinding(check=f"provider {name}", verdict="ok", finding=f"{each['offers']} offers")
 
 
 # ---------------------------------------------------------------------------------------------------------- orphans

@@ -12,7 +12,7 @@ from hcloud.cli.client import Client
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
 from hcloud.cli.times import duration_s
 from hcloud.clock import holds_within
-from hcloud.errors import BadInput, HCloudError, Unreachable
+from hcloud.errors import BadInput, DaemonUnreachable, HCloudError
 
 ORDER_COLUMNS = ("order", "about", "by", "since", "deadline", "machines", "jobs")
 MACHINE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">up", ">cost", "jobs")
@@ -20,7 +20,7 @@ JOB_COLUMNS = ("job", "name", "user", "target", "on", ">lost", "then")
 LOOK_AGAIN_S = 1.0
 
 
-class StillThere(HCloudError):
+class MachinesStillUp(HCloudError):
     """Machines that were ordered to end had not ended in time; they are ended all the same."""
 
 
@@ -112,10 +112,10 @@ def destroy(
         raise BadInput("--provider is for --without-daemon; see 'hcloud drain --provider'")
     try:
         return _destroy(Client(), {"instances": instances, "every": every}, yes, dry_run, wait_s, form)
-    except Unreachable as error:
+    except DaemonUnreachable as error:
         if not every:
             raise
-        raise Unreachable(f"{error}; or let the providers end all machines: --all --without-daemon") from error
+        raise DaemonUnreachable(f"{error}; or let the providers end all machines: --all --without-daemon") from error
 
 
 def _destroy(client: Client, body: dict[str, Any], yes: bool, dry_run: bool, wait_s: float | None, form: str) -> int:
@@ -205,4 +205,4 @@ def wait_until_gone(wanted: set[str], wait_s: float, live: Callable[[], set[str]
 
     if not holds_within(gone, wait_s, LOOK_AGAIN_S):
         names = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
-        raise StillThere(f"{len(left)} of {len(wanted)} machines had not ended after {wait_s:g} s: {names}")
+        raise MachinesStillUp(f"{len(left)} of {len(wanted)} machines had not ended after {wait_s:g} s: {names}")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from hcloud.cli import candidates
-from hcloud.cli.candidates import Asked, asked_of
+from hcloud.cli.candidates import OfferQuery, asked_of
 from hcloud.cli.client import Client
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import (
@@ -149,7 +149,7 @@ def _check_provider(client: Client, name: str) -> None:
 
 
 def _candidates(
-    wanted: list[Asked],
+    wanted: list[OfferQuery],
     filters: tuple[str | None, str | None, tuple[str, ...]],
     from_catalogue: bool,
     limit: int | None,

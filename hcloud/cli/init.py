@@ -99,17 +99,17 @@ class Setup:
 
     def _file(self, path: Path, text: str, mode: int) -> None:
         """Write ``path`` whole or not at all, and never over a file that is there."""
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        context = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            draft.write_text(text, encoding="utf-8")
-            draft.chmod(mode)
-            os.link(draft, path)
+            context.write_text(text, encoding="utf-8")
+            context.chmod(mode)
+            os.link(context, path)
         except FileExistsError:
             self.done.append(f"kept {path}")
         else:
             self.done.append(f"made {path}")
         finally:
-            draft.unlink(missing_ok=True)
+            context.unlink(missing_ok=True)
 
 
 def config_text(home: Path, provider: str) -> str:

@@ -20,7 +20,7 @@ _pool_log = logging.getLogger("sqlalchemy.pool")
 
 
 @dataclass(slots=True)
-class Leaving:
+class SignalHandling:
     """Whether a signal has asked to leave a block, and that it is left."""
 
     asked: list[int] = field(default_factory=list)
@@ -57,7 +57,7 @@ def _is_leaving(handled: BaseException | None) -> bool:
 
 
 @contextmanager
-def ending_in_order() -> Iterator[Leaving]:
+def exit_on_signal() -> Iterator[SignalHandling]:
     """Leave the block by ``SystemExit`` on SIGTERM and SIGHUP, by ``KeyboardInterrupt`` on SIGINT, so that whatever it
     opened is closed on the way out. Whoever is on the way is deaf to further signals; forked children just end.
 
@@ -66,7 +66,7 @@ def ending_in_order() -> Iterator[Leaving]:
     on its way. Before the block tells of anything it calls ``go_on``, so that nothing is told of what was broken off.
     """
     load_mock_cloud()
-    leaving = Leaving()
+    leaving = SignalHandling()
     with _as_it_was(leaving):
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a script runs in the background
@@ -76,7 +76,7 @@ def ending_in_order() -> Iterator[Leaving]:
 
 
 @contextmanager
-def _as_it_was(leaving: Leaving) -> Iterator[None]:
+def _as_it_was(leaving: SignalHandling) -> Iterator[None]:
     """Put handlers, timer and log back at the end of the block."""
     handlers = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)}
     timer, level = signal.getitimer(signal.ITIMER_REAL), _pool_log.level

@@ -11,7 +11,7 @@ import click
 
 from hcloud import shipped
 from hcloud.classifier.library import Question
-from hcloud.classifier.profiles import Cell, Difference, Performance, Profile, differences, document
+from hcloud.classifier.profiles import Cell, Difference, PerformanceCell, ReferenceProfile, differences, document
 from hcloud.cli.output import console, format_option, table, write_csv, write_json, write_rows
 from hcloud.config import find_config, home_dir, load_config
 from hcloud.config.profiles import IMPORTED, library_profiles, load_profiles, profile_yaml, write_profile
@@ -45,7 +45,7 @@ def _origin(file: Path) -> str:
     return "shipped" if file.parent == shipped.path("profiles") else str(file)
 
 
-def _known(names: Sequence[str]) -> list[tuple[Path, Profile]]:
+def _known(names: Sequence[str]) -> list[tuple[Path, ReferenceProfile]]:
     """Return the library's files of these names (none: all). Raises NotFound for a name that is in no file."""
     found = list(library_profiles(places()))
     known = {profile.profile for _, profile in found}
@@ -64,7 +64,7 @@ def list_profiles(form: str) -> None:
     write_rows(form, rows, LIST_COLUMNS, lambda row: list(row.values()), empty="no profiles")
 
 
-def _listed(file: Path, profile: Profile) -> dict[str, Any]:
+def _listed(file: Path, profile: ReferenceProfile) -> dict[str, Any]:
     return {
         "name": profile.profile,
         "group": profile.group,
@@ -100,14 +100,14 @@ def show(name: str, picture: Path | None, form: str) -> None:
             _show(profile)
 
 
-def _named_or_file(name: str) -> list[Profile]:
+def _named_or_file(name: str) -> list[ReferenceProfile]:
     """A name of the library, or a file where the text looks like one."""
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
         return list(load_profiles(Path(name)))
     return [profile for _, profile in _known([name])]
 
 
-def _show(profile: Profile) -> None:
+def _show(profile: ReferenceProfile) -> None:
     about = profile.provenance
     packages = ", ".join(f"{name} {version}" for name, version in about.packages.items())
     click.echo(f"{profile.profile} ({profile.group}; program {profile.program}): {about.command}")
@@ -122,10 +122,10 @@ def _show(profile: Profile) -> None:
         click.echo(f"note: {note}")
 
 
-def _cell_rows(profile: Profile) -> Iterator[list[Any]]:
+def _cell_rows(profile: ReferenceProfile) -> Iterator[list[Any]]:
     for question in Question:
         for column, cell in profile.cells.of(question).items():
-            unit = profile.units.performance if isinstance(cell, Performance) else "%"
+            unit = profile.units.performance if isinstance(cell, PerformanceCell) else "%"
             yield [question.value, column, cell.value, cell.low, cell.high, cell.runs, unit]
 
 
@@ -165,7 +165,7 @@ def import_profiles(files: tuple[Path, ...], replace: bool) -> None:
         click.echo(f"imported {profile.profile} into {write_profile(target, profile)}")
 
 
-def _refuse_doubles(new: Sequence[tuple[Path, Profile]], target: Path, *, replace: bool) -> None:
+def _refuse_doubles(new: Sequence[tuple[Path, ReferenceProfile]], target: Path, *, replace: bool) -> None:
     seen: dict[str, Path] = {}
     for file, profile in new:
         name = profile.profile
@@ -194,9 +194,9 @@ def diff(first: str, second: str, form: str) -> None:
         click.echo(f"performance is in {one.units.performance} and {two.units.performance}: not compared")
 
 
-def _compared(each: Difference, first: Profile) -> dict[str, Any]:
+def _compared(each: Difference, first: ReferenceProfile) -> dict[str, Any]:
     only = "only first" if each.second is None else "only second" if each.first is None else ""
-    ratio = isinstance(each.first or each.second, Performance)
+    ratio = isinstance(each.first or each.second, PerformanceCell)
     return {
         "question": each.question.value,
         "column": each.column,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hcloud.cli.leaving import ending_in_order
+from hcloud.cli.leaving import exit_on_signal
 from hcloud.cli.output import WholeRange, console
 from hcloud.errors import BadInput
 
@@ -70,7 +70,7 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = console(stderr=True)
     drawn = Progress(*columns, console=shown, transient=True, auto_refresh=False, disable=not shown.is_terminal)
-    with ending_in_order(), drawn as bar:
+    with exit_on_signal(), drawn as bar:
         task = bar.add_task("", total=total, completed=-1)
 
         def advance(name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from hcloud.catalog import Plan
+from hcloud.catalog import PricePlan
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.measuring import Seeds, seeds_options
@@ -29,7 +29,7 @@ from hcloud.cli.textfile import text_of
 from hcloud.cli.times import SINCE_FORMS
 from hcloud.config import load_policy
 from hcloud.errors import BadInput
-from hcloud.forecast.load import Load
+from hcloud.forecast.load import LoadCurve
 from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
 from hcloud.quantity import parse_number, parse_utc_s, plain, shown
 from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
@@ -94,7 +94,7 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.comparing import Wanted, compare
+    from hcloud.cli.comparing import ComparisonOptions, compare
     from hcloud.cli.past import back_s_of, now_of, offered_clouds, read_past, recorded_outcome
     from hcloud.cli.simulate import called, decided_by, policies_named
     from hcloud.simulator.compare import PREFIX
@@ -120,7 +120,7 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
             *(decided_by(each, as_now) for each in rivals),
         ]
 
-    return compare(seeds, replayed, Wanted(form=form, out=out, recorded=recorded_outcome(client, past)))
+    return compare(seeds, replayed, ComparisonOptions(form=form, out=out, recorded=recorded_outcome(client, past)))
 
 
 # --------------------------------------------------------------------------------------------------------------- prices
@@ -146,7 +146,7 @@ def _listed(cloud: str, region: str, name: str) -> float:
 def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
     catalogue = catalogue_in_force()
     found = []
-    for each, months in ((Plan.COMMIT_1Y, 12.0), (Plan.COMMIT_3Y, 36.0)):
+    for each, months in ((PricePlan.COMMIT_1Y, 12.0), (PricePlan.COMMIT_3Y, 36.0)):
         quote = catalogue.price(cloud, region, name, each)
         if quote is not None:
             label = f"{months / 12:g} year{'s' if months > 12 else ''}, no upfront"
@@ -178,7 +178,7 @@ def _option(file: Path, line: int, text: str, above: Sequence[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------- load
-def _read_load(file: Path) -> Load:
+def _read_load(file: Path) -> LoadCurve:
     samples = dict[float, float]()
     for line, row in _rows(file, ("at", "load")):
         at = _moment(file, line, row["at"])
@@ -193,7 +193,7 @@ def _read_load(file: Path) -> Load:
             f"{file}: the last time comes {days:.0f} days after the first; it must be at most {LONGEST_DAYS}"
         )
     try:
-        return Load.of(samples.items())
+        return LoadCurve.of(samples.items())
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from error
 
@@ -248,7 +248,7 @@ def _moment(file: Path, line: int, text: str | None) -> float:
         ) from error
 
 
-def _recorded(name: str) -> Load:
+def _recorded(name: str) -> LoadCurve:
     """Count the machines (of one type, or all) that lived at each time, from the daemon's log."""
     client = Client()
     changes: list[tuple[float, int]] = []
@@ -267,7 +267,7 @@ def _recorded(name: str) -> Load:
         samples[at] = float(max(0, level))
     if not samples:
         raise BadInput(f"no machine{' of type ' + name if name else ''} was ever launched here; give --load, a CSV")
-    return Load.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
+    return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
 
 
 def _events(client: Client) -> Iterator[dict[str, Any]]:
@@ -278,7 +278,7 @@ def _events(client: Client) -> Iterator[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------------------------------------- saying
-def _notes(load: Load, on_demand: float) -> list[str]:
+def _notes(load: LoadCurve, on_demand: float) -> list[str]:
     days = float(load.seconds.sum()) / 86_400
     sizes = "; ".join(f"{names}: {count}" for names, count in sizes_by_strategy(load).items())
     since = datetime.fromtimestamp(float(load.times[0]), tz=UTC).strftime("%Y-%m-%d")

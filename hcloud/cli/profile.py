@@ -22,7 +22,7 @@ from hcloud.cli.output import (
 )
 from hcloud.engine.host import EngineHost
 from hcloud.profiler.picture import document, row, sentences, write_files
-from hcloud.profiler.sources import SOURCES, Source, source_named, stress_ng
+from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, stress_ng
 from hcloud.profiler.validation import Validation, steps, validate
 
 COLUMNS = ("no.", "name", "resource", "tuned by", "runs on", "stress-ng")
@@ -64,7 +64,7 @@ def sources(names: tuple[str, ...], measured: bool, seconds: float, repeats: int
             click.echo(f"wrote {path}", err=True)
 
 
-def _described(source: Source) -> dict[str, Any]:
+def _described(source: InterferenceSource) -> dict[str, Any]:
     return {
         "number": source.number,
         "name": source.name,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hcloud.classifier.profiles import Profile
+from hcloud.classifier.profiles import ReferenceProfile
 from hcloud.cli.client import Client
 from hcloud.cli.follow import ENDED, WAIT_S
 from hcloud.cli.measuring import progress
@@ -72,7 +72,7 @@ def measured_elsewhere(
     seconds: float,
     at_once: int,
     again: bool,
-) -> Iterator[tuple[str, Profile | HCloudError]]:
+) -> Iterator[tuple[str, ReferenceProfile | HCloudError]]:
     """Measure each program on each type by a job of the daemon; yield programs as they are finished.
 
     What was found before is used again (``again``: not), and jobs that are under way are followed, so that this can be
@@ -125,7 +125,7 @@ def _event(client: Client, job_id: str) -> dict[str, Any]:
     return dict(events[-1]["fields"]) if events else {}
 
 
-def _outcome(client: Client, tasks: Sequence[_Task]) -> Profile | HCloudError:
+def _outcome(client: Client, tasks: Sequence[_Task]) -> ReferenceProfile | HCloudError:
     found = [_found(client, task) for task in tasks]
     try:
         return profile_of(tasks[0].name, tasks[0].recipe, found)

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from hcloud.cli.leaving import ending_in_order
+from hcloud.cli.leaving import exit_on_signal
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
 from hcloud.cli.results_folder import results_folder
 from hcloud.errors import BadInput, NoJobs
 from hcloud.sentences import nearest
-from hcloud.simulator.reproduce import CHAPTERS, Figure, Size, run_figure
+from hcloud.simulator.reproduce import CHAPTERS, Figure, RunSize, run_figure
 from hcloud.simulator.reproduce.page import Shown, bars_svg, markdown
 from hcloud.simulator.reproduce.study import Done, found_in
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
@@ -53,7 +53,7 @@ def reproduce(
     What was run before with the same size, and stands in `results/` beside the page, is not run again: not a single
     case with a single seed, so that a run that was broken off goes on where it was.
     """
-    size = Size(share=share, hours=hours, seeds=seeds)
+    size = RunSize(share=share, hours=hours, seeds=seeds)
     named = chapters or tuple(CHAPTERS)
     figures = {name: [each for each in CHAPTERS[name][1]() if not wanted or each.name in wanted] for name in named}
     _refuse_unknown(wanted, figures)
@@ -97,7 +97,7 @@ def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> 
         raise BadInput("--figure: none of these figures belongs to the chapters named")
 
 
-def _command(chapters: Sequence[str], figures: Sequence[str], size: Size | None) -> str:
+def _command(chapters: Sequence[str], figures: Sequence[str], size: RunSize | None) -> str:
     """Return what makes the page again; ``size`` None: from what is there."""
     names = "" if set(chapters) == set(CHAPTERS) else " " + " ".join(chapters)
     names += "".join(f" --figure {each}" for each in figures)
@@ -111,7 +111,7 @@ def _documented(out: Path, command: str) -> bool:
     return (out.parent / "simulation.md").exists() or command == OF_DOCUMENTATION
 
 
-def _read(kept: Path) -> tuple[Size, Done] | None:
+def _read(kept: Path) -> tuple[RunSize, Done] | None:
     """Return what an earlier run kept: its size, as far as seeds go the most any case has, and its numbers.
 
     Raises BadInput where the file is none of ours.
@@ -129,7 +129,7 @@ def _read(kept: Path) -> tuple[Size, Done] | None:
         _check_numbers(done)
     except (ValueError, AttributeError, TypeError):
         raise BadInput(f"{kept}: is not what an earlier run wrote there; remove it to run this figure anew") from None
-    return Size(share=share, hours=hours), done
+    return RunSize(share=share, hours=hours), done
 
 
 def _check_numbers(done: Done) -> None:
@@ -141,15 +141,15 @@ def _check_numbers(done: Done) -> None:
 
 def _shown(figure: Figure, kept: Path) -> Shown | None:
     """Return what stands in ``kept`` of a figure, if any seed was run with all of its cases."""
-    size, done = _read(kept) or (Size(), {})
+    size, done = _read(kept) or (RunSize(), {})
     found = found_in(figure, done)
     seeds = min(len(runs) for runs in found.values())
-    return (figure, found, Size(share=size.share, hours=size.hours, seeds=seeds)) if seeds else None
+    return (figure, found, RunSize(share=size.share, hours=size.hours, seeds=seeds)) if seeds else None
 
 
-def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None:
+def _ran(figure: Figure, size: RunSize, processes: int, kept: Path) -> Shown | None:
     """Run what an earlier run of the same size did not, keeping each result at once."""
-    before, done = _read(kept) or (Size(), {})
+    before, done = _read(kept) or (RunSize(), {})
     if (before.share, before.hours) != (size.share, size.hours):
         done = {}
 
@@ -172,13 +172,13 @@ def _ran(figure: Figure, size: Size, processes: int, kept: Path) -> Shown | None
     return _shown(figure, kept)
 
 
-def _run(figure: Figure, size: Size, processes: int, done: Done, keep: Callable[[str], None]) -> None:
+def _run(figure: Figure, size: RunSize, processes: int, done: Done, keep: Callable[[str], None]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = console(stderr=True)
     drawn = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
-    with ending_in_order(), drawn as bar:
+    with exit_on_signal(), drawn as bar:
         before = sum(len(runs) for runs in done.values())
         task = bar.add_task(figure.name, total=len(figure.cases) * size.seeds, completed=before)
 

@@ -12,7 +12,7 @@ import click
 from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
-from hcloud.cli.comparing import Wanted, compare
+from hcloud.cli.comparing import ComparisonOptions, compare
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.measuring import Seeds, seeds_options
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
@@ -30,7 +30,7 @@ from hcloud.sentences import nearest
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
-from hcloud.simulator.compare import PEERS, PREFIX, Peer, peer_named
+from hcloud.simulator.compare import PEERS, PREFIX, PeerTool, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenario_files import read_scenario
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
@@ -139,18 +139,18 @@ def simulate(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
         rivals=tuple(PEERS.values() if peers else rivals),
     )
-    made = _loads(workload, Reading(**reading))
+    made = _loads(workload, WorkloadOptions(**reading))
     sold = _sold(OFFERED if cloud is None and workload == HISTORY else cloud)
 
     def settings(seed: int) -> list[Setting]:
         """Return what is to be simulated with a seed."""
         return rules.settings(_load(made(seed), world), seed, cycle_s, sold, reserved)
 
-    return compare(seeds, settings, Wanted(form=form, out=out, bounds=bool(rules.rivals)))
+    return compare(seeds, settings, ComparisonOptions(form=form, out=out, bounds=bool(rules.rivals)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class WorkloadOptions:
     """How a workload is read or made: ``share`` of it, and what counts for some kinds only (None: nothing was said)."""
 
     share: float
@@ -173,7 +173,7 @@ _OF_SOME = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SimulationInput:
     """A workload, the settings its cloud has where nothing else is said, and the truth of its world (None: plain)."""
 
     workload: Workload
@@ -194,9 +194,9 @@ class Rules:
     """Who decides: policies of ours, the first of which sets the limits of ``rivals``, too."""
 
     ours: tuple[Policy, ...]
-    rivals: tuple[Peer, ...]
+    rivals: tuple[PeerTool, ...]
 
-    def settings(self, load: Load, seed: int, cycle_s: float, sold: Sold, reserved: str) -> list[Setting]:
+    def settings(self, load: SimulationInput, seed: int, cycle_s: float, sold: Sold, reserved: str) -> list[Setting]:
         """Return what is to be simulated with one seed: each of them, on clouds with what it would have reserved."""
 
         def clouds(policy: Policy) -> dict[str, dict[str, object]]:
@@ -212,12 +212,12 @@ class Rules:
         return found
 
 
-def decided_by(peer: Peer, setting: Setting) -> Setting:
+def decided_by(peer: PeerTool, setting: Setting) -> Setting:
     """Return the setting with another tool's rules, within the limits of its policy."""
     return replace(setting, policy=replace(setting.policy, name=PREFIX + peer.name), planner=peer.plan)
 
 
-def _loads(name: str, reading: Reading) -> Callable[[int], Experiment | Workload]:
+def _loads(name: str, reading: WorkloadOptions) -> Callable[[int], Experiment | Workload]:
     """Return what makes the load with a seed; what a file or the daemon tells is read once for all."""
     if name.removeprefix(PAPERS) in SCENARIOS:
         reading.only("hours")
@@ -235,13 +235,13 @@ def _loads(name: str, reading: Reading) -> Callable[[int], Experiment | Workload
     return lambda _: read
 
 
-def _load(made: Experiment | Workload, world: str) -> Load:
+def _load(made: Experiment | Workload, world: str) -> SimulationInput:
     if isinstance(made, Workload):
-        return Load(workload=made, cloud=CLOUD, truth=Truth() if world == "interference" else None)
-    return Load(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
+        return SimulationInput(workload=made, cloud=CLOUD, truth=Truth() if world == "interference" else None)
+    return SimulationInput(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
 
 
-def _workload(source: str, reading: Reading) -> Workload:
+def _workload(source: str, reading: WorkloadOptions) -> Workload:
     """Return a workload that was recorded. Raises BadInput where there is none of that name."""
     path = Path(source)
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
@@ -266,7 +266,7 @@ def _workload(source: str, reading: Reading) -> Workload:
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, [*EXPERIMENTS, *papers, HISTORY])}")
 
 
-def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[Peer]]:
+def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[PeerTool]]:
     """Return the policies (files, or names of shipped ones) and other tools (``peer:NAME``) that are meant, in their
     order. Raises BadInput where one is neither or is named twice, and what reading a policy raises."""
     if twice := next((each for each in named if named.count(each) > 1), None):

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from hcloud.cli.leaving import ending_in_order
+from hcloud.cli.leaving import exit_on_signal
 from hcloud.cli.output import WholeRange, console, format_option, write_rows
 from hcloud.errors import BadInput
 from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.pool import in_order, open_pool
-from hcloud.simulator.soak import MOST_CYCLES, Verdict, silent, soak_seed
+from hcloud.simulator.soak import MOST_CYCLES, SoakResult, silent, soak_seed
 
 SUMMED = ("cycles", "jobs", "machines", "lives", "struck")
 COLUMNS = ("seed", *SUMMED, "violations", "digest")
@@ -43,10 +43,10 @@ def soak(seed: int, worlds: int, cycles: int, processes: int | None, verbose: bo
     if verbose and (processes or 1) > 1:
         raise BadInput("--processes: what befalls worlds is told of one after the other; leave it out beside --verbose")
     at_once = 1 if verbose else min(worlds, processes or os.cpu_count() or 1)
-    verdicts: list[Verdict] = []
+    verdicts: list[SoakResult] = []
     try:
         with ExitStack() as within:
-            leaving = within.enter_context(ending_in_order())
+            leaving = within.enter_context(exit_on_signal())
             shown = within.enter_context(console(stderr=True).status("", refresh_per_second=2))
             shown.update(f"world {seed}")
             for verdict in _run(within, range(seed, seed + worlds), cycles, at_once, verbose):
@@ -61,7 +61,7 @@ def soak(seed: int, worlds: int, cycles: int, processes: int | None, verbose: bo
     return 1 if _broken(verdicts) else 0
 
 
-def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, verbose: bool) -> Iterator[Verdict]:
+def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, verbose: bool) -> Iterator[SoakResult]:
     """Return what became of each world, in their order; processes for several at once live as long as ``within``."""
     run = partial(soak_seed, most=cycles, tell=click.echo if verbose else silent)
     if at_once == 1:
@@ -71,11 +71,11 @@ def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, ver
     return in_order(within.enter_context(open_pool(at_once)), run, seeds, 2 * at_once)
 
 
-def _broken(verdicts: Sequence[Verdict]) -> int:
+def _broken(verdicts: Sequence[SoakResult]) -> int:
     return sum(bool(each.violations) for each in verdicts)
 
 
-def _tell(verdict: Verdict) -> None:
+def _tell(verdict: SoakResult) -> None:
     """Say at once what was broken and how to see it again: the worlds to come may never end."""
     for violation in verdict.violations:
         click.echo(f"world {verdict.seed}, cycle {verdict.cycles}: {violation}", err=True)
@@ -83,7 +83,7 @@ def _tell(verdict: Verdict) -> None:
         click.echo(f"see it again: {verdict.replay}", err=True)
 
 
-def _write(verdicts: Sequence[Verdict], form: str) -> None:
+def _write(verdicts: Sequence[SoakResult], form: str) -> None:
     if form != "table" or len(verdicts) == 1:
         write_rows(form, [asdict(each) for each in verdicts], COLUMNS, _row)
     else:

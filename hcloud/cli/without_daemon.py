@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from hcloud.apply.orders import give_order, set_paused
+from hcloud.apply.orders import record_directive, set_paused
 from hcloud.assembly import build_providers
 from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
@@ -22,9 +22,9 @@ from hcloud.cli.ending import ask, wait_until_gone
 from hcloud.cli.output import span, usd, write_rows
 from hcloud.clock import Clock, SystemClock
 from hcloud.config import Config, find_config
-from hcloud.errors import BadInput, HCloudError, ProviderError, Refused, StoreError, Unreachable
+from hcloud.errors import BadInput, DaemonUnreachable, HCloudError, ProviderError, Refused, StoreError
 from hcloud.model import EventKind, Instance
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.provider import CloudInstance, CloudState, Provider
 from hcloud.sentences import nearest
 from hcloud.store import Store, Transaction
@@ -43,7 +43,7 @@ class NotAllEnded(HCloudError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class LiveMachines:
     """Machines with our tag that are up, by provider, and how long a new one may be missing from listings."""
 
     machines: Mapping[str, Sequence[CloudInstance]]
@@ -73,7 +73,7 @@ def destroy_everything(
     found = look(providers, config.owner)
     store, trouble = _open(config)
     try:
-        found = Found(
+        found = LiveMachines(
             machines=found.machines,
             consistent_after_s=found.consistent_after_s,
             jobs=_jobs_by_token(store) if store is not None else {},
@@ -105,7 +105,7 @@ def _left(providers: Mapping[str, Provider], owner: str, wanted: set[str]) -> se
 _ANY = (CloudState.PENDING, CloudState.RUNNING, CloudState.STOPPING)
 
 
-def look(providers: Mapping[str, Provider], owner: str, states: Sequence[CloudState] = _UP) -> Found:
+def look(providers: Mapping[str, Provider], owner: str, states: Sequence[CloudState] = _UP) -> LiveMachines:
     """List what carries our owner tag and is in one of ``states``. Raises NotAllSeen unless every listing is whole."""
     machines: dict[str, Sequence[CloudInstance]] = {}
     delay_s, troubles = 0.0, []
@@ -122,10 +122,10 @@ def look(providers: Mapping[str, Provider], owner: str, states: Sequence[CloudSt
     if troubles:
         hint = "; try again, or name those that answer with --provider" if len(providers) > 1 else "; try again"
         raise NotAllSeen("nothing was changed, not all machines could be listed: " + "; ".join(troubles) + hint)
-    return Found(machines=machines, consistent_after_s=delay_s)
+    return LiveMachines(machines=machines, consistent_after_s=delay_s)
 
 
-def end(providers: Mapping[str, Provider], found: Found) -> None:
+def end(providers: Mapping[str, Provider], found: LiveMachines) -> None:
     """Ask every provider to end what was found there. Raises NotAllEnded, after all were asked."""
     troubles = []
     for name, machines in sorted(found.machines.items()):
@@ -141,7 +141,7 @@ def end(providers: Mapping[str, Provider], found: Found) -> None:
 def _refuse_beside_a_daemon() -> None:
     try:
         Client().get("/v1/status")
-    except Unreachable:
+    except DaemonUnreachable:
         return
     raise Refused("a daemon answers, and would launch again what is ended behind its back; use 'hcloud destroy --all'")
 
@@ -172,7 +172,7 @@ def _jobs_by_token(store: Store) -> dict[str, list[str]]:
     return found
 
 
-def _show(found: Found, form: str, now: float, trouble: str) -> None:
+def _show(found: LiveMachines, form: str, now: float, trouble: str) -> None:
     write_rows(form, [_document(found, *row, now) for row in found.rows], COLUMNS, _row, empty="no machine is left")
     if trouble:
         click.echo(f"the records cannot be read, so what runs there is not known: {trouble}", err=True)
@@ -181,7 +181,7 @@ def _show(found: Found, form: str, now: float, trouble: str) -> None:
         click.echo(f"{len(found.rows)} machine(s) end; jobs there lose their work and run again when a daemon runs")
 
 
-def _document(found: Found, provider: str, each: CloudInstance, now: float) -> dict[str, object]:
+def _document(found: LiveMachines, provider: str, each: CloudInstance, now: float) -> dict[str, object]:
     up_s = max(0.0, now - each.launched_at)
     return {
         "provider": provider,
@@ -204,7 +204,7 @@ def _row(each: Mapping[str, object]) -> list[object]:
     return [*(each[name] for name in names), f"{price:.4f}", span(up_s), usd(spent), " ".join(jobs)]
 
 
-def _write_down(store: Store, config: Config, found: Found, now: float) -> bool:
+def _write_down(store: Store, config: Config, found: LiveMachines, now: float) -> bool:
     """Record the orders and the pause before anything is ended; whoever leads after us goes on from there.
 
     Returns False where the records cannot be written, which keeps no machine alive. Raises Refused when a daemon on
@@ -224,13 +224,13 @@ def _write_down(store: Store, config: Config, found: Found, now: float) -> bool:
     return True
 
 
-def _order_all(txn: Transaction, live: Sequence[Instance], found: Found) -> None:
+def _order_all(txn: Transaction, live: Sequence[Instance], found: LiveMachines) -> None:
     actor, known = getpass.getuser(), {each.token for each in live}
     set_paused(txn, actor, "every machine was destroyed without the daemon")
     for instance in live:
         if instance.offer.provider in found.machines:
-            scope = OrderScope.INSTANCE
-            give_order(txn, Order(scope=scope, name=instance.id, by=actor, ordered_at=txn.now, destroy=True))
+            scope = DirectiveScope.INSTANCE
+            record_directive(txn, Directive(scope=scope, name=instance.id, by=actor, ordered_at=txn.now, destroy=True))
     for provider, each in found.rows:
         if each.token not in known:
             _emit_orphan(txn, provider, each)
@@ -241,7 +241,7 @@ def _emit_orphan(txn: Transaction, provider: str, each: CloudInstance) -> None:
     txn.emit(kind, provider_id=key, provider=provider, token=token, action="terminate")
 
 
-def _tell_the_end(found: Found, recorded: bool) -> None:
+def _tell_the_end(found: LiveMachines, recorded: bool) -> None:
     click.echo(f"{len(found.rows)} machine(s) were asked to end", err=True)
     if found.consistent_after_s > 0:
         late = span(found.consistent_after_s)

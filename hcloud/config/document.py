@@ -94,7 +94,7 @@ def read_documents(path: Path) -> list[Document]:
     """
     file, text = file_name(path), read_text(path)
     try:
-        documents = [_Reader(file=file).document(node) for node in _composed(text)]
+        documents = [_NodeReader(file=file).document(node) for node in _composed(text)]
     except yaml.MarkedYAMLError as error:
         raise _invalid_yaml(file, error) from None
     except yaml.reader.ReaderError as error:
@@ -187,7 +187,7 @@ def _invalid_yaml(file: str, error: yaml.MarkedYAMLError) -> ConfigError:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reader:
+class _NodeReader:
     """Turns one document's nodes into values and remembers their lines."""
 
     file: str

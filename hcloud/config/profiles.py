@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from hcloud.classifier.library import Library
-from hcloud.classifier.profiles import Profile, document, library_of, parse_profile
+from hcloud.classifier.profiles import ReferenceProfile, document, library_of, parse_profile
 from hcloud.config.document import read_documents
 from hcloud.errors import ConfigError
 
@@ -18,7 +18,7 @@ IMPORTED = "profiles"
 """Directory below the state directory that holds what was imported."""
 
 
-def load_profiles(path: Path) -> tuple[Profile, ...]:
+def load_profiles(path: Path) -> tuple[ReferenceProfile, ...]:
     """Return the profiles of a file, one per document.
 
     Raises:
@@ -27,7 +27,7 @@ def load_profiles(path: Path) -> tuple[Profile, ...]:
     return tuple(parse_profile(each.value, locate=each.where) for each in read_documents(path))
 
 
-def library_profiles(paths: Iterable[Path]) -> Iterator[tuple[Path, Profile]]:
+def library_profiles(paths: Iterable[Path]) -> Iterator[tuple[Path, ReferenceProfile]]:
     """Yield every profile and its file, in the order of the paths and of the names in each directory.
 
     A path is a file, or a directory whose ``*.yaml`` are read; one that does not exist holds nothing.
@@ -61,26 +61,26 @@ def _files(path: Path) -> list[Path]:
         raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
-def profile_yaml(profile: Profile) -> str:
+def profile_yaml(profile: ReferenceProfile) -> str:
     """Return a profile as YAML that reads back as the same, one line per cell."""
     whole = document(profile)
     return str(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
 
 
-def write_profile(directory: Path, profile: Profile) -> Path:
+def write_profile(directory: Path, profile: ReferenceProfile) -> Path:
     """Write a profile into a directory (made where it is not there), whole or not at all; return its file.
 
     Raises OSError where that cannot be done.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{profile.profile}.yaml"
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    context = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as stream:
+        with context.open("w", encoding="utf-8") as stream:
             stream.write(profile_yaml(profile))
             stream.flush()
             os.fsync(stream.fileno())
-        draft.replace(path)
+        context.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        context.unlink(missing_ok=True)
     return path

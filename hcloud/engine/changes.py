@@ -14,7 +14,7 @@ UNWATCHED_POLL_S = 0.25
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Changes:
+class DirectoryWatch:
     """Notices files that are renamed into place (as all records are) and directories that come or go."""
 
     def __init__(self, units: Path) -> None:

@@ -15,18 +15,18 @@ from typing import Any, cast
 
 from hcloud.clock import Clock
 from hcloud.engine.fakeprofile import ProfileOf, profile_of_work, profiling_work
-from hcloud.engine.fakesampling import Gap, Tellings
-from hcloud.engine.fakeunit import FakeUnit, Life
+from hcloud.engine.fakesampling import FakeSamplePolicy, Gap
+from hcloud.engine.fakeunit import FakeUnit, SimulatedUnit
 from hcloud.engine.fakework import Resident, Surroundings, Work, WorkOf, read_work, work_from
 from hcloud.errors import NotFound, WorkerUnreachable
 from hcloud.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.provider import (
     Journal,
     LogChunk,
-    Machine,
     MachineSource,
     ResizeResult,
     RunnerView,
+    SimulatedMachine,
     StartResult,
     Stream,
     UnitReport,
@@ -92,14 +92,14 @@ class FakeRunner:
         self._sources = tuple(sources)
         self._clock = clock
         self._work, self._profile, self._surroundings = work, profile, surroundings
-        self._tellings = Tellings(sample_every_s, gap)
+        self._tellings = FakeSamplePolicy(sample_every_s, gap)
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
         self._now = -math.inf
-        self._views: list[Mapping[InstanceId, Machine]] = []
-        self._machines: dict[InstanceId, Machine] = {}
+        self._views: list[Mapping[InstanceId, SimulatedMachine]] = []
+        self._machines: dict[InstanceId, SimulatedMachine] = {}
         self._units: dict[UnitId, FakeUnit] = {}
-        self._on: defaultdict[InstanceId, dict[UnitId, Life]] = defaultdict(dict)
+        self._on: defaultdict[InstanceId, dict[UnitId, SimulatedUnit]] = defaultdict(dict)
         self._ends: list[tuple[float, UnitId, InstanceId]] = []
         self._turns: list[tuple[float, InstanceId]] = []
         self._turns_at: dict[InstanceId, float] = {}
@@ -392,16 +392,16 @@ class FakeRunner:
         if life.ends_at < math.inf:
             heapq.heappush(self._ends, (life.ends_at, unit.id, unit.instance_id))
 
-    def _life(self, unit: FakeUnit, before: Life | None) -> Life:
+    def _life(self, unit: FakeUnit, before: SimulatedUnit | None) -> SimulatedUnit:
         spec = unit.spec
         if spec is None:
-            return Life(unit=unit, work=Work())
+            return SimulatedUnit(unit=unit, work=Work())
         if spec.profile is None:
             same = before is not None and before.unit.spec is spec
-            return Life(unit=unit, work=before.work if before is not None and same else self._work(spec))
+            return SimulatedUnit(unit=unit, work=before.work if before is not None and same else self._work(spec))
         work = self._work(spec)
         findings = self._profile(spec, work, unit.speed)
-        return Life(unit=unit, work=profiling_work(findings), findings=findings)
+        return SimulatedUnit(unit=unit, work=profiling_work(findings), findings=findings)
 
     def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
         """Whether a unit's machine is up and nothing has moved its end since."""
@@ -439,7 +439,7 @@ class FakeRunner:
             self._reports[instance_id] = self._report(self._machines[instance_id])
         return bool(changed)
 
-    def _report(self, machine: Machine) -> WorkerReport:
+    def _report(self, machine: SimulatedMachine) -> WorkerReport:
         key, now, next_at = machine.instance_id, self._now, math.inf
         units: list[UnitReport] = []
         for life in self._on[key].values():
@@ -464,7 +464,7 @@ def _same(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _looks_new(machine: Machine, before: Machine | None) -> bool:
+def _looks_new(machine: SimulatedMachine, before: SimulatedMachine | None) -> bool:
     return before is None or before.preempt_at != machine.preempt_at
 
 

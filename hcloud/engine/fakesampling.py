@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hcloud.engine.fakeunit import Life
+from hcloud.engine.fakeunit import SimulatedUnit
 from hcloud.model import InstanceId, UnitId
 from hcloud.provider import UnitReport
 
@@ -26,10 +26,10 @@ class _Telling:
     ``changed``: it is to be told at the next look, from which on it is seen how fast it is now.
     """
 
-    life: Life
+    life: SimulatedUnit
     at: float
     report: UnitReport
-    even: Life
+    even: SimulatedUnit
     since: float
     next_at: float
     began_at: float = math.inf
@@ -37,7 +37,7 @@ class _Telling:
 
 
 @dataclass(slots=True)
-class Tellings:
+class FakeSamplePolicy:
     """Chooses when workers look at their units (every ``every_s``, each worker at moments of its own) and what of that
     they tell: all, or with a ``gap`` only what is new. A sample stands for the looks before it that were not told.
     """
@@ -58,7 +58,7 @@ class Tellings:
         self._of.pop(unit, None)
         self._changed_at.pop(unit, None)
 
-    def tell(self, life: Life, instance_id: InstanceId, now: float) -> tuple[UnitReport, float]:
+    def tell(self, life: SimulatedUnit, instance_id: InstanceId, now: float) -> tuple[UnitReport, float]:
         """Return what is told of a unit that runs, the same object while that is the same, and when it may be other."""
         unit, known = life.unit.id, self._of.get(life.unit.id)
         if known is None or known.life.unit.started_at != life.unit.started_at:
@@ -71,7 +71,7 @@ class Tellings:
             self._tell(known, self._look_at(instance_id, now))
         return known.report, known.next_at
 
-    def end(self, life: Life, instance_id: InstanceId, now: float) -> UnitReport:
+    def end(self, life: SimulatedUnit, instance_id: InstanceId, now: float) -> UnitReport:
         """Return what is told of a unit that has ended, and forget it: with the last look at it, unless all it would
         say is in the end itself."""
         known = self._of.get(life.unit.id)
@@ -82,7 +82,7 @@ class Tellings:
             return life.report(now, None)
         return life.report(now, at, self._looks(known, at))
 
-    def _go_on(self, known: _Telling, life: Life, instance_id: InstanceId, changed_at: float) -> None:
+    def _go_on(self, known: _Telling, life: SimulatedUnit, instance_id: InstanceId, changed_at: float) -> None:
         """Tell of the last look before a change; the next look is told as well. Whoever goes on evenly just does."""
         before, known.life = known.life, life
         bounded = life.unit.spec is not before.unit.spec
@@ -124,7 +124,7 @@ class Tellings:
         return found
 
 
-def _goes_on(before: Life, now: Life) -> bool:
+def _goes_on(before: SimulatedUnit, now: SimulatedUnit) -> bool:
     """Whether a unit does as it did, but for little that keeps or breaks no promise."""
     serves = bool(now.work.latency_ms)
     was, now_is = (before.serves(), now.serves()) if serves else ((before.unit.speed,), (now.unit.speed,))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hcloud.changed import changed
+from hcloud.changed import replace_fields
 from hcloud.engine.fakeprofile import found_by
 from hcloud.engine.fakework import Work
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
@@ -48,7 +48,7 @@ class FakeUnit:
 
     def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
         """Return it as it goes on from a time on, having done so much."""
-        return changed(self, speed=speed, since_at=at, done_s=done_s)
+        return replace_fields(self, speed=speed, since_at=at, done_s=done_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -81,7 +81,7 @@ class FakeUnit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class SimulatedUnit:
     """A unit with its work: all that can be asked about it at a time."""
 
     unit: FakeUnit

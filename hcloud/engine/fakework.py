@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
-from hcloud.provider import Machine, Stream, UnitSpec
+from hcloud.provider import SimulatedMachine, Stream, UnitSpec
 
 SHELLS = {"sh", "/bin/sh", "bash", "/bin/bash"}
 STATEMENT_END = re.compile(r"\s*(?:;|\n|&&)\s*")
@@ -60,7 +60,9 @@ class Resident(NamedTuple):
 class Surroundings(Protocol):
     """How fast units run beside each other: what a simulator puts in."""
 
-    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+    def speeds(
+        self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
+    ) -> tuple[Sequence[float], float]:
         """Return the speed of each unit from now on (more than 0), and until when they hold if nobody comes or goes."""
         ...
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.engine import launch, limits, usage
-from hcloud.engine.launch import Launch
-from hcloud.engine.limits import Bounds, Group, find_instance_cgroup, group_for, remove_instance_cgroup
+from hcloud.engine.launch import RunningCommand
+from hcloud.engine.limits import Bounds, Cgroup, find_instance_cgroup, group_for, remove_instance_cgroup
 from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
 from hcloud.model import MetricsHook
@@ -39,9 +39,11 @@ class CellEnclosure:
         """Where the command's work directory has to be laid, seen from outside."""
         return self.cell.root / "job"
 
-    def start(self, command: Sequence[str], env: Mapping[str, str], before: Callable[[], None], log: Path) -> Launch:
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], before: Callable[[], None], log: Path
+    ) -> RunningCommand:
         """Start the command; ``before`` is called in the child, still outside, to take on bounds."""
-        return Launch(self.cell, command, self.cell.environment(env), before, log, LOG_BYTES)
+        return RunningCommand(self.cell, command, self.cell.environment(env), before, log, LOG_BYTES)
 
 
 class EngineHost:
@@ -80,7 +82,7 @@ class EngineHost:
     @contextmanager
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
-    ) -> Iterator[Group | None]:
+    ) -> Iterator[Cgroup | None]:
         """Make a group for a block; at the end kill what is in it and remove it. None: this process may not."""
         name = f"{PREFIX}-{os.getpid()}-{next(_numbers)}"
         wanted = Bounds(vcpus=vcpus, memory_mib=memory_mib, pids=pids, cpus=cpus)

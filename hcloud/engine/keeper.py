@@ -19,7 +19,7 @@ from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.images import image_environment, mount_image, unmount_image
-from hcloud.engine.launch import Launch
+from hcloud.engine.launch import RunningCommand
 from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process, warm_up
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
@@ -55,7 +55,7 @@ class Keeper:
         # The hooks of a unit that is measured are those of its copies.
         sampled = replace(spec, metrics=None, progress=None) if spec.profile is not None else spec
         self._sampler = Sampler(unit, sampled, self._group, self._clock)
-        self._launch: Launch | Measurement | None = None
+        self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
         self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
         self._kill_at: float | None = None
@@ -166,7 +166,7 @@ class Keeper:
     def _run(self, cell: Cell, command: tuple[str, ...]) -> int:
         log_bytes = self._bootstrap.number("max_log_mib", 64) * MIB
         environment = cell.environment({**self._image_environment, **self._job_environment()})
-        self._launch = Launch(cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes)
+        self._launch = RunningCommand(cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes)
         self._watch(self._launch)
         return self._exit_code(self._launch)
 
@@ -188,7 +188,7 @@ class Keeper:
             profiling.write_log(self._unit, findings, self._bootstrap.number("max_log_mib", 64) * MIB)
         return self._exit_code(self._launch)
 
-    def _exit_code(self, ended: Launch | Measurement) -> int:
+    def _exit_code(self, ended: RunningCommand | Measurement) -> int:
         code = os.waitstatus_to_exitcode(ended.status or 0)
         return code if code >= 0 else 128 - code
 
@@ -219,7 +219,7 @@ class Keeper:
         return ours | dict(self._spec.env) | {"HCLOUD_UNIT_MARK": self._unit.mark}
 
     # ---------------------------------------------------------------------------------------------------------- watch
-    def _watch(self, running: Launch | Measurement) -> None:
+    def _watch(self, running: RunningCommand | Measurement) -> None:
         """Copy output and hold bounds until the command has ended, then end what it left behind."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -258,7 +258,7 @@ class Keeper:
             if self._launch is not None and pid == self._launch.pid:
                 self._launch.status = status
 
-    def _hold_bounds(self, running: Launch | Measurement) -> None:
+    def _hold_bounds(self, running: RunningCommand | Measurement) -> None:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline and not self._stopping:
             self._decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
@@ -278,7 +278,7 @@ class Keeper:
     def _stop_asked(self) -> bool:
         return (self._unit.path / "stop.json").exists()
 
-    def _ask_to_end(self, running: Launch | Measurement) -> None:
+    def _ask_to_end(self, running: RunningCommand | Measurement) -> None:
         """Send TERM to the command and all its children, but not to the sandbox's own two processes."""
         self._stopping = True
         self._kill_at = time.monotonic() + self._spec.stop_grace_s

@@ -21,7 +21,7 @@ LATE_READS = 64
 """What lay in the pipes when that time was over is still taken: so many reads, of 64 KiB each, hold all of it."""
 
 
-class Launch:
+class RunningCommand:
     """A started command. ``status`` is its wait status once it has ended; ``missing``: there is no such command."""
 
     def __init__(

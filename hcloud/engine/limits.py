@@ -40,7 +40,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUsage:
+class CgroupUsage:
     """Totals since the group was made, None where the group cannot tell; memory without reclaimable file cache."""
 
     cpu_s: float | None = None
@@ -49,7 +49,7 @@ class GroupUsage:
     written_mib: float | None = None
 
 
-class Group(Protocol):
+class Cgroup(Protocol):
     """A unit's control group."""
 
     def enter(self) -> None:
@@ -61,7 +61,7 @@ class Group(Protocol):
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
 
-    def usage(self) -> GroupUsage:
+    def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
 
     def oom_kills(self) -> int:
@@ -74,7 +74,7 @@ class Group(Protocol):
         """Remove the (empty) group."""
 
 
-class GroupV1:
+class CgroupV1:
     """One directory per controller. Controllers that are not there are simply not enforced."""
 
     version = 1
@@ -122,11 +122,11 @@ class GroupV1:
         """Return the ids of all processes in it and in groups inside it."""
         return {pid for path in self._paths.values() for pid in _processes(path)}
 
-    def usage(self) -> GroupUsage:
+    def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
         cpu_ns, used = self._read("cpuacct", "cpuacct.usage"), self._read("memory", "memory.usage_in_bytes")
         cache = _keyed(self._read("memory", "memory.stat")).get("total_inactive_file", 0)
-        return GroupUsage(
+        return CgroupUsage(
             cpu_s=int(cpu_ns) / 1e9 if cpu_ns else None,
             memory_mib=max(0, int(used) - cache) / MIB if used else None,
         )
@@ -153,7 +153,7 @@ class GroupV1:
             _remove_tree(path)
 
 
-class GroupV2:
+class CgroupV2:
     """One directory with all controllers that the parent delegates."""
 
     version = 2
@@ -193,12 +193,12 @@ class GroupV2:
         """Return the ids of all processes in it and in groups inside it."""
         return _processes(self._path)
 
-    def usage(self) -> GroupUsage:
+    def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
         cpu_us = _keyed(_text(self._path / "cpu.stat")).get("usage_usec")
         used, stat = _text(self._path / "memory.current"), _keyed(_text(self._path / "memory.stat"))
         io = _io_totals(_text(self._path / "io.stat"))
-        return GroupUsage(
+        return CgroupUsage(
             cpu_s=cpu_us / 1e6 if cpu_us is not None else None,
             memory_mib=max(0, int(used) - stat.get("inactive_file", 0)) / MIB if used else None,
             read_mib=io[0] / MIB if io else None,
@@ -229,14 +229,14 @@ def _quota_us(vcpus: float) -> int:
     return max(1000, int(vcpus * CPU_PERIOD_US))
 
 
-def group_for(cgroup: Mapping[str, Any] | None, name: str) -> GroupV1 | GroupV2 | None:
+def group_for(cgroup: Mapping[str, Any] | None, name: str) -> CgroupV1 | CgroupV2 | None:
     """Return the handle of a unit's group below the instance's, or None where the instance has none."""
     if not cgroup:
         return None
     paths = {controller: Path(path) for controller, path in cgroup["paths"].items()}
     if cgroup["version"] == 2:
-        return GroupV2(next(iter(paths.values())), name)
-    return GroupV1(paths, name)
+        return CgroupV2(next(iter(paths.values())), name)
+    return CgroupV1(paths, name)
 
 
 def groups_inside(cgroup: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def kill_each(pids: Iterable[int]) -> None:
             continue
 
 
-def _until_empty(group: Group, kill_round: Callable[[], None], reap: Callable[[], None]) -> bool:
+def _until_empty(group: Cgroup, kill_round: Callable[[], None], reap: Callable[[], None]) -> bool:
     deadline = time.monotonic() + KILL_DEADLINE_S
     while group.processes():
         if time.monotonic() > deadline:

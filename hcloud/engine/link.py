@@ -25,10 +25,10 @@ from distributed import Security, Worker
 
 from hcloud.engine import metadata, quiet
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
-from hcloud.engine.changes import Changes
+from hcloud.engine.changes import DirectoryWatch
 from hcloud.engine.output import read_output
 from hcloud.engine.tls import context_files
-from hcloud.engine.unit import Units, read_json
+from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import stream_name
 from hcloud.errors import ConfigError
 
@@ -47,12 +47,12 @@ Answer = dict[str, Any]
 Supervise = Callable[[Mapping[str, Any]], Awaitable[Answer]]
 
 
-class Host:
+class LinkHost:
     """What the link knows of its instance: the units on disk, and the supervisor to give orders to."""
 
     def __init__(self, bootstrap: Bootstrap, supervise: Supervise, isolation: tuple[str, ...]) -> None:
         self._bootstrap, self._supervise, self._isolation = bootstrap, supervise, isolation
-        self._units = Units(bootstrap.state_dir)
+        self._units = UnitDirectories(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
@@ -123,7 +123,7 @@ class Host:
 class LinkWorker(Worker):
     """A Dask worker reduced to its connection: no tasks, no data, no code from others."""
 
-    def __init__(self, scheduler: str, local: Host, **options: Any) -> None:
+    def __init__(self, scheduler: str, local: LinkHost, **options: Any) -> None:
         super().__init__(
             scheduler,
             nthreads=1,
@@ -136,7 +136,7 @@ class LinkWorker(Worker):
             **options,
         )
         self._local = local
-        self._changes = Changes(local.units_path)
+        self._changes = DirectoryWatch(local.units_path)
         self._last: dict[str, Any] | None = None
         self._clock_distance = math.inf
         self.blocked_handlers = sorted(set(self.handlers) - KEPT_HANDLERS)
@@ -237,7 +237,7 @@ class SupervisorChannel:
             self._waiting.pop(number, None)
 
 
-async def keep_connected(bootstrap: Bootstrap, host: Host) -> None:
+async def keep_connected(bootstrap: Bootstrap, host: LinkHost) -> None:
     """Be connected for as long as there is a scheduler; begin anew when there is none."""
     pause_s = RETRY_S
     while True:
@@ -250,7 +250,7 @@ async def keep_connected(bootstrap: Bootstrap, host: Host) -> None:
         pause_s = min(RETRY_CAP_S, 2 * pause_s)
 
 
-async def _connected_once(bootstrap: Bootstrap, host: Host) -> bool:
+async def _connected_once(bootstrap: Bootstrap, host: LinkHost) -> bool:
     """Register, and carry messages until the connection is lost; return whether there was one."""
     security = Security(require_encryption=True, **context_files(bootstrap.tls_dir, "worker"))
     worker = LinkWorker(
@@ -277,7 +277,7 @@ async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str
     """Run the link until the supervisor is gone."""
     supervisor = SupervisorChannel(channel)
     metadata.watch(bootstrap)
-    connection = asyncio.create_task(keep_connected(bootstrap, Host(bootstrap, supervisor.ask, isolation)))
+    connection = asyncio.create_task(keep_connected(bootstrap, LinkHost(bootstrap, supervisor.ask, isolation)))
     reading = asyncio.create_task(supervisor.read())
     await asyncio.wait({connection, reading}, return_when=asyncio.FIRST_COMPLETED)
     connection.cancel()
@@ -289,7 +289,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[2]))
     isolation = json.loads(os.environ.get("HCLOUD_ISOLATION", '{"names": []}'))
     with dask.config.set(quiet.DASK_SETTINGS):
-        quiet.hush()
+        quiet.reduce_noise()
         asyncio.run(run(bootstrap, channel, tuple(isolation["names"])))
     # Dask's helper threads may hang on a lost connection; nothing here needs a tidy end.
     os._exit(0)

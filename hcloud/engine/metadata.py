@@ -31,7 +31,7 @@ REBALANCE_S = 600.0
 """A rebalance recommendation names no time: heeded, it counts as a machine taken back after so long."""
 
 
-class Source(Protocol):
+class MetadataSource(Protocol):
     """One kind of metadata service."""
 
     def look(self) -> float | None:
@@ -114,7 +114,7 @@ class GceMetadata:
 class Watch:
     """Looks again and again, in a thread, until it is ended; GCE's answers come when something changes."""
 
-    def __init__(self, source: Source, file: Path, pause_s: float) -> None:
+    def __init__(self, source: MetadataSource, file: Path, pause_s: float) -> None:
         self._source, self._file, self._pause_s = source, file, pause_s
         self._end = threading.Event()
         self._told: float | None = None

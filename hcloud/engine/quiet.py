@@ -26,7 +26,7 @@ DASK_SETTINGS: Mapping[str, object] = {
 }
 
 
-def hush() -> None:
+def reduce_noise() -> None:
     """Let Dask speak only of what is wrong; connections that come and go are our normal life."""
     for name in (
         "distributed",

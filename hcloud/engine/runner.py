@@ -356,7 +356,7 @@ class _Wire:
 
         from hcloud.engine import quiet
 
-        quiet.hush()
+        quiet.reduce_noise()
         security = Security(require_encryption=True, **context_files(self._tls_dir, "client"))
         pool = ConnectionPool(
             limit=16, timeout=CONNECT_TIMEOUT_S, connection_args=security.get_connection_args("client")

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 
 from hcloud.clock import Clock
-from hcloud.engine.limits import Group, GroupUsage
+from hcloud.engine.limits import Cgroup, CgroupUsage
 from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.unit import Unit
 from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
@@ -26,7 +26,7 @@ DISK_SHARE = 20.0
 class Sampler:
     """What one unit used so far."""
 
-    def __init__(self, unit: Unit, spec: UnitSpec, group: Group | None, clock: Clock) -> None:
+    def __init__(self, unit: Unit, spec: UnitSpec, group: Cgroup | None, clock: Clock) -> None:
         self._unit, self._spec, self._group, self._clock = unit, spec, group, clock
         self._metrics = MetricsReader(spec.metrics) if spec.metrics is not None else None
         self._next_sample = time.monotonic() + FIRST_SAMPLE_S
@@ -62,9 +62,9 @@ class Sampler:
         limit = int(self._spec.resources.disk_gib * GIB)
         return disk_bytes(self._unit.path / "root", stop_at=limit) >= DISK_USED_UP * limit
 
-    def _measure(self) -> GroupUsage:
+    def _measure(self) -> CgroupUsage:
         """Totals; what the group cannot tell is summed over its processes."""
-        group = self._group.usage() if self._group is not None else GroupUsage()
+        group = self._group.usage() if self._group is not None else CgroupUsage()
         members = self._group.processes() if self._group is not None else descendants(os.getpid())
         tree, ended = tree_usage(members), resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = tree.cpu_s + ended.ru_utime + ended.ru_stime if group.cpu_s is None else group.cpu_s
@@ -76,9 +76,9 @@ class Sampler:
         self.cpu_s = max(cpu_s, self.cpu_s or 0.0)
         largest = memory_mib if members else max(memory_mib, ended.ru_maxrss / 1024)
         self.memory_mib_max = max(largest, self.memory_mib_max or 0.0)
-        return GroupUsage(cpu_s=self.cpu_s, memory_mib=memory_mib, read_mib=read_mib, written_mib=written_mib)
+        return CgroupUsage(cpu_s=self.cpu_s, memory_mib=memory_mib, read_mib=read_mib, written_mib=written_mib)
 
-    def _write(self, usage: GroupUsage) -> None:
+    def _write(self, usage: CgroupUsage) -> None:
         hook = self._spec.progress
         job = self._unit.path / "root" / "job"
         measured = self._metrics.latest if self._metrics is not None else {}

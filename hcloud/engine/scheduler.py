@@ -159,7 +159,7 @@ def serve(listen: str, tls_dir: Path) -> int:
     # Dask makes a directory for what it never writes here; by itself it would leave it in $TMPDIR.
     with tempfile.TemporaryDirectory(prefix="hcloud-engine-") as scratch:
         with dask.config.set({**quiet.DASK_SETTINGS, "temporary-directory": scratch}):
-            quiet.hush()
+            quiet.reduce_noise()
             asyncio.run(_serve(host.strip("[]"), int(port), files, scratch))
     return 0
 

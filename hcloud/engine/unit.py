@@ -197,7 +197,7 @@ class Unit:
         }
 
 
-class Units:
+class UnitDirectories:
     """All units of an instance."""
 
     def __init__(self, state_dir: Path) -> None:

@@ -28,7 +28,7 @@ from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup
 from hcloud.engine.profiling import Profile
 from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
-from hcloud.engine.unit import Unit, Units, boot_id, read_json, write_json
+from hcloud.engine.unit import Unit, UnitDirectories, boot_id, read_json, write_json
 from hcloud.engine.wire import unit_from_wire
 from hcloud.errors import UnitRefused
 from hcloud.model import FailureCause
@@ -61,14 +61,14 @@ def serve(bootstrap_file: Path, clock: Clock | None = None, *, profile: Profile 
     except BlockingIOError:
         print(f"hcloud worker: another worker runs in {bootstrap.state_dir}; this one ends", file=sys.stderr)
         return 1
-    return Supervisor(bootstrap, bootstrap_file, detect(bootstrap), clock or SystemClock(), profile).run()
+    return WorkerSupervisor(bootstrap, bootstrap_file, detect(bootstrap), clock or SystemClock(), profile).run()
 
 
 def end_units(bootstrap_file: Path) -> None:
     """Kill every unit of the instance and give back its groups and firewall table."""
     bootstrap = load_bootstrap(bootstrap_file)
     isolation = detect(bootstrap)
-    for unit in Units(bootstrap.state_dir):
+    for unit in UnitDirectories(bootstrap.state_dir):
         kill_unit(unit, isolation)
     clear_firewall(bootstrap)
     if bootstrap.cgroup is None:
@@ -86,7 +86,7 @@ def kill_unit(unit: Unit, isolation: Isolation) -> None:
         kill_each(_marked(unit))
 
 
-class Supervisor:
+class WorkerSupervisor:
     """The loop. Single-threaded, so that it may fork keepers without care."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Supervisor:
     ) -> None:
         self._bootstrap, self._file, self._isolation, self._clock = bootstrap, bootstrap_file, isolation, clock
         self._profile = profile
-        self._units = Units(bootstrap.state_dir)
+        self._units = UnitDirectories(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._forgetting: set[str] = set()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hcloud.forecast.watch import WINDOW, Counter, Sampled, Timed
 
 
-class Course(NamedTuple):
+class Trend(NamedTuple):
     """What was measured at which times, ``at``, in ascending order: a total where it moved, or a rate."""
 
     at: Sequence[float]
@@ -52,7 +52,7 @@ class Course(NamedTuple):
         return math.fsum(self.values[first : last + 1]) / (last + 1 - first)
 
 
-def course_of_total(samples: Sequence[Sampled], counter: Counter) -> Course:
+def course_of_total(samples: Sequence[Sampled], counter: Counter) -> Trend:
     """Return where a total moved in ``samples``."""
     at, totals, last = list[float](), list[float](), -math.inf
     for each in samples:
@@ -61,9 +61,9 @@ def course_of_total(samples: Sequence[Sampled], counter: Counter) -> Course:
             at.append(each.at)
             totals.append(total)
             last = total
-    return Course(at, totals, of_total=True)
+    return Trend(at, totals, of_total=True)
 
 
-def course_of_rate(values: Sequence[Timed]) -> Course:
+def course_of_rate(values: Sequence[Timed]) -> Trend:
     """Return how a rate went."""
-    return Course([each.at for each in values], [each.value for each in values], of_total=False)
+    return Trend([each.at for each in values], [each.value for each in values], of_total=False)

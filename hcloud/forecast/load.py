@@ -16,7 +16,7 @@ STEADY_PART = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class LoadCurve:
     """A step function: ``levels[n]`` (machines, or any unit) hold from ``times[n]`` to ``times[n + 1]``.
 
     ``times`` has shape ``(N + 1,)`` and rises, ``levels`` shape ``(N,)``, none negative.
@@ -26,7 +26,7 @@ class Load:
     levels: Floats
 
     @classmethod
-    def of(cls, samples: Iterable[tuple[float, float]], until_at: float | None = None) -> Load:
+    def of(cls, samples: Iterable[tuple[float, float]], until_at: float | None = None) -> LoadCurve:
         """Take samples of time and level, in any order; each level holds until the next, the last until ``until_at``.
 
         Without ``until_at`` the last holds as long as the samples are apart in the middle.
@@ -86,16 +86,16 @@ class Load:
         use: Floats = more[1 : count + 1] + partly[:count]
         return use
 
-    def scaled(self, factor: float) -> Load:
+    def scaled(self, factor: float) -> LoadCurve:
         """Return the same course at another height."""
-        return Load(self.times, self.levels * factor)
+        return LoadCurve(self.times, self.levels * factor)
 
-    def parts(self, length_s: float) -> list[Load]:
+    def parts(self, length_s: float) -> list[LoadCurve]:
         """Return the load in pieces of ``length_s``; a shorter rest at the end is left out."""
-        first, found = float(self.times[0]), list[Load]()
+        first, found = float(self.times[0]), list[LoadCurve]()
         while first + length_s <= self.times[-1] + 1e-9:
             edges = [first, *self.times[(self.times > first) & (self.times < first + length_s)], first + length_s]
             held = np.searchsorted(self.times, np.array(edges[:-1]), side="right") - 1
-            found.append(Load(np.array(edges, dtype=np.float64), self.levels[held]))
+            found.append(LoadCurve(np.array(edges, dtype=np.float64), self.levels[held]))
             first += length_s
         return found

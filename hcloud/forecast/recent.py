@@ -43,7 +43,7 @@ class Release(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recent:
+class FleetStats:
     """A summary of the last while; empty where nothing is known (a new deployment, a supposed snapshot).
 
     ``queue``: pairs of time and number of jobs that wait for room, no machine being on the way for them, in order of
@@ -96,7 +96,7 @@ class Recent:
         return float(intervals[min(len(intervals) - 1, int(quantile * len(intervals)))])
 
 
-NOTHING_RECENT = Recent()
+NOTHING_RECENT = FleetStats()
 
 
 Kind = tuple[str, str]
@@ -104,7 +104,7 @@ Kind = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Machine:
+class _MachineRecord:
     """A live machine as the log tells of it; ``readings``: measured over predicted performance of its units."""
 
     provider: str
@@ -139,15 +139,15 @@ class _Machine:
 
 
 @dataclass(slots=True)
-class RecentBook:
+class FleetTracker:
     """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
 
     Machines are judged by type, and only those types again of which something new was told.
     """
 
-    _machines: dict[InstanceId, _Machine] = field(default_factory=dict)
-    _gone: deque[_Machine] = field(default_factory=deque)
-    _of_kind: dict[Kind, tuple[deque[_Machine], dict[InstanceId, _Machine]]] = field(default_factory=dict)
+    _machines: dict[InstanceId, _MachineRecord] = field(default_factory=dict)
+    _gone: deque[_MachineRecord] = field(default_factory=deque)
+    _of_kind: dict[Kind, tuple[deque[_MachineRecord], dict[InstanceId, _MachineRecord]]] = field(default_factory=dict)
     """Those that are gone, oldest first, and those that live."""
     _unjudged: set[Kind] = field(default_factory=set)
     _delivered: dict[InstanceId, float] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class RecentBook:
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
-    _summary: Recent | None = None
+    _summary: FleetStats | None = None
     _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """What summaries say, the same objects until something was told or forgotten of it."""
     _released: list[NDArray[np.float64]] = field(default_factory=list)
@@ -171,7 +171,7 @@ class RecentBook:
                 handler(self, event)
                 self._summary = None
 
-    def recent(self, now: float) -> Recent:
+    def recent(self, now: float) -> FleetStats:
         """Return the summary as of ``now``; the same object while nothing has changed."""
         while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
             self._queue.popleft()
@@ -183,12 +183,12 @@ class RecentBook:
             self._summary = self._summed_up()
         return self._summary
 
-    def _summed_up(self) -> Recent:
+    def _summed_up(self) -> FleetStats:
         if self._unjudged:
             self._judge()
         if "releases" not in self._parts:
             self._released = []
-        return Recent(
+        return FleetStats(
             queue=self._part("queue", self._queue),
             releases=self._part("releases", self._releases),
             delivered=self._delivered,
@@ -226,7 +226,7 @@ class RecentBook:
         self._unjudged.clear()
 
     def _judge_each(
-        self, there: Mapping[InstanceId, _Machine], measured: Mapping[InstanceId, float], usual: Sequence[float]
+        self, there: Mapping[InstanceId, _MachineRecord], measured: Mapping[InstanceId, float], usual: Sequence[float]
     ) -> None:
         """Judge machines against others of their type, so that a prediction that is wrong for all condemns nobody."""
         middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
@@ -241,7 +241,7 @@ class RecentBook:
     def _requested(self, event: Event) -> None:
         fields, name = event.fields, event.instance_id or ""
         self._forget(name)
-        machine = self._machines[name] = _Machine(
+        machine = self._machines[name] = _MachineRecord(
             provider=str(fields.get("provider", "")),
             region=str(fields.get("region", "")),
             type=str(fields.get("type", "")),
@@ -249,7 +249,7 @@ class RecentBook:
         )
         self._of_kind.setdefault(machine.kind, (deque(), {}))[1][name] = machine
 
-    def _forget(self, name: InstanceId) -> _Machine | None:
+    def _forget(self, name: InstanceId) -> _MachineRecord | None:
         machine = self._machines.pop(name, None)
         if machine is not None:
             there = self._of_kind[machine.kind][1]
@@ -330,14 +330,14 @@ class RecentBook:
 
 
 _HANDLERS = {
-    EventKind.INSTANCE_REQUESTED: RecentBook._requested,
-    EventKind.INSTANCE_READY: RecentBook._ready,
-    EventKind.INSTANCE_TERMINATED: RecentBook._terminated,
-    EventKind.UNIT_STARTED: RecentBook._unit_started,
-    EventKind.UNIT_ENDED: RecentBook._unit_ended,
-    EventKind.JOB_STATE: RecentBook._job_state,
-    EventKind.JOB_FINISHED: RecentBook._job_finished,
-    EventKind.PREDICTION: RecentBook._measured,
+    EventKind.INSTANCE_REQUESTED: FleetTracker._requested,
+    EventKind.INSTANCE_READY: FleetTracker._ready,
+    EventKind.INSTANCE_TERMINATED: FleetTracker._terminated,
+    EventKind.UNIT_STARTED: FleetTracker._unit_started,
+    EventKind.UNIT_ENDED: FleetTracker._unit_ended,
+    EventKind.JOB_STATE: FleetTracker._job_state,
+    EventKind.JOB_FINISHED: FleetTracker._job_finished,
+    EventKind.PREDICTION: FleetTracker._measured,
 }
 RECENT_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
 """The events a :class:`RecentBook` needs; all others may be left out."""

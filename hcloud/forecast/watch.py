@@ -64,7 +64,7 @@ class Sampled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class JobSamples:
     """The last samples of each rank of a job's attempt, oldest first; ``earlier``: few of those before them."""
 
     attempt: AttemptId
@@ -91,7 +91,7 @@ class Watched:
             self._kept[key] = latency_kept(self.ranks[rank], percentile, promised_ms)
         return self._kept[key]
 
-    def next(self, rank: int, samples: tuple[Sampled, ...], gone: Sampled | None) -> Watched:
+    def next(self, rank: int, samples: tuple[Sampled, ...], gone: Sampled | None) -> JobSamples:
         """Return it with one more sample of a rank, ``samples`` being all of that now and ``gone`` the one dropped."""
         moves = {
             key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
@@ -104,7 +104,7 @@ class Watched:
         if gone is not None:
             earlier = {**earlier, rank: _with_earlier(earlier.get(rank, ()), gone)}
         ranks = {**self.ranks, rank: samples}
-        return Watched(attempt=self.attempt, ranks=ranks, earlier=earlier, _moves=moves, _kept=kept)
+        return JobSamples(attempt=self.attempt, ranks=ranks, earlier=earlier, _moves=moves, _kept=kept)
 
     def history(self, rank: int) -> tuple[Sampled, ...]:
         """Return what is left of all samples of a rank: ever fewer, the older they are."""
@@ -275,7 +275,7 @@ def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled,
     return (*earlier, gone)
 
 
-class Watching(dict[JobId, Watched]):
+class Watching(dict[JobId, JobSamples]):
     """What is known at one moment of jobs that were sampled; nobody may change it."""
 
     journal: list[JobId]
@@ -283,7 +283,7 @@ class Watching(dict[JobId, Watched]):
     taken_in: int
 
 
-def sampled_since(before: Mapping[JobId, Watched], now: Mapping[JobId, Watched]) -> set[JobId] | None:
+def sampled_since(before: Mapping[JobId, JobSamples], now: Mapping[JobId, JobSamples]) -> set[JobId] | None:
     """Return the jobs of which something is known ``now`` that was not ``before``; None where that is not known."""
     if not isinstance(before, Watching) or not isinstance(now, Watching) or before.journal is not now.journal:
         return None
@@ -291,10 +291,10 @@ def sampled_since(before: Mapping[JobId, Watched], now: Mapping[JobId, Watched])
 
 
 @dataclass(slots=True)
-class WatchBook:
+class JobMonitor:
     """Follows samples of live jobs."""
 
-    _jobs: dict[JobId, Watched] = field(default_factory=dict)
+    _jobs: dict[JobId, JobSamples] = field(default_factory=dict)
     _journal: list[JobId] = field(default_factory=list)
     _samples: dict[JobId, dict[int, deque[Sampled]]] = field(default_factory=dict)
 
@@ -308,7 +308,7 @@ class WatchBook:
                 self._jobs.pop(event.job_id or "", None)
                 self._samples.pop(event.job_id or "", None)
 
-    def watched(self) -> Mapping[JobId, Watched]:
+    def watched(self) -> Mapping[JobId, JobSamples]:
         """Return what is known of jobs that were sampled."""
         if len(self._journal) > KEPT_JOURNAL:
             self._journal = []
@@ -327,10 +327,10 @@ class WatchBook:
         if kept and _began_anew(kept[-1], sample):
             kept.clear()
             others = {each: held for each, held in before.earlier.items() if each != rank} if before else {}
-            before = before and Watched(attempt=attempt, ranks=before.ranks, earlier=others)
+            before = before and JobSamples(attempt=attempt, ranks=before.ranks, earlier=others)
         gone = kept[0] if len(kept) == KEPT else None
         kept.append(sample)
-        watched = before or Watched(attempt=attempt, ranks={})
+        watched = before or JobSamples(attempt=attempt, ranks={})
         self._jobs[job_id] = watched.next(rank, tuple(kept), gone)
         self._journal.append(job_id)
 

@@ -9,7 +9,7 @@ rank has ended.
 from __future__ import annotations
 
 from hcloud.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Finish, Preempted, Wait
 from hcloud.planner.profiling import leave_submitted
 from hcloud.planner.wording import deadline_numbers, seconds, usd
@@ -19,30 +19,30 @@ _LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 
-def adapt(draft: Draft) -> None:
+def decide_outcomes(context: PlanContext) -> None:
     """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
-    submitted, left_out = list[Job](), draft.snapshot.left_out.jobs
-    for job in draft.snapshot.memo.roster.restive:  # hardly any of those that run
+    submitted, left_out = list[Job](), context.snapshot.left_out.jobs
+    for job in context.snapshot.plan_cache.occupancy.restive:  # hardly any of those that run
         if job.id in left_out and not has_to_end(job):
-            _leave_out(draft, job, left_out[job.id])
+            _leave_out(context, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
-            draft.waiting.append(job)  # nearly all of a long queue
+            context.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
-            _adapt_running(draft, job)
+            _adapt_running(context, job)
         elif job.cancelled_by is not None:
-            _cancel(draft, job)
+            _cancel(context, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
-            _finish(draft, job, JobState.FAILED, _budget_reason(job))
+            _finish(context, job, JobState.FAILED, _budget_reason(job))
         elif job.state in JOB_WAITING:
-            draft.waiting.append(job)
+            context.waiting.append(job)
             if job.state is JobState.AWAITING_INSTANCE:
-                draft.count_active(job)
+                context.count_active(job)
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
-        elif job.state is JobState.PREEMPTED and job.not_before_at <= draft.now:
-            draft.waiting.append(draft.enqueue(job, _back(draft, job)))
+        elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
+            context.waiting.append(context.enqueue(job, _back(context, job)))
     if submitted:
-        leave_submitted(draft, submitted)
+        leave_submitted(context, submitted)
 
 
 def has_to_end(job: Job) -> bool:
@@ -50,38 +50,38 @@ def has_to_end(job: Job) -> bool:
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
-def _leave_out(draft: Draft, job: Job, error: str) -> None:
+def _leave_out(context: PlanContext, job: Job, error: str) -> None:
     """Decide nothing about ``job``, and say why."""
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
         text = f"HCloud fails on it, a defect ({error}); left out, and tried again every few minutes"
-        draft.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
+        context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
     if job.state is JobState.AWAITING_INSTANCE:
-        draft.count_active(job)
+        context.count_active(job)
 
 
-def _back(draft: Draft, job: Job) -> Reason:
+def _back(context: PlanContext, job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in _LOST)
     text = f"queued again after losing its machine {lost} time(s)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
 
 
-def _adapt_running(draft: Draft, job: Job) -> None:
+def _adapt_running(context: PlanContext, job: Job) -> None:
     attempt = job.attempt
     if attempt is None:
         return
     if attempt.over:
-        _judge(draft, job, attempt)
-    elif job.id in draft.stopping:
+        _judge(context, job, attempt)
+    elif job.id in context.stopping:
         return
     elif job.cancelled_by is not None:
-        draft.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+        context.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
-        draft.stop(job, FailureCause.EVICTED, _budget_reason(job))
+        context.stop(job, FailureCause.EVICTED, _budget_reason(job))
     elif len(attempt.allocations) > 1 and job.spec.nodes.gang:
-        _stop_gang_of_failed_rank(draft, job, attempt)
+        _stop_gang_of_failed_rank(context, job, attempt)
 
 
-def _stop_gang_of_failed_rank(draft: Draft, job: Job, attempt: Attempt) -> None:
+def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) -> None:
     failed = next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:
         return
@@ -89,38 +89,38 @@ def _stop_gang_of_failed_rank(draft: Draft, job: Job, attempt: Attempt) -> None:
         f"rank {failed.rank} of {len(attempt.allocations)} ended ({failed.cause}); the others cannot go on without it"
     )
     numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
-    draft.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
+    context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
 
 
-def _judge(draft: Draft, job: Job, attempt: Attempt) -> None:
+def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
     cause = attempt.failure
     if job.cancelled_by is not None:
-        _cancel(draft, job)
+        _cancel(context, job)
     elif cause is None:
-        _finish(draft, job, JobState.SUCCEEDED, _success(draft, job, attempt))
+        _finish(context, job, JobState.SUCCEEDED, _success(context, job, attempt))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
-        _finish(draft, job, JobState.FAILED, _budget_reason(job))
+        _finish(context, job, JobState.FAILED, _budget_reason(job))
     elif job.failures.count(cause) < job.spec.retries.limits.get(cause.value, 0):
-        _retry(draft, job, attempt, cause)
+        _retry(context, job, attempt, cause)
     else:
-        _finish(draft, job, JobState.FAILED, _failure(draft, job, attempt, cause))
+        _finish(context, job, JobState.FAILED, _failure(context, job, attempt, cause))
 
 
-def _retry(draft: Draft, job: Job, attempt: Attempt, cause: FailureCause) -> None:
+def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> None:
     retries, used = job.spec.retries, job.failures.count(cause)
     delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
-    not_before_at, limit = draft.now + delay_s, retries.limits.get(cause.value, 0)
+    not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
     numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
     text = f"attempt {attempt.number} ended ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
     reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_ending(attempt, cause)})
     if cause in _LOST:
-        draft.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
+        context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
     else:
-        draft.waiting.append(draft.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
+        context.waiting.append(context.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
 
 
-def _success(draft: Draft, job: Job, attempt: Attempt) -> Reason:
-    ended_at = max((a.ended_at for a in attempt.allocations if a.ended_at is not None), default=draft.now)
+def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
+    ended_at = max((a.ended_at for a in attempt.allocations if a.ended_at is not None), default=context.now)
     started_at = min((a.started_at for a in attempt.allocations if a.started_at is not None), default=attempt.placed_at)
     late = deadline_numbers(job, ended_at)
     numbers: dict[str, Number] = {"run_s": round(ended_at - started_at, 3), "attempts": job.attempts_made, **late}
@@ -131,14 +131,14 @@ def _success(draft: Draft, job: Job, attempt: Attempt) -> Reason:
     return Reason(code="succeeded", text=text, numbers=numbers)
 
 
-def _failure(draft: Draft, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
+def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
     limit, ending = job.spec.retries.limits.get(cause.value, 0), _ending(attempt, cause)
     numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **ending}
     text = f"attempt {attempt.number} ended ({cause}"
     text += f", code {ending['exit_code']}" if ending.get("exit_code") is not None else ""
     text += f": {ending['detail']}" if ending.get("detail") else ""
     text += f"); {limit} retries of this cause are allowed, {job.failures.count(cause)} used"
-    return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+    return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
 def _ending(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
@@ -156,10 +156,10 @@ def _budget_reason(job: Job) -> Reason:
     return Reason(code="job_budget", text=text, numbers={"limit_usd": limit_usd, "spent_usd": round(job.spent_usd, 6)})
 
 
-def _cancel(draft: Draft, job: Job) -> None:
-    _finish(draft, job, JobState.CANCELLED, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+def _cancel(context: PlanContext, job: Job) -> None:
+    _finish(context, job, JobState.CANCELLED, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
 
 
-def _finish(draft: Draft, job: Job, state: JobState, reason: Reason) -> None:
-    draft.ledger.forget_awaited(job)
-    draft.add(Finish(job_id=job.id, state=state, reason=reason))
+def _finish(context: PlanContext, job: Job, state: JobState, reason: Reason) -> None:
+    context.ledger.forget_awaited(job)
+    context.add(Finish(job_id=job.id, state=state, reason=reason))

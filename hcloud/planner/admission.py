@@ -20,7 +20,7 @@ import numpy as np
 
 from hcloud.model import Job, JobState, Reason
 from hcloud.planner.arq import slacks_s
-from hcloud.planner.draft import Draft, Group
+from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import Amounts
 from hcloud.planner.suitability import Suitability, open_suitability
 from hcloud.planner.wording import seconds
@@ -33,29 +33,29 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
     return (spec.target.kind == "best_effort", -spec.priority, job.submitted_at, number_of(job.id))
 
 
-def admit(draft: Draft) -> None:
+def admit(context: PlanContext) -> None:
     """Fill ``draft.queue`` from ``draft.waiting``; the others are told why they wait."""
-    paused, now, awaiting = draft.snapshot.paused, draft.now, JobState.AWAITING_INSTANCE
-    for pair in _served_in_order(draft):
+    paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
+    for pair in _served_in_order(context):
         job, group = pair
         if paused:
-            draft.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
+            context.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
         elif job.not_before_at > now:
-            draft.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
+            context.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
         else:
             group.pending += 1
-            queue = draft.queue[group.promise]
+            queue = context.queue[group.promise]
             if job.state is awaiting:
-                draft.awaiting.append((group.promise, len(queue)))
+                context.awaiting.append((group.promise, len(queue)))
             queue.append(pair)
 
 
-def _served_in_order(draft: Draft) -> Iterable[tuple[Job, Group]]:
+def _served_in_order(context: PlanContext) -> Iterable[tuple[Job, JobGroup]]:
     """Return who is served first, each with its group."""
-    draft.suit = open_suitability(draft.snapshot, draft.policy, draft.fleet, draft.stopping)
-    if draft.suit is not None and draft.policy.admission.queues == "by_quality":
-        return _by_quality(draft, draft.suit)
-    return ((job, draft.group_of(job)) for job in _in_order(draft.waiting))
+    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
+    if context.suit is not None and context.policy.admission.queues == "by_quality":
+        return _by_quality(context, context.suit)
+    return ((job, context.group_of(job)) for job in _in_order(context.waiting))
 
 
 def _in_order(waiting: list[Job]) -> Iterator[Job]:
@@ -67,11 +67,11 @@ def _in_order(waiting: list[Job]) -> Iterator[Job]:
         yield from ranked[rank]
 
 
-def _by_quality(draft: Draft, suit: Suitability) -> Iterable[tuple[Job, Group]]:
+def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, JobGroup]]:
     """Return waiting jobs: with a promise first; of these those out of patience, then class by class."""
-    jobs, now = draft.waiting, draft.now
-    pairs = [(job, draft.group_of(job)) for job in jobs]
-    kinds = list(draft.groups.values())
+    jobs, now = context.waiting, context.now
+    pairs = [(job, context.group_of(job)) for job in jobs]
+    kinds = list(context.groups.values())
     if not jobs:
         return []
     of_kind = np.array([group.place for _, group in pairs], dtype=np.intp)
@@ -79,9 +79,9 @@ def _by_quality(draft: Draft, suit: Suitability) -> Iterable[tuple[Job, Group]]:
     expected_s = np.array(expected, dtype=np.float64)[of_kind]
     classes = np.array([suit.quality_class(group.application) for group in kinds])
     best_effort = np.array([not group.promise for group in kinds])
-    submitted_at, queued_at = np.array([job.submitted_at for job in jobs]), _queued_at(draft, jobs)
-    left_s = slacks_s(jobs, submitted_at, queued_at, expected_s, draft.policy.admission) - (now - queued_at)
-    if draft.policy.admission.order == "shortest":
+    submitted_at, queued_at = np.array([job.submitted_at for job in jobs]), _queued_at(context, jobs)
+    left_s = slacks_s(jobs, submitted_at, queued_at, expected_s, context.policy.admission) - (now - queued_at)
+    if context.policy.admission.order == "shortest":
         inner = np.nan_to_num(expected_s, nan=np.inf)
     else:
         inner = np.array([-job.spec.priority for job in jobs], dtype=np.float64)
@@ -92,9 +92,9 @@ def _by_quality(draft: Draft, suit: Suitability) -> Iterable[tuple[Job, Group]]:
     return map(pairs.__getitem__, order.tolist())
 
 
-def _queued_at(draft: Draft, jobs: Sequence[Job]) -> Amounts:
+def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
     """Return :meth:`Draft.queued_at` of many jobs at once."""
-    now, enqueued = draft.now, draft.enqueued
+    now, enqueued = context.now, context.enqueued
     since = [now if job.queued_at is None else job.queued_at for job in jobs]
     if enqueued:
         since = [now if job.id in enqueued else at for job, at in zip(jobs, since, strict=True)]

@@ -20,7 +20,7 @@ import numpy as np
 from hcloud.forecast.wait import BusyTimes, Floats
 from hcloud.known import WHOLE_JOBS, Classification
 from hcloud.model import BatchTarget, Job
-from hcloud.policy import Admission
+from hcloud.policy import AdmissionPolicy
 
 _GRID = 65
 _NO_LIMIT = BatchTarget()
@@ -40,7 +40,7 @@ def run_s(known: Classification | None, nodes: int = 1) -> float | None:
     return 1.0 / rate if rate > 0 else None
 
 
-def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Admission) -> float:
+def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: AdmissionPolicy) -> float:
     """Return for how long ``job`` may hold out for a suitable server, counted from ``queued_at``.
 
     ``tau CT - P`` where its run time is known, ``P`` being what profiling took; else the patience of the policy. Never
@@ -56,7 +56,7 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
 
 
 def slacks_s(
-    jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: Admission
+    jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: AdmissionPolicy
 ) -> Floats:
     """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN where it is not known."""
     targets = [job.spec.target for job in jobs]
@@ -73,7 +73,7 @@ def slacks_s(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class SwitchPoint:
     """When to go down: once no more than ``within_s`` of the slack is left. ``chance``: ``Pr`` within that time."""
 
     within_s: float
@@ -88,7 +88,7 @@ def switch_point(
     below: float,
     slack: float,
     fresh_s: float = math.inf,
-) -> Switch:
+) -> SwitchPoint:
     """Return when a job with ``slack`` seconds should take a server of quality ``below`` and not wait for ``own``.
 
     ``ages_s``: for how long the servers that would suit the job, once free, have been busy; ``fresh_s``: when a new one
@@ -96,11 +96,11 @@ def switch_point(
     down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
     ``R``; at 0 it goes down in any case. Both qualities 0..1.
     """
-    return prospect(busy, ages_s, own=own, slack=slack, fresh_s=fresh_s).switch(below)
+    return waiting_value(busy, ages_s, own=own, slack=slack, fresh_s=fresh_s).switch(below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prospect:
+class WaitingValue:
     """What waiting is worth, shape ``(T,)`` each: with ``left_s`` of the slack left ``chance`` is the probability that
     something is free within that time, and ``worth`` what the best moment to stop waiting promises."""
 
@@ -108,24 +108,24 @@ class Prospect:
     chance: Floats
     worth: Floats
 
-    def switch(self, below: float) -> Switch:
+    def switch(self, below: float) -> SwitchPoint:
         """Return when to take a server of quality ``below`` instead."""
         downward = (self.left_s * below >= self.worth - 1e-12).nonzero()[0]
         at = int(downward[-1]) if downward.size else 0
-        return Switch(within_s=float(self.left_s[at]), chance=float(self.chance[at]))
+        return SwitchPoint(within_s=float(self.left_s[at]), chance=float(self.chance[at]))
 
 
-def prospect(
+def waiting_value(
     busy: BusyTimes, ages_s: Sequence[float] | Floats, *, own: float, slack: float, fresh_s: float = math.inf
-) -> Prospect:
+) -> WaitingValue:
     """Return what waiting for a server of quality ``own`` is worth; see :func:`switch_point`."""
     if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
         nothing = np.zeros(1)
-        return Prospect(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
+        return WaitingValue(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
     left, remains = _grid(slack)
     chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
     worth = np.maximum.reduce(remains * own * chance[None, :], axis=1)
-    return Prospect(left_s=left, chance=chance, worth=worth)
+    return WaitingValue(left_s=left, chance=chance, worth=worth)
 
 
 @lru_cache(maxsize=8)

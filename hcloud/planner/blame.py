@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from hcloud.forecast.course import Course
+from hcloud.forecast.course import Trend
 from hcloud.model import Allocation, Job, JobId
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.stragglers import faster_anew
-from hcloud.planner.watching import Assessment, Look
+from hcloud.planner.watching import Assessment, RankSamples
 
 
-class _Beside(NamedTuple):
+class _Neighbour(NamedTuple):
     """A neighbour: what it holds on the machine, and when it came."""
 
     vcpus: float
@@ -23,19 +23,19 @@ class _Beside(NamedTuple):
     started_at: float
 
 
-class Blame:
+class LossAttribution:
     """What a job that misses its target loses to whom, as things stand: after a step it is to be asked anew."""
 
-    def __init__(self, draft: Draft, look: Look, found: Assessment) -> None:
+    def __init__(self, context: PlanContext, look: RankSamples, found: Assessment) -> None:
         """Note which job it is about."""
-        self.draft, self.look, self.found = draft, look, found
+        self.context, self.look, self.found = context, look, found
 
     def faster_alone(self) -> float:
         """Return how much faster the job is without neighbours, and what else makes it a straggler where it is."""
         here_too = {job.id: job for job, _ in self._holdings}
         here_too.pop(self.look.job.id, None)
         without = [self.faster_without(each, assume=False) for each in here_too.values()]
-        return 1.0 + math.fsum(factor - 1.0 for factor in without) if without else faster_anew(self.draft, self.look)
+        return 1.0 + math.fsum(factor - 1.0 for factor in without) if without else faster_anew(self.context, self.look)
 
     def faster_without(self, neighbour: Job, *, assume: bool = True) -> float:
         """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
@@ -45,9 +45,9 @@ class Blame:
         best it did lately; of a neighbour that was there from the start it is assumed (``assume``) that the vCPUs it
         holds are what is missing.
         """
-        look, found, margin = self.look, self.found, self.draft.policy.correction.margin
+        look, found, margin = self.look, self.found, self.context.policy.correction.margin
         mean = max(found.pace.mean, found.wanted * 0.01)
-        own = self._beside.get(neighbour.id, _Beside(0.0, 0.0, 0.0))
+        own = self._beside.get(neighbour.id, _Neighbour(0.0, 0.0, 0.0))
         fell = self._course.around((own.placed_at, own.started_at), look.span_s) if self._course is not None else None
         if fell is not None:
             before, after = fell
@@ -66,19 +66,19 @@ class Blame:
 
     @property
     def _holdings(self) -> Sequence[tuple[Job, Allocation]]:
-        fleet = self.draft.fleet
+        fleet = self.context.fleet
         return fleet.holdings[fleet.index[self.look.held.instance_id]]
 
     @cached_property
-    def _beside(self) -> dict[JobId, _Beside]:
+    def _beside(self) -> dict[JobId, _Neighbour]:
         """Who stays beside the job on its machine."""
-        found: dict[JobId, _Beside] = {}
+        found: dict[JobId, _Neighbour] = {}
         for job, held in self._holdings:
-            if job.id != self.look.job.id and job.id not in self.draft.stopping:
+            if job.id != self.look.job.id and job.id not in self.context.stopping:
                 placed_at = job.attempt.placed_at if job.attempt is not None else 0.0
-                before = found.get(job.id, _Beside(0.0, placed_at, placed_at))
+                before = found.get(job.id, _Neighbour(0.0, placed_at, placed_at))
                 started_at = max(before.started_at, held.started_at or placed_at)
-                found[job.id] = _Beside(before.vcpus + held.resources.vcpus, placed_at, started_at)
+                found[job.id] = _Neighbour(before.vcpus + held.resources.vcpus, placed_at, started_at)
         return found
 
     @cached_property
@@ -86,7 +86,7 @@ class Blame:
         return sum(each.vcpus for each in self._beside.values())
 
     @cached_property
-    def _course(self) -> Course | None:
+    def _course(self) -> Trend | None:
         return self.look.course(self.found)
 
     @cached_property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcloud.errors import BadInput
-from hcloud.forecast.load import Load
+from hcloud.forecast.load import LoadCurve
 from hcloud.pricing import HOUR_S, amortised_usd_per_h
 
 MONTH_H = 730.0
@@ -71,7 +71,7 @@ class Advice:
         return 1.0 - self.usd_per_h / self.on_demand_usd_per_h if self.on_demand_usd_per_h > 0 else 0.0
 
 
-def advise(load: Load, on_demand_usd_per_h: float, options: Sequence[Terms]) -> list[Advice]:
+def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]) -> list[Advice]:
     """Return for each option the count of machines with the least cost; the option that costs least comes first.
 
     Raises BadInput where the on-demand price is not positive, or there is no option.
@@ -84,23 +84,23 @@ def advise(load: Load, on_demand_usd_per_h: float, options: Sequence[Terms]) -> 
     return sorted(found, key=lambda advice: (advice.usd_per_h, advice.terms.term_months, advice.terms.name))
 
 
-def cost_usd_per_h(load: Load, on_demand_usd_per_h: float, committed_usd_per_h: float, count: int) -> float:
+def cost_usd_per_h(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float, count: int) -> float:
     """Return what an hour of ``load`` costs on average with ``count`` machines committed, the rest on demand."""
     use = load.use_of_layers()
     return count * committed_usd_per_h + float(use[count:].sum()) * on_demand_usd_per_h
 
 
-def best_count(load: Load, on_demand_usd_per_h: float, committed_usd_per_h: float) -> int:
+def best_count(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float) -> int:
     """Return how many machines to commit to so that the cost is least; of equals the fewest."""
     return int((load.use_of_layers() * on_demand_usd_per_h > committed_usd_per_h + 1e-12).sum())
 
 
-def sizes_by_strategy(load: Load) -> dict[str, int]:
+def sizes_by_strategy(load: LoadCurve) -> dict[str, int]:
     """Return how many machines HCloud's strategies reserve: the peak and a margin (SR), the steady load (HF, HM)."""
     return {"sr": int(np.ceil(load.peak * (1 + SR_MARGIN) - 1e-9)), "hf, hm": int(np.floor(load.steady + 1e-9))}
 
 
-def _advise(load: Load, on_demand: float, terms: Terms) -> Advice:
+def _advise(load: LoadCurve, on_demand: float, terms: Terms) -> Advice:
     price = terms.amortised_usd_per_h
     count = best_count(load, on_demand, price)
     used = float(load.use_of_layers()[:count].sum())
@@ -128,7 +128,7 @@ def _pays_after_months(terms: Terms, count: int, replaced_usd_per_h: float) -> f
     return count * terms.upfront_usd / gained_usd_per_h / MONTH_H
 
 
-def _least_load(load: Load, on_demand: float, price: float, count: int) -> float:
+def _least_load(load: LoadCurve, on_demand: float, price: float, count: int) -> float:
     """Bisect: what a commitment gains over on demand alone grows with the load."""
     if count == 0:
         return 0.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcloud.model import FailureCause, InstanceState, Job, Market, Number, Reason
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Drain
@@ -27,7 +27,7 @@ LEASE_MARGIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emptying:
+class DrainCandidate:
     """Machine ``at`` could be emptied: its jobs, where each would go, and what it saves and costs in USD."""
 
     at: int
@@ -37,126 +37,126 @@ class Emptying:
     cost_usd: float
 
 
-def consolidate(draft: Draft) -> None:
+def consolidate(context: PlanContext) -> None:
     """Drain the machine whose emptying gains most, if any gains enough."""
-    policy = draft.policy.disruption
-    if not policy.consolidate or not _calm(draft):
+    policy = context.policy.disruption
+    if not policy.consolidate or not _calm(context):
         return
-    found = [each for at in _rented(draft) if (each := _emptying(draft, at)) is not None]
+    found = [each for at in _rented(context) if (each := _emptying(context, at)) is not None]
     worth = [each for each in found if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
     if worth:
         # The first of equals is the one with the lowest number.
-        _empty(draft, max(worth, key=lambda each: each.saved_usd - each.cost_usd))
+        _empty(context, max(worth, key=lambda each: each.saved_usd - each.cost_usd))
 
 
-def _calm(draft: Draft) -> bool:
+def _calm(context: PlanContext) -> bool:
     """Whether nothing is going on that room may be needed for, or that has just changed the fleet."""
-    fleet = draft.fleet
-    changing = bool(draft.waiting or draft.stopping or draft.gone or draft.snapshot.paused)
-    if changing or not draft.snapshot.engine_reachable or bool(fleet.coming.any()):
+    fleet = context.fleet
+    changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
+    if changing or not context.snapshot.engine_reachable or bool(fleet.coming.any()):
         return False
     return all(fleet.instances[at].state is InstanceState.READY for at in fleet.staying)
 
 
-def _rented(draft: Draft) -> list[int]:
+def _rented(context: PlanContext) -> list[int]:
     """Return the machines that might be emptied: rented, in use, and not about to be renewed."""
-    fleet, due_s = draft.fleet, draft.policy.lease.renew_before_s + LEASE_MARGIN_S
+    fleet, due_s = context.fleet, context.policy.lease.renew_before_s + LEASE_MARGIN_S
     return [
         at
         for at in fleet.staying
         if fleet.placeable[at]
         and fleet.holdings[at]
-        and at not in draft.used
+        and at not in context.used
         and fleet.instances[at].offer.market is not Market.RESERVED
-        and fleet.instances[at].expires_at - draft.now > due_s
+        and fleet.instances[at].expires_at - context.now > due_s
     ]
 
 
-def _emptying(draft: Draft, at: int) -> Emptying | None:
+def _emptying(context: PlanContext, at: int) -> DrainCandidate | None:
     """Return what emptying machine ``at`` would mean, or None where one of its jobs cannot or must not be moved."""
-    jobs = sorted({job.id: job for job, _ in draft.fleet.holdings[at]}.values(), key=_largest_first)
-    if not all(_movable(draft, job) for job in jobs):
+    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_largest_first)
+    if not all(_movable(context, job) for job in jobs):
         return None
-    targets = _find_targets(draft, at, jobs)
+    targets = _find_targets(context, at, jobs)
     if len(targets) < len(jobs):
         return None
-    price, offer = draft.fleet.instances[at].offer.price_usd_per_h, draft.fleet.instances[at].offer
-    since = draft.fleet.instances[at].launched_at or draft.now
-    paid_s = max(0.0, since + offer.billing_minimum_s - draft.now)
-    saved_usd = price * max(0.0, draft.policy.lease.horizon_s - paid_s) / 3600.0
-    cost_usd = sum(_cost_usd(draft, job, to) for job, to in zip(jobs, targets, strict=True))
-    return Emptying(at=at, jobs=tuple(jobs), targets=tuple(targets), saved_usd=saved_usd, cost_usd=cost_usd)
+    price, offer = context.fleet.instances[at].offer.price_usd_per_h, context.fleet.instances[at].offer
+    since = context.fleet.instances[at].launched_at or context.now
+    paid_s = max(0.0, since + offer.billing_minimum_s - context.now)
+    saved_usd = price * max(0.0, context.policy.lease.horizon_s - paid_s) / 3600.0
+    cost_usd = sum(_cost_usd(context, job, to) for job, to in zip(jobs, targets, strict=True))
+    return DrainCandidate(at=at, jobs=tuple(jobs), targets=tuple(targets), saved_usd=saved_usd, cost_usd=cost_usd)
 
 
 def _largest_first(job: Job) -> tuple[float, int, float]:
     return (-job.spec.resources.vcpus, -job.spec.resources.memory_mib, job.submitted_at)
 
 
-def _movable(draft: Draft, job: Job) -> bool:
+def _movable(context: PlanContext, job: Job) -> bool:
     """Whether ``job`` may be stopped and begun anew elsewhere without breaking a promise, now."""
     attempt, spec = job.attempt, job.spec
     if attempt is None or spec.nodes.count > 1 or spec.stateful or not spec.interruptible or spec.profile is not None:
         return False
-    ran_s, cause = draft.now - attempt.placed_at, FailureCause.EVICTED
-    if ran_s < draft.policy.disruption.consolidate_rest_s:
+    ran_s, cause = context.now - attempt.placed_at, FailureCause.EVICTED
+    if ran_s < context.policy.disruption.consolidate_rest_s:
         return False
     if job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0):
         return False
     # What has run for so long takes, for all we know, as long again (Lindy); begun anew, twice that.
-    again_s = draft.policy.disruption.move_gap_s + 2.0 * ran_s
-    return job.deadline_at is None or draft.now + again_s <= job.deadline_at
+    again_s = context.policy.disruption.move_gap_s + 2.0 * ran_s
+    return job.deadline_at is None or context.now + again_s <= job.deadline_at
 
 
-def _find_targets(draft: Draft, at: int, jobs: Sequence[Job]) -> list[int]:
+def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[int]:
     """Return where ``jobs`` of machine ``at`` would go, one after the other; fewer where one finds no room."""
-    fleet, targets = draft.fleet, list[int]()
-    stays = _stays(draft, at)
+    fleet, targets = context.fleet, list[int]()
+    stays = _stays(context, at)
     for job in jobs:
-        group = draft.group_of(job)
-        to = fleet.least_loaded(group.asks, usable(draft, group, stays))
+        group = context.group_of(job)
+        to = fleet.least_loaded(group.asks, usable(context, group, stays))
         if to < 0:
             break
-        fleet.use(to, draft.amount_on(group, to))
+        fleet.use(to, context.amount_on(group, to))
         targets.append(to)
     for job, to in zip(jobs, targets, strict=False):
-        fleet.unuse(to, draft.amount_on(draft.group_of(job), to))
+        fleet.unuse(to, context.amount_on(context.group_of(job), to))
     return targets
 
 
-def _stays(draft: Draft, at: int) -> Mask:
+def _stays(context: PlanContext, at: int) -> Mask:
     """Return the machines that stay in any case: others that are reserved, or in use and not near their horizon."""
-    fleet = draft.fleet
+    fleet = context.fleet
     stays: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
     for other in fleet.staying:
         reserved = fleet.instances[other].offer.market is Market.RESERVED
-        stays[other] = other != at and other not in draft.lazy and (reserved or bool(fleet.holdings[other]))
+        stays[other] = other != at and other not in context.lazy and (reserved or bool(fleet.holdings[other]))
     return stays & fleet.placeable
 
 
-def _cost_usd(draft: Draft, job: Job, to: int) -> float:
+def _cost_usd(context: PlanContext, job: Job, to: int) -> float:
     """Return what moving ``job`` to machine ``to`` costs: the work to do again (a service has none) and the gap."""
-    target = draft.fleet.instances[to]
-    ran_s = draft.now - job.attempt.placed_at if job.attempt is not None else 0.0
-    lost_s = draft.policy.disruption.move_gap_s + (0.0 if job.spec.target.kind == "service" else ran_s)
+    target = context.fleet.instances[to]
+    ran_s = context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+    lost_s = context.policy.disruption.move_gap_s + (0.0 if job.spec.target.kind == "service" else ran_s)
     return target.offer.price_usd_per_h * size_share(job.spec.resources, target) * lost_s / 3600.0
 
 
-def _empty(draft: Draft, chosen: Emptying) -> None:
-    instance = draft.fleet.instances[chosen.at]
-    names = ", ".join(dict.fromkeys(draft.fleet.instances[to].id for to in chosen.targets))
+def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
+    instance = context.fleet.instances[chosen.at]
+    names = ", ".join(dict.fromkeys(context.fleet.instances[to].id for to in chosen.targets))
     numbers: dict[str, Number] = {
         "jobs": len(chosen.jobs),
         "saved_usd": round(chosen.saved_usd, 6),
         "cost_usd": round(chosen.cost_usd, 6),
-        "gain_wanted": draft.policy.disruption.consolidate_gain,
+        "gain_wanted": context.policy.disruption.consolidate_gain,
         "targets": names,
     }
     text = (
         f"{instance.id} is emptied: its {len(chosen.jobs)} job(s) fit on {names}, which saves {usd(chosen.saved_usd)}"
     )
-    text += f" in {seconds(draft.policy.lease.horizon_s)} and costs {usd(chosen.cost_usd)} of work and gaps"
+    text += f" in {seconds(context.policy.lease.horizon_s)} and costs {usd(chosen.cost_usd)} of work and gaps"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
-    draft.fleet.placeable[chosen.at] = draft.fleet.hopeful[chosen.at] = False
-    draft.add(Drain(instance_id=instance.id, reason=reason))
+    context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
+    context.add(Drain(instance_id=instance.id, reason=reason))
     for job in chosen.jobs:
-        draft.stop(job, FailureCause.EVICTED, reason)
+        context.stop(job, FailureCause.EVICTED, reason)

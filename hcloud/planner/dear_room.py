@@ -26,33 +26,33 @@ import numpy.typing as npt
 
 from hcloud.forecast.boots import broken_by_a_boot
 from hcloud.model import Job, Market
-from hcloud.planner.draft import Draft, Group
+from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Mask
-from hcloud.planner.lateness import Hurry
-from hcloud.planner.offers import Counter
+from hcloud.planner.lateness import Urgency
+from hcloud.planner.offers import OfferMarket
 from hcloud.planner.placement import permitted
-from hcloud.planner.unkept import machines_of_unkept_promises
+from hcloud.planner.unkept import machines_failing_services
 
 
 @dataclass(slots=True, eq=False)
-class DearRoom:
+class ExpensiveRoomHoldback:
     """The answers for one plan. ``paid``: places of reserved machines that may be used now."""
 
-    draft: Draft
-    counter: Counter
+    context: PlanContext
+    offer_market: OfferMarket
     paid: npt.NDArray[np.intp]
     _dearly: dict[int, Mask | None] = field(default_factory=dict)
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
     _left_s: dict[int, float] | None = None
 
-    def paid_kept_from(self, group: Group) -> Mask | None:
+    def paid_kept_from(self, group: JobGroup) -> Mask | None:
         """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them
         together than those lack who pay more."""
-        fleet, evictable = self.draft.fleet, self.draft.policy.disruption.evict_best_effort
+        fleet, evictable = self.context.fleet, self.context.policy.disruption.evict_best_effort
         if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
             return None
-        paid = self.paid[~machines_of_unkept_promises(self.draft)[self.paid]]
+        paid = self.paid[~machines_failing_services(self.context)[self.paid]]
         free_vcpus = float(np.minimum(fleet.free[0, paid], fleet.room[0, paid]).clip(min=0.0).sum())
         wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
         if wanted_vcpus <= 0.0:
@@ -62,15 +62,15 @@ class DearRoom:
         kept[paid] = free_vcpus - taken < wanted_vcpus - SLACK
         return kept
 
-    def kept_up_dearly(self, group: Group) -> Mask | None:
+    def kept_up_dearly(self, group: JobGroup) -> Mask | None:
         """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there,
         and of those on a machine, itself included, each is as likely as any other to be the last."""
         if group.place not in self._dearly:
             self._dearly[group.place] = self._kept_up_dearly(group)
         return self._dearly[group.place]
 
-    def _kept_up_dearly(self, group: Group) -> Mask | None:
-        fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_dearer
+    def _kept_up_dearly(self, group: JobGroup) -> Mask | None:
+        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_dearer
         if group.moved or not self._pays_little(group):
             return None
         steady = fleet.placeable & fleet.steady & ~fleet.reserved
@@ -80,39 +80,39 @@ class DearRoom:
             return None
         rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
-        alone_usd_per_h = self.counter.worth_usd_per_h(group)
+        alone_usd_per_h = self.offer_market.worth_usd_per_h(group)
         kept: Mask = steady & (self._rate(group) < limit * rate)
         kept &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
         return kept if kept.any() else None
 
     def _machines_to_spare(self) -> bool:
-        waiting = sum(group.pending for group in self.draft.groups.values())
-        alive, limit = self.draft.ledger.instances, self.draft.policy.caps.max_instances
+        waiting = sum(group.pending for group in self.context.groups.values())
+        alive, limit = self.context.ledger.instances, self.context.policy.caps.max_instances
         return alive + waiting <= limit
 
-    def _bears_a_boot(self, group: Group) -> bool:
+    def _bears_a_boot(self, group: JobGroup) -> bool:
         """Whether no member of ``group`` that waits is likely to miss its deadline by the start of a machine."""
-        offers, draft = self.counter.offers, self.draft
-        rented = [at for at in self.counter.obtainable(group) if offers[at].market is not Market.RESERVED]
+        offers, context = self.offer_market.offers, self.context
+        rented = [at for at in self.offer_market.obtainable(group) if offers[at].market is not Market.RESERVED]
         usual_s = max((offers[at].instance_type.boot_delay_s for at in rented), default=0.0)
-        runs_s = draft.suit.expected_s(group.application, group.wanted) if draft.suit is not None else None
+        runs_s = context.suit.expected_s(group.application, group.wanted) if context.suit is not None else None
         broken = broken_by_a_boot(usual_s, self._soonest_s().get(group.place, inf), runs_s)
-        return broken <= 1.0 - draft.policy.placement.confidence
+        return broken <= 1.0 - context.policy.placement.confidence
 
     def _soonest_s(self) -> dict[int, float]:
         """Return in how long the first deadline is of those that wait, by the place of their group."""
         if self._left_s is None:
             self._left_s = {}
-            for job, group in self.draft.queue[True]:
-                left_s = inf if job.deadline_at is None else job.deadline_at - self.draft.now
+            for job, group in self.context.queue[True]:
+                left_s = inf if job.deadline_at is None else job.deadline_at - self.context.now
                 self._left_s[group.place] = min(left_s, self._left_s.get(group.place, inf))
         return self._left_s
 
-    def _pays_little(self, group: Group) -> bool:
+    def _pays_little(self, group: JobGroup) -> bool:
         """Whether something cheap can be rented for ``group``, in time, and mapping and policy leave it to us."""
-        draft = self.draft
-        asked = group.spot_ok and draft.strategy.hybrid is None and draft.policy.provisioning.keep_for_dearer > 0.0
-        asked = asked and group.hurry is not Hurry.LEAVES
+        context = self.context
+        asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
+        asked = asked and group.urgency is not Urgency.LEAVES
         return asked and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
@@ -120,40 +120,46 @@ class DearRoom:
         if self._elsewhere is None:
             self._elsewhere = list(self._served_elsewhere())
         waiting = ((self._rate(g), g.pending * g.needed * float(g.demand[0])) for g in self._waiting())
-        limit = self.draft.policy.provisioning.keep_for_dearer
+        limit = self.context.policy.provisioning.keep_for_dearer
         return sum(vcpus for rate, vcpus in (*self._elsewhere, *waiting) if rate_usd_per_h < limit * rate)
 
-    def _waiting(self) -> Iterator[Group]:
-        for group in self.draft.groups.values():
+    def _waiting(self) -> Iterator[JobGroup]:
+        for group in self.context.groups.values():
             if group.pending > 0 and not group.spot_ok and self._could_be_there(group):
                 yield group
 
     def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
         """Yield what a vCPU costs, and how many, for each job on rented machines that may not run on spot ones."""
-        for job in self.draft.running:
+        for job in self.context.running:
             vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
-            if vcpus > 0.0 and self._could_be_there(group := self.draft.group_of(job)):
+            if vcpus > 0.0 and self._could_be_there(group := self.context.group_of(job)):
                 yield self._rate(group), vcpus
 
     def _may_use_spot(self, job: Job) -> bool:
-        spot, spec = self.draft.policy.spot, job.spec
+        spot, spec = self.context.policy.spot, job.spec
         return spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible)
 
     def _rented_vcpus(self, job: Job) -> float:
-        fleet, held = self.draft.fleet, job.attempt.allocations if job.attempt is not None else ()
+        fleet, held = self.context.fleet, job.attempt.allocations if job.attempt is not None else ()
         there = [(fleet.index.get(each.instance_id), each) for each in held if not each.released]
         return sum(each.resources.vcpus for at, each in there if at is not None and not fleet.reserved[at])
 
-    def _could_be_there(self, group: Group) -> bool:
-        allowed = permitted(self.draft, group, self.draft.fleet.large_enough(group.demand))
-        return bool(allowed[self.paid].any()) and not (self.counter.sells_reserved and self.counter.paid_ranks(group))
+    def _could_be_there(self, group: JobGroup) -> bool:
+        allowed = permitted(self.context, group, self.context.fleet.large_enough(group.demand))
+        return bool(allowed[self.paid].any()) and not (
+            self.offer_market.sells_reserved and self.offer_market.paid_ranks(group)
+        )
 
-    def _rate(self, group: Group) -> float:
+    def _rate(self, group: JobGroup) -> float:
         """Return the price per vCPU and hour of the cheapest machine to be rented for ``group``; 0: none can."""
         rate = self._rates.get(group.place)
         if rate is None:
-            counter = self.counter
-            rented = [at for at in counter.obtainable(group) if counter.offers[at].market is not Market.RESERVED]
-            prices = [float(counter.price_usd_per_h[at] / max(counter.capacity[at, 0], SLACK)) for at in rented]
+            offer_market = self.offer_market
+            rented = [
+                at for at in offer_market.obtainable(group) if offer_market.offers[at].market is not Market.RESERVED
+            ]
+            prices = [
+                float(offer_market.price_usd_per_h[at] / max(offer_market.capacity[at, 0], SLACK)) for at in rented
+            ]
             rate = self._rates[group.place] = min(prices, default=0.0)
         return rate

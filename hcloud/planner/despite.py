@@ -16,15 +16,15 @@ from traceback import format_exception
 import numpy as np
 
 from hcloud.model import JobId
-from hcloud.planner.make import OPTIONAL
-from hcloud.planner.memo import Memo
+from hcloud.planner.make import OPTIONAL_STAGES
+from hcloud.planner.memo import PlanCache
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import NOTHING_LEFT_OUT, LeftOut, Snapshot
 from hcloud.policy import Policy
 
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
-MOST_JOBS, MINOR = 3, tuple(name for name in OPTIONAL if name not in ("service", "admission"))
+MOST_JOBS, MINOR = 3, tuple(name for name in OPTIONAL_STAGES if name not in ("service", "admission"))
 """Where planning fails on more jobs than these one of the minor stages is left out instead, if that helps. Those that
 serve everybody are not, for the sake of however many."""
 MOST_TRIALS = 250
@@ -32,7 +32,7 @@ MOST_TRIALS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Despite:
+class RecoveredPlan:
     """A plan, all that was left out to make it, and the trace of the last trial that failed."""
 
     plan: Plan
@@ -40,10 +40,10 @@ class Despite:
     trace: str = ""
 
 
-def plan_despite(
+def plan_without_failing(
     plan: Planner, snapshot: Snapshot, policy: Policy, rng: np.random.Generator, defect: Exception,
     suspects: LeftOut = NOTHING_LEFT_OUT, between: Callable[[], object] = lambda: None,
-) -> Despite:  # fmt: skip
+) -> RecoveredPlan:  # fmt: skip
     """Return a plan over ``snapshot``, of which planning failed with ``defect``, without what it fails on.
 
     ``rng`` is as it was before that, and is left alone; ``suspects`` were left out of earlier plans, and are tried
@@ -52,13 +52,13 @@ def plan_despite(
     return _Trials(plan, snapshot, policy, rng, defect, between).search(suspects)
 
 
-def plan_somehow(planner: Planner, snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Despite:
+def plan_or_recover(planner: Planner, snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> RecoveredPlan:
     """Return a plan, without what it fails on if it does; ``rng`` is left alone. Raises what planning failed with where
     it fails whatever is left out."""
     try:
-        return Despite(planner(snapshot, policy, deepcopy(rng)), NOTHING_LEFT_OUT)
+        return RecoveredPlan(planner(snapshot, policy, deepcopy(rng)), NOTHING_LEFT_OUT)
     except Exception as defect:  # noqa: BLE001 any defect is to be got round
-        found = plan_despite(planner, snapshot, policy, rng, defect)
+        found = plan_without_failing(planner, snapshot, policy, rng, defect)
         return replace(found, trace=found.trace or "".join(format_exception(defect)))
 
 
@@ -74,19 +74,21 @@ class _Trials:
         """Return the plan without ``left_out``; None where it fails, which is kept as the last ``defect``."""
         self.between()
         self.trials += 1
-        trial = replace(self.snapshot, left_out=left_out, memo=Memo())  # what a failed plan left behind proves nothing
+        trial = replace(
+            self.snapshot, left_out=left_out, plan_cache=PlanCache()
+        )  # what a failed plan left behind proves nothing
         try:
             return self.planner(trial, self.policy, deepcopy(self.rng))
         except Exception as defect:  # noqa: BLE001 any defect is to be got round
             self.defect, self.trace = defect, "".join(format_exception(defect))
             return None
 
-    def search(self, suspects: LeftOut) -> Despite:
+    def search(self, suspects: LeftOut) -> RecoveredPlan:
         """Return a plan without as little as seems to be needed. Raises the first defect where nothing helps."""
         first, before = self.defect, self.snapshot.left_out
         known = LeftOut(jobs={**before.jobs, **suspects.jobs}, stages={**before.stages, **suspects.stages})
         if suspects and (plan := self.plan(known)) is not None:
-            return Despite(plan, known)
+            return RecoveredPlan(plan, known)
         found = self._without_jobs(before) or self._without_stages(before)
         if found is None:
             raise first
@@ -98,7 +100,7 @@ class _Trials:
     def _others(self, before: LeftOut) -> list[JobId]:
         return [job.id for job in self.snapshot.jobs if job.id not in before.jobs]
 
-    def _without_jobs(self, before: LeftOut) -> Despite | None:
+    def _without_jobs(self, before: LeftOut) -> RecoveredPlan | None:
         """Leave out the jobs that planning fails on, or a minor stage where these are many; None: that helps not."""
         passing = self.plan(self._all_jobs(before))
         if passing is None:
@@ -112,40 +114,40 @@ class _Trials:
             elif len(some) > 1:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:
-                at_fault.update(dict.fromkeys(some, said(self.defect)))
+                at_fault.update(dict.fromkeys(some, error_text(self.defect)))
             if len(at_fault) > MOST_JOBS and not stage_tried:
                 stage_tried = True
                 if (instead := self._without_one_stage(before)) is not None:
                     return instead
-        return Despite(passing, self._with_jobs(before, at_fault, untried))
+        return RecoveredPlan(passing, self._with_jobs(before, at_fault, untried))
 
-    def _without_stages(self, before: LeftOut) -> Despite | None:
+    def _without_stages(self, before: LeftOut) -> RecoveredPlan | None:
         """Leave out the one stage that fails whatever jobs there are, or all that a plan can do without; then the jobs
         that it fails on as well."""
-        for names in (*((name,) for name in OPTIONAL if name not in before.stages), OPTIONAL):
+        for names in (*((name,) for name in OPTIONAL_STAGES if name not in before.stages), OPTIONAL_STAGES):
             less = _with_stages(before, names, self.defect)
             if self.plan(self._all_jobs(less)) is not None:
                 plan = self.plan(less)
-                return self._without_jobs(less) if plan is None else Despite(plan, less)
+                return self._without_jobs(less) if plan is None else RecoveredPlan(plan, less)
         return None
 
-    def _without_one_stage(self, before: LeftOut) -> Despite | None:
+    def _without_one_stage(self, before: LeftOut) -> RecoveredPlan | None:
         for name in MINOR:
             less = _with_stages(before, (name,), self.defect)
             if name not in before.stages and (plan := self.plan(less)) is not None:
-                return Despite(plan, less)
+                return RecoveredPlan(plan, less)
         return None
 
     def _with_jobs(self, before: LeftOut, at_fault: Mapping[JobId, str], more: Iterable[Sequence[JobId]]) -> LeftOut:
-        others = dict.fromkeys(chain.from_iterable(more), said(self.defect))
+        others = dict.fromkeys(chain.from_iterable(more), error_text(self.defect))
         return replace(before, jobs={**others, **at_fault, **before.jobs})
 
 
 def _with_stages(before: LeftOut, names: Sequence[str], defect: Exception) -> LeftOut:
-    return replace(before, stages={**dict.fromkeys(names, said(defect)), **before.stages})
+    return replace(before, stages={**dict.fromkeys(names, error_text(defect)), **before.stages})
 
 
-def said(defect: Exception) -> str:
+def error_text(defect: Exception) -> str:
     """Return what went wrong, and in which function: for a sentence about it."""
     trace, where = defect.__traceback__, ""
     while trace is not None:

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hcloud.model import Instance, InstanceState, Job, Market, Number, Offer, Reason
-from hcloud.planner.draft import Draft, Group
-from hcloud.planner.ledger import Ledger, launch_shares
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.ledger import BudgetLedger, launch_shares
 from hcloud.planner.offers import rank_for
 from hcloud.planner.plan import Drain
-from hcloud.planner.provisioning import Desk, future_of
+from hcloud.planner.provisioning import ProvisioningState, future_of
 from hcloud.planner.wording import amount, offer_words
 
 LONG_QUEUE = 0.5
@@ -34,16 +34,16 @@ LARGER = 2.0
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _Upsizing:
     """Who waits (``company``: by group how many ranks; ``job``: the first), what they will lack when the machines that
     drain have given way, how many more may (``left``), and the account as it will be then (``future``)."""
 
-    desk: Desk
-    company: list[tuple[Group, int]]
+    state: ProvisioningState
+    company: list[tuple[JobGroup, int]]
     job: Job
     lacking_vcpus: float
     left: float
-    future: Ledger
+    future: BudgetLedger
 
     @property
     def wanted(self) -> bool:
@@ -55,20 +55,22 @@ class _Exchange:
         future = self.future.copy()
         future.release(instance)
         at = self._best(future)
-        offer = self.desk.counter.offers[at] if at is not None else None
+        offer = self.state.offer_market.offers[at] if at is not None else None
         if at is None or offer is None or offer.instance_type.capacity.vcpus < LARGER * instance.capacity.vcpus:
             return None
         future.book_launch(offer, self._shares(offer))
-        self.desk.counter.take(at)
+        self.state.offer_market.take(at)
         self.future, self.left = future, self.left - 1.0
         self.lacking_vcpus -= offer.instance_type.capacity.vcpus - instance.capacity.vcpus
         return offer
 
-    def _best(self, future: Ledger) -> int | None:
+    def _best(self, future: BudgetLedger) -> int | None:
         """Return which offer would be bought, of those that limits have room for."""
-        counter = self.desk.counter
-        for choice in rank_for(self.desk.draft, counter, self.company, counter.obtainable(self.company[0][0])):
-            offer = counter.offers[choice.at]
+        offer_market = self.state.offer_market
+        for choice in rank_for(
+            self.state.context, offer_market, self.company, offer_market.obtainable(self.company[0][0])
+        ):
+            offer = offer_market.offers[choice.at]
             if future.refusal(offer, self._shares(offer)) is None:
                 return choice.at
         return None
@@ -77,43 +79,43 @@ class _Exchange:
         return launch_shares([self.job], offer.instance_type.capacity)
 
 
-def enlarge(desk: Desk) -> None:
+def upsize_machines(state: ProvisioningState) -> None:
     """Drain small machines for those who wait for the cap on the number of machines; to be called after launches."""
-    exchange = _open_exchange(desk)
+    exchange = _open_exchange(state)
     if exchange is None:
         return
-    fleet = desk.draft.fleet
+    fleet = state.context.fleet
     for at in fleet.staying:
         if fleet.instances[at].state is InstanceState.DRAINING:
             exchange.larger(fleet.instances[at])
-    for at in _small(desk.draft):
+    for at in _small(state.context):
         offer = exchange.larger(fleet.instances[at]) if exchange.wanted else None
         if offer is None:
             return
-        _drain(desk, at, offer)
+        _drain(state, at, offer)
 
 
-def _open_exchange(desk: Desk) -> _Exchange | None:
+def _open_exchange(state: ProvisioningState) -> _Upsizing | None:
     """Return what lacks, or None while that is little."""
     counts: dict[int, int] = {}
-    for _, group in desk.capped:
+    for _, group in state.capped:
         counts[group.place] = counts.get(group.place, 0) + group.wanted
     if not counts:
         return None
-    fleet, groups = desk.draft.fleet, {group.place: group for _, group in desk.capped}
+    fleet, groups = state.context.fleet, {group.place: group for _, group in state.capped}
     company = [(group, counts[place]) for place, group in groups.items()]
     lacking_vcpus = sum(count * float(group.demand[0]) for group, count in company)
     if lacking_vcpus < LONG_QUEUE * float(fleet.capacity[0, fleet.staying].sum()):
         return None
     left = MOST_DRAINED * len(fleet.staying)
-    return _Exchange(desk, company, desk.capped[0][0], lacking_vcpus, left, future_of(desk).copy())
+    return _Upsizing(state, company, state.capped[0][0], lacking_vcpus, left, future_of(state).copy())
 
 
-def _small(draft: Draft) -> list[int]:
+def _small(context: PlanContext) -> list[int]:
     """Return the machines that may be drained, smallest first: rented, awaited by nobody, and without services."""
-    fleet, found = draft.fleet, list[int]()
+    fleet, found = context.fleet, list[int]()
     for at in fleet.staying:
-        instance, wanted = fleet.instances[at], at in draft.kept or at in draft.lazy
+        instance, wanted = fleet.instances[at], at in context.kept or at in context.lazy
         rented = instance.offer.market is not Market.RESERVED and instance.state is InstanceState.READY
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not wanted and not endless:
@@ -121,11 +123,11 @@ def _small(draft: Draft) -> list[int]:
     return sorted(found, key=lambda at: (float(fleet.capacity[0, at]), at))
 
 
-def _drain(desk: Desk, at: int, offer: Offer) -> None:
-    draft, instance = desk.draft, desk.draft.fleet.instances[at]
-    waiting, limit = len(desk.capped), draft.policy.caps.max_instances
+def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
+    context, instance = state.context, state.context.fleet.instances[at]
+    waiting, limit = len(state.capped), context.policy.caps.max_instances
     numbers: dict[str, Number] = {"waiting": waiting, "limit": limit, "larger": "/".join(offer.key)}
     text = f"{instance.id} ({amount(instance.capacity)}) is to give way to a larger machine ({offer_words(offer)}):"
     text += f" {waiting} job(s) wait as no more than {limit} machines are allowed"
-    draft.fleet.placeable[at] = draft.fleet.hopeful[at] = False
-    draft.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))
+    context.fleet.placeable[at] = context.fleet.hopeful[at] = False
+    context.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from hcloud.model import Number, Reason
-from hcloud.planner.draft import Draft, Group
+from hcloud.planner.context import JobGroup, PlanContext
 
 
-def kept_away(draft: Draft, group: Group, refusal: Reason | None) -> Reason | None:
+def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
     """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
-    if refusal is None or not (bound := excluded(draft, group)):
+    if refusal is None or not (bound := excluded(context, group)):
         return refusal
     named = "; ".join(f"{key} keeps it from {', '.join(names[:3])}" for key, names in bound.items())
     numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
@@ -22,9 +22,9 @@ def kept_away(draft: Draft, group: Group, refusal: Reason | None) -> Reason | No
     return Reason(code=code, text=text, numbers=numbers)
 
 
-def excluded(draft: Draft, group: Group, but: Sequence[int] = ()) -> dict[str, list[str]]:
+def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> dict[str, list[str]]:
     """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
-    fleet, where = draft.fleet, group.constraints
+    fleet, where = context.fleet, group.constraints
     if where is None and group.company is None:
         return {}
     roomy = fleet.fitting_now(group.asks, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
@@ -33,9 +33,9 @@ def excluded(draft: Draft, group: Group, but: Sequence[int] = ()) -> dict[str, l
     by_zone = replace(where, labels=()) if where is not None else None
     by_label = replace(where, zones=()) if where is not None else None
     allowed = {
-        "placement.zones": draft.whereabouts.admitted(by_zone) if by_zone is not None else roomy,
-        "placement.labels": draft.whereabouts.admitted(by_label) if by_label is not None else roomy,
-        "placement.apart_from": draft.whereabouts.apart(group.company) if group.company is not None else roomy,
+        "placement.zones": context.topology.admitted(by_zone) if by_zone is not None else roomy,
+        "placement.labels": context.topology.admitted(by_label) if by_label is not None else roomy,
+        "placement.apart_from": context.topology.apart(group.company) if group.company is not None else roomy,
     }
     found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
     return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}

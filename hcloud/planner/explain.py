@@ -14,7 +14,7 @@ from hcloud.planner.wording import price, seconds, size_share, usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TimelineStep:
     """One step of a story: when, a stable code, a sentence, and the numbers behind it."""
 
     at: float
@@ -23,7 +23,7 @@ class Line:
     numbers: Mapping[str, object] = field(default_factory=dict)
 
 
-def tell_story(job: Job, events: Sequence[Event], instances: Sequence[Instance]) -> list[Line]:
+def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance]) -> list[TimelineStep]:
     """Return what happened to ``job`` and why, in order.
 
     ``events`` may hold events of other jobs and machines; told are those of ``job`` and of the machines it awaited or
@@ -31,7 +31,7 @@ def tell_story(job: Job, events: Sequence[Event], instances: Sequence[Instance])
     """
     known = {instance.id: instance for instance in instances}
     ours = machines_of(job, events)
-    lines: list[Line] = []
+    lines: list[TimelineStep] = []
     for event in sorted(events, key=lambda event: event.seq):
         teller = _TELLERS.get(event.kind)
         about = event.job_id == job.id or (event.job_id is None and event.instance_id in ours)
@@ -59,9 +59,9 @@ def _allocations(event: Event) -> Iterator[tuple[InstanceId, Resources]]:
 
 
 # -------------------------------------------------------------------------------------------------------------- tellers
-def _line(event: Event, code: str, text: str) -> Line:
+def _line(event: Event, code: str, text: str) -> TimelineStep:
     numbers = {key: value for key, value in event.fields.items() if key not in ("code", "text")}
-    return Line(at=event.at, code=code, text=text, numbers=numbers)
+    return TimelineStep(at=event.at, code=code, text=text, numbers=numbers)
 
 
 def _number(event: Event, key: str) -> float | None:
@@ -73,7 +73,7 @@ def _decision(event: Event) -> str:
     return str(event.fields.get("text") or event.fields.get("code") or "no reason was recorded")
 
 
-def _submitted(event: Event) -> Iterator[Line]:
+def _submitted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"submitted by {event.user}: {f.get('name')}, {f.get('target_kind')}"
     text += (
@@ -82,7 +82,7 @@ def _submitted(event: Event) -> Iterator[Line]:
     yield _line(event, "submitted", text)
 
 
-def _state(event: Event) -> Iterator[Line]:
+def _state(event: Event) -> Iterator[TimelineStep]:
     before, after = event.fields.get("from"), event.fields.get("to")
     if after == "classified" != before:
         return  # JOB_CLASSIFIED tells it with more
@@ -90,11 +90,11 @@ def _state(event: Event) -> Iterator[Line]:
     yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
 
 
-def _profiled(event: Event) -> Iterator[Line]:
+def _profiled(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "profiled", f"profiling run {_decision(event)}")
 
 
-def _classified(event: Event) -> Iterator[Line]:
+def _classified(event: Event) -> Iterator[TimelineStep]:
     f, quality = event.fields, _number(event, "quality_target")
     text = f"classified ({f.get('source')}): {_decision(event)}"
     if quality is not None:
@@ -104,7 +104,7 @@ def _classified(event: Event) -> Iterator[Line]:
     yield _line(event, "classified", text)
 
 
-def _predicted(event: Event) -> Iterator[Line]:
+def _predicted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
     if predicted is None or low is None or high is None or not measured:
@@ -117,20 +117,20 @@ def _predicted(event: Event) -> Iterator[Line]:
     yield _line(event, "prediction", text)
 
 
-def _requested(event: Event) -> Iterator[Line]:
+def _requested(event: Event) -> Iterator[TimelineStep]:
     text = f"bought {event.instance_id}: {_decision(event)}"
     alternatives = event.fields.get("alternatives")
     yield _line(event, "bought", text + (f"; instead of {alternatives}" if alternatives else ""))
 
 
-def _ready(event: Event) -> Iterator[Line]:
+def _ready(event: Event) -> Iterator[TimelineStep]:
     boot_s = _number(event, "boot_s")
     yield _line(
         event, "machine_ready", f"{event.instance_id} is ready" + (f" after {seconds(boot_s)}" if boot_s else "")
     )
 
 
-def _placed(event: Event) -> Iterator[Line]:
+def _placed(event: Event) -> Iterator[TimelineStep]:
     names = ", ".join(dict.fromkeys(name for name, _ in _allocations(event)))
     text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}"
     given = event.fields.get("candidates")
@@ -146,17 +146,17 @@ def _candidate_words(given: str) -> str:
     return f"{column} at {price(float(usd_per_h))}{would}" + (f": {why}" if why else "")
 
 
-def _corrected(event: Event) -> Iterator[Line]:
+def _corrected(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, str(event.fields.get("code", "")), f"corrected ({event.fields.get('step')}): {_decision(event)}")
 
 
-def _resized(event: Event) -> Iterator[Line]:
+def _resized(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"rank {f.get('rank')} holds {f.get('vcpus')} vCPU and {f.get('memory_mib')} MiB of {event.instance_id} now"
     yield _line(event, "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
-def _unit_ended(event: Event) -> Iterator[Line]:
+def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
     how = f"ended ({f['cause']})" if f.get("cause") else "ended well"
@@ -165,28 +165,28 @@ def _unit_ended(event: Event) -> Iterator[Line]:
     yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
-def _machine_told(event: Event) -> Iterator[Line]:
+def _machine_told(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, str(event.fields.get("code", "")), f"{event.instance_id}: {_decision(event)}")
 
 
-def _drained(event: Event) -> Iterator[Line]:
+def _drained(event: Event) -> Iterator[TimelineStep]:
     """Tell that nothing more is placed on a machine, or again is."""
     after, before = event.fields.get("to"), event.fields.get("from")
     if after == "draining" or (before == "draining" and after == "ready"):
         yield from _machine_told(event)
 
 
-def _notice(event: Event) -> Iterator[Line]:
+def _notice(event: Event) -> Iterator[TimelineStep]:
     at = _number(event, "preempt_at")
     soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
     yield _line(event, "preempt_notice", f"the provider takes {event.instance_id} back{soon}")
 
 
-def _failing(event: Event) -> Iterator[Line]:
+def _failing(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "planning_trouble", f"{event.fields.get('text')}: {event.fields.get('error')}")
 
 
-def _finished(event: Event) -> Iterator[Line]:
+def _finished(event: Event) -> Iterator[TimelineStep]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
     text = f"{f.get('state')}: {f.get('outcome')}"
     if queue_s is not None and run_s is not None:
@@ -196,7 +196,7 @@ def _finished(event: Event) -> Iterator[Line]:
     yield _line(event, "finished", text)
 
 
-_TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
+_TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.JOB_SUBMITTED: _submitted,
     EventKind.JOB_STATE: _state,
     EventKind.JOB_FINISHED: _finished,
@@ -217,7 +217,7 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[Line]]] = {
 
 
 # ----------------------------------------------------------------------------------------------------------------- cost
-def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance]) -> Iterator[Line]:
+def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance]) -> Iterator[TimelineStep]:
     """Tell what the job's units have cost: their share of each machine's price while they held it."""
     ended = [e for e in events if e.kind is EventKind.UNIT_ENDED and e.job_id == job.id]
     total, parts, at = 0.0, [], 0.0
@@ -231,7 +231,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
             parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
         text = f"its units cost {usd(total)}: {', '.join(dict.fromkeys(parts))}"
-        yield Line(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
+        yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
 
 
 def _held(

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
-from hcloud.planner.memo import Memo
-from hcloud.planner.roster import Residents, Roster
-from hcloud.rows import by_number, changes
+from hcloud.planner.memo import PlanCache
+from hcloud.planner.roster import Occupancy, Residents
+from hcloud.rows import by_number, row_changes
 
 Amounts = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -37,30 +37,30 @@ def vector(resources: Resources) -> Amounts:
     return np.array((resources.vcpus, resources.memory_mib, resources.disk_gib), dtype=np.float64)
 
 
-class Kinds(NamedTuple):
+class MachineKinds(NamedTuple):
     """Machines by kind: the different types and vCPUs (``sizes``), and which of them each has, shape ``(N,)``."""
 
     sizes: tuple[tuple[str, float], ...]
     at: Places
 
 
-def kinds_of(sizes: Sequence[tuple[str, float]]) -> Kinds:
+def kinds_of(sizes: Sequence[tuple[str, float]]) -> MachineKinds:
     """Return the kinds of machines, of each its type (``<provider>/<type>``) and vCPUs."""
     kinds = tuple(sorted(set(sizes)))
     places = {size: place for place, size in enumerate(kinds)}
-    return Kinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
+    return MachineKinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
 
 
-Ware = tuple[str, Market]
+OfferShape = tuple[str, Market]
 """What is sold: a type, as ``<provider>/<type>``, in a market; machines of one type may have very different prices."""
 
 
-def ware_of(offer: Offer) -> Ware:
+def offer_shape_of(offer: Offer) -> OfferShape:
     """Return which ware ``offer`` is of."""
     return f"{offer.provider}/{offer.instance_type.name}", offer.market
 
 
-class _Lasting(NamedTuple):
+class _OfferFacts(NamedTuple):
     """What of machines follows from their offers, whatever is on them: see :class:`Fleet`. Nobody may change it."""
 
     capacity: Amounts
@@ -68,30 +68,30 @@ class _Lasting(NamedTuple):
     reserved: Mask
     type_columns: list[str]
     type_at: Places
-    wares: list[Ware]
-    ware_at: Places
-    of_ware: Mask
+    shapes: list[OfferShape]
+    shape_at: Places
+    of_shape: Mask
     sizes: list[tuple[str, float]]
-    kinds: Kinds
+    kinds: MachineKinds
     price_usd_per_h: Amounts
 
 
-class _Made(NamedTuple):
+class _MachineFacts(NamedTuple):
     """The same of one machine."""
 
     size: tuple[str, float]
-    ware: Ware
+    shape: OfferShape
     capacity: tuple[float, float, float]
     steady: bool
     reserved: bool
     price_usd_per_h: float
 
 
-def _made(offer: Offer) -> _Made:
-    kind, market, ware = offer.instance_type, offer.market, ware_of(offer)
-    return _Made(
-        size=(ware[0], float(kind.capacity.vcpus)),
-        ware=ware,
+def _made(offer: Offer) -> _MachineFacts:
+    kind, market, shape = offer.instance_type, offer.market, offer_shape_of(offer)
+    return _MachineFacts(
+        size=(shape[0], float(kind.capacity.vcpus)),
+        shape=shape,
         capacity=(float(kind.capacity.vcpus), float(kind.capacity.memory_mib), float(kind.capacity.disk_gib)),
         steady=market is not Market.SPOT,
         reserved=market is Market.RESERVED,
@@ -99,33 +99,33 @@ def _made(offer: Offer) -> _Made:
     )
 
 
-def _lasting(machines: Sequence[_Made]) -> _Lasting:
+def _lasting(machines: Sequence[_MachineFacts]) -> _OfferFacts:
     sizes = [each.size for each in machines]
     type_columns = sorted({column for column, _ in sizes})
     places = {column: at for at, column in enumerate(type_columns)}
-    wares = sorted({each.ware for each in machines})
-    numbers = {ware: at for at, ware in enumerate(wares)}
-    ware_at = np.array([numbers[each.ware] for each in machines], dtype=np.intp)
-    found = _Lasting(
+    shapes = sorted({each.shape for each in machines})
+    numbers = {shape: at for at, shape in enumerate(shapes)}
+    shape_at = np.array([numbers[each.shape] for each in machines], dtype=np.intp)
+    found = _OfferFacts(
         capacity=_columns([each.capacity for each in machines]),
         steady=np.array([each.steady for each in machines], dtype=np.bool_),
         reserved=np.array([each.reserved for each in machines], dtype=np.bool_),
         type_columns=type_columns,
         type_at=np.array([places[column] for column, _ in sizes], dtype=np.intp),
-        wares=wares,
-        ware_at=ware_at,
-        of_ware=ware_at == np.arange(len(wares))[:, None],
+        shapes=shapes,
+        shape_at=shape_at,
+        of_shape=shape_at == np.arange(len(shapes))[:, None],
         sizes=sizes,
         kinds=kinds_of(sizes),
         price_usd_per_h=np.array([each.price_usd_per_h for each in machines], dtype=np.float64),
     )
     arrays = (found.capacity, found.steady, found.reserved, found.price_usd_per_h)
-    for shared in (*arrays, found.type_at, found.ware_at, found.of_ware):
+    for shared in (*arrays, found.type_at, found.shape_at, found.of_shape):
         shared.setflags(write=False)
     return found
 
 
-class _Standing:
+class _FleetBaseline:
     """The machines as a plan finds them, for the next one: looked at anew are those whose row, or whose residents,
     changed. Fleets share its lists and arrays; nobody else may change them.
 
@@ -135,20 +135,20 @@ class _Standing:
     def __init__(self) -> None:
         """Know of none."""
         self._seen: Sequence[Instance] = ()
-        self._made: dict[InstanceId, tuple[Offer, _Made]] = {}
+        self._made: dict[InstanceId, tuple[Offer, _MachineFacts]] = {}
         self._place((), {})
 
-    def follow(self, instances: Sequence[Instance], roster: Roster) -> None:
+    def follow(self, instances: Sequence[Instance], occupancy: Occupancy) -> None:
         """Take in all machines as they are now, and what the units of ``roster``, which is followed already, hold."""
-        changed, touched = changes(self._seen, instances), roster.take_touched()
+        changed, touched = row_changes(self._seen, instances), occupancy.take_touched()
         self._seen = ()  # whatever goes wrong below: the next plan then looks at all of them
         if all(_is_there(before) and _is_there(now) for before, now in changed):
             places = {at for name in touched if (at := self.index.get(name)) is not None}
             places |= self._replace([(before, now) for before, now in changed if before and now])
         else:
-            self._place(instances, roster.residents)
+            self._place(instances, occupancy.residents)
             places = set()
-        self._hold(places, roster.residents)
+        self._hold(places, occupancy.residents)
         self._seen = instances
 
     def _place(self, instances: Sequence[Instance], there: Mapping[InstanceId, Residents]) -> None:
@@ -177,7 +177,7 @@ class _Standing:
             self.staying = self._those_who_stay()
         return others
 
-    def _last(self) -> _Lasting:
+    def _last(self) -> _OfferFacts:
         """Return what follows from the machines' offers; of each it is read off once."""
         before, self._made = self._made, {}
         for each in self.instances:
@@ -215,11 +215,11 @@ class Fleet:
     ``uses``: how often ``free`` has changed.
     """
 
-    def __init__(self, instances: Sequence[Instance], memo: Memo) -> None:
+    def __init__(self, instances: Sequence[Instance], plan_cache: PlanCache) -> None:
         """Index ``instances`` (any order) and what the units of the ``memo``'s roster hold of them."""
-        standing: _Standing = memo.latest("machines") or _Standing()
-        standing.follow(instances, memo.roster)
-        memo.keep("machines", standing)
+        standing: _FleetBaseline = plan_cache.latest("machines") or _FleetBaseline()
+        standing.follow(instances, plan_cache.occupancy)
+        plan_cache.keep("machines", standing)
         self.instances, self.index, self.staying = standing.instances, standing.index, standing.staying
         self.residents, self.holdings = standing.residents, standing.holdings
         count, lasting = len(self.instances), standing.lasting
@@ -239,7 +239,7 @@ class Fleet:
         self.uses = 0
         self._of_types: dict[tuple[str, ...], Mask] = {}
         self.type_columns, self.type_at = lasting.type_columns, lasting.type_at
-        self.wares, self.ware_at, self.of_ware = lasting.wares, lasting.ware_at, lasting.of_ware
+        self.shapes, self.shape_at, self.of_shape = lasting.shapes, lasting.shape_at, lasting.of_shape
         self.sizes, self.kinds, self.price_usd_per_h = lasting.sizes, lasting.kinds, lasting.price_usd_per_h
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hcloud.known import Classification
 from hcloud.planner.pressure import Floats
-from hcloud.planner.sizing import ALIKE, Aim, factor, on_type, quantile_of
+from hcloud.planner.sizing import ALIKE, SizeTarget, factor, on_type, quantile_of
 
 NEAR = 0.1
 """Half a size comes near to it where it does so much less at most."""
@@ -32,7 +32,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ladders:
+class SizeCurves:
     """The steps of K kinds of machines, least first, S at most; shorter ones are filled up with their last.
 
     Shape ``(K, S)``: ``vcpus``, the ``performance`` expected alone and its logarithm (``mean``), the standard deviation
@@ -57,14 +57,14 @@ class Ladders:
     most_surely: Floats
     asked: list[object] = field(default_factory=list, repr=False)
 
-    def towards(self, target: float) -> Steps:
+    def towards(self, target: float) -> SizeCurve:
         """Return which steps meet ``target``; the answer to the same question as before is kept."""
         if not self.asked or self.asked[0] != target:
             self.asked[:] = target, self._towards(target)
-        return cast(Steps, self.asked[1])
+        return cast(SizeCurve, self.asked[1])
 
-    def _towards(self, target: float) -> Steps:
-        return Steps(ladders=self, target=math.log(target), taken=self.worth(target))
+    def _towards(self, target: float) -> SizeCurve:
+        return SizeCurve(ladders=self, target=math.log(target), taken=self.worth(target))
 
     def worth(self, target: float) -> Floats:
         """Return by kind and step the vCPUs taken for it: the least, at most half of its own, that are expected to meet
@@ -84,13 +84,13 @@ class Ladders:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Steps:
+class SizeCurve:
     """How ladders stand to a ``target`` (its logarithm): what is ``taken`` for each step, shape ``(K, S)``. Worked out
     when it is first asked for: by how many standard deviations each is ``above`` the target, the most of that
     (``highest``), and which one of each kind (``best``) is taken where none meets it with the confidence: the likeliest
     to."""
 
-    ladders: Ladders
+    ladders: SizeCurves
     target: float
     taken: Floats
     _above: tuple[Floats, Floats] | None = None
@@ -152,13 +152,17 @@ class Steps:
         return surely
 
 
-def ladders(known: Classification, kinds: tuple[tuple[str, float], ...], aim: Aim, confidence: float) -> Ladders:
+def size_curves(
+    known: Classification, kinds: tuple[tuple[str, float], ...], aim: SizeTarget, confidence: float
+) -> SizeCurves:
     """Return the steps of ``kinds``: of each its type and the vCPUs of a machine. They do not depend on the target."""
     question = ("ladders", kinds, aim.asked_vcpus, aim.low, aim.high, aim.nodes, confidence)
     return known.answer(question, lambda: _ladders(known, kinds, aim, confidence))
 
 
-def _ladders(known: Classification, kinds: Sequence[tuple[str, float]], aim: Aim, confidence: float) -> Ladders:
+def _ladders(
+    known: Classification, kinds: Sequence[tuple[str, float]], aim: SizeTarget, confidence: float
+) -> SizeCurves:
     steps = aim.steps(known)
     factors, count = np.array([factor(known, step, aim.asked_vcpus, aim.nodes) for step in steps]), len(steps)
     types = np.array([on_type(known, column) for column, _ in kinds]).reshape(-1, 2)
@@ -173,14 +177,14 @@ def _ladders(known: Classification, kinds: Sequence[tuple[str, float]], aim: Aim
     nothing = rungs == 0
     surely[nothing, 0], mean[nothing], doubt[nothing] = np.inf, 0.0, 1.0
     vcpus = np.where(nothing[:, None], aim.asked_vcpus, np.array(steps)[last])
-    return ladders_of(vcpus, mean, doubt, surely)
+    return size_curves_of(vcpus, mean, doubt, surely)
 
 
-def ladders_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> Ladders:
+def size_curves_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> SizeCurves:
     """Return ladders of these steps, each of shape ``(K, S)``: see :class:`Ladders`."""
     performance = np.exp(mean)
     halves = _halves(vcpus, performance)
-    return Ladders(
+    return SizeCurves(
         vcpus=vcpus,
         performance=performance,
         doubt=np.maximum(doubt, LEAST_DOUBT),

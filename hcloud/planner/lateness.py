@@ -23,7 +23,7 @@ from hcloud.planner.wording import seconds
 from hcloud.policy import Policy
 
 
-class Hurry(IntEnum):
+class Urgency(IntEnum):
     """Whether a job can wait for machines that are late: it can; it cannot; it cannot and awaits one."""
 
     NONE = 0
@@ -32,7 +32,7 @@ class Hurry(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lateness:
+class LateBoots:
     """Which machines are late: for how long each has been starting (``age_s``, by id), and ``mask``, shape ``(N,)``."""
 
     now: float
@@ -40,12 +40,12 @@ class Lateness:
     age_s: dict[str, float]
     mask: Mask
 
-    def hurry(self, job: Job, suit: Suitability | None) -> Hurry:
+    def urgency(self, job: Job, suit: Suitability | None) -> Urgency:
         """Return whether ``job`` can wait for them. ``suit``: what is known of it."""
         awaited = [self.age_s[name] for name in job.awaiting if name in self.age_s]
         if job.spec.profile is not None or self._lost_by_waiting(job, awaited, suit) <= self.risk:
-            return Hurry.NONE
-        return Hurry.LEAVES if awaited else Hurry.PASSES_BY
+            return Urgency.NONE
+        return Urgency.LEAVES if awaited else Urgency.PASSES_BY
 
     def _lost_by_waiting(self, job: Job, awaited_s: list[float], suit: Suitability | None) -> float:
         if job.spec.target.kind == "service":
@@ -56,7 +56,7 @@ class Lateness:
         return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
 
 
-def no_use(job: Job, late: Lateness | None) -> Reason:
+def no_use(job: Job, late: LateBoots | None) -> Reason:
     """Return the reason that what ``job`` awaits is no use to it any more: it is late, or full."""
     ages_s = {name: late.age_s[name] for name in job.awaiting if name in late.age_s} if late is not None else {}
     if not ages_s:
@@ -68,7 +68,7 @@ def no_use(job: Job, late: Lateness | None) -> Reason:
     return Reason(code="awaited_late", text=text, numbers={"late": name, "starting_s": round(ages_s[name], 3)})
 
 
-def find_late(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Lateness | None:
+def find_late_boots(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> LateBoots | None:
     """Return the machines of ``fleet.coming`` that are late; None where none is. While the engine does not answer, no
     worker can register, and nothing is concluded."""
     if not snapshot.engine_reachable or not fleet.coming.any():
@@ -79,10 +79,10 @@ def find_late(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Lateness | No
     for at, age_s in ages_s.items():
         offer = fleet.instances[at].offer
         others_s = [s for n, s in ages_s.items() if n != at and fleet.instances[n].offer.provider == offer.provider]
-        seen_s = snapshot.recent.boots_s.get(offer.provider, ())
+        seen_s = snapshot.fleet_stats.boots_s.get(offer.provider, ())
         if is_late(age_s, offer.instance_type.boot_delay_s, seen_s, others_s):
             late[fleet.instances[at].id], mask[at] = age_s, True
-    return Lateness(snapshot.now, 1.0 - policy.placement.confidence, late, mask) if late else None
+    return LateBoots(snapshot.now, 1.0 - policy.placement.confidence, late, mask) if late else None
 
 
 def _age_s(snapshot: Snapshot, instance: Instance) -> float:

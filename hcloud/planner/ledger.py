@@ -51,7 +51,7 @@ def _plus(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
 
 
 @dataclass(slots=True)
-class Ledger:
+class BudgetLedger:
     """A running account of one plan; every launch, renewal and placement the plan decides is written into it.
 
     ``total`` and ``users`` are booked plus promised. ``leaving_usd_per_h`` is the part of ``usd_per_h`` that machines
@@ -75,11 +75,11 @@ class Ledger:
     awaited: dict[JobId, Bill] = field(default_factory=dict)
     renewed_until: dict[InstanceId, float] = field(default_factory=dict)
 
-    def copy(self) -> Ledger:
+    def copy(self) -> BudgetLedger:
         """Return an independent copy, to go back to when a decision falls through."""
         values = {name: getattr(self, name) for name in self.__slots__}
         own = {name: values[name].copy() for name in ("per_type", "users", "awaited", "renewed_until")}
-        return Ledger(**{**values, **own})
+        return BudgetLedger(**{**values, **own})
 
     def bill(self, usd_per_h: float, until_at: float) -> Bill:
         """Return what a machine costs from now until ``until_at``."""
@@ -257,16 +257,16 @@ class Ledger:
                 self.users[user] = _plus(self.users.get(user, _NOTHING), bill, part)
 
 
-def open_ledger(
+def open_budget(
     snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job], *, heard: bool = False
-) -> Ledger:
+) -> BudgetLedger:
     """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked.
 
     ``heard``: units that were asked to end are taken to do so in time, and to be heard of; else they count until their
     end is known.
     """
     spend = snapshot.spend
-    ledger = Ledger(
+    ledger = BudgetLedger(
         policy=policy,
         now=snapshot.now,
         day_ends_at=spend.day_ends_at or inf,
@@ -284,7 +284,7 @@ def open_ledger(
     return ledger
 
 
-def _attribute(ledger: Ledger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
+def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
     coming = _coming_for_running(by_id.values())
@@ -335,7 +335,7 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
     return shares
 
 
-def shares_cost(ledger: Ledger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
+def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
     """Split what a new machine of ``offer`` for ``jobs`` costs among them and ``job``, which joins them; return False,
     and change nothing, if one of their users has no room for that."""
     if not ledger.watches_users:

@@ -5,54 +5,54 @@ from __future__ import annotations
 from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
 from hcloud.known import Measure
 from hcloud.model import Job, ServiceTarget
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Learnt
 from hcloud.planner.stragglers import faster_anew, straggles
-from hcloud.planner.watching import Departure, Look, column_of, deviations_of
+from hcloud.planner.watching import Deviation, RankSamples, column_of, deviations_of
 
 
-def lesson_of(draft: Draft, look: Look) -> Learnt | None:
+def feedback_from(context: PlanContext, look: RankSamples) -> Learnt | None:
     """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
 
     Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of a resource
     than believed, if that can be (:func:`_tolerated`). One that straggles teaches nothing, unless it is not the only
     one: else one slow start would be believed of all jobs of its kind.
     """
-    policy, departure = draft.policy.correction, look.departure()
+    policy, departure = context.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
         return None
-    if _less_was_asked(draft, look, departure) or faster_anew(draft, look) > 1.0:
+    if _less_was_asked(context, look, departure) or faster_anew(context, look) > 1.0:
         return None
-    at, column = draft.fleet.index[look.held.instance_id], column_of(look.instance)
-    neighbours = [each for each, _ in draft.fleet.holdings[at] if each.id != look.job.id]
-    if straggles(draft, look, _kept_beside(draft, look, neighbours)):
+    at, column = context.fleet.index[look.held.instance_id], column_of(look.instance)
+    neighbours = [each for each, _ in context.fleet.holdings[at] if each.id != look.job.id]
+    if straggles(context, look, _kept_beside(context, look, neighbours)):
         return None
     mean, vcpus = departure.measured.mean, look.held.resources.vcpus
     if not neighbours or mean > departure.would.value:
         one = look.would(nodes=1)  # on several machines it does more than the one that is learnt of
         performance = mean * (one.value / departure.would.value) if one is not None else 0.0
         return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
-    tolerated = _tolerated(draft, look, neighbours, departure.would.value / mean - 1.0) if mean > 0 else {}
+    tolerated = _tolerated(context, look, neighbours, departure.would.value / mean - 1.0) if mean > 0 else {}
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
 
 
-def _less_was_asked(draft: Draft, look: Look, departure: Departure) -> bool:
+def _less_was_asked(context: PlanContext, look: RankSamples, departure: Deviation) -> bool:
     """Return whether a service serves less than expected only because no more is asked of it."""
-    known, target, margin = look.known(), look.job.spec.target, draft.policy.correction.margin
+    known, target, margin = look.known(), look.job.spec.target, context.policy.correction.margin
     if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
         return False
     asked = target.requests_per_s / max(1, look.job.spec.nodes.count)
     return departure.measured.mean < departure.would.value and departure.measured.mean >= (1.0 - margin) * asked
 
 
-def _tolerated(draft: Draft, look: Look, neighbours: list[Job], longer: float) -> dict[str, float]:
+def _tolerated(context: PlanContext, look: RankSamples, neighbours: list[Job], longer: float) -> dict[str, float]:
     """Return what it tolerates of a resource if it is neighbours that make it take ``longer`` (1: twice as long).
 
     Nothing where they were believed to do so much, and where no estimate leaves so little open. Phases, strangers and
     slow machines cost a job as much as neighbours do, so what was measured beside a probe stays believed: one slow job
     would else close machines to all of its application, for good, as who is kept alone never shows what it bears.
     """
-    press, hurts = _pressed(draft, look, neighbours)
+    press, hurts = _pressed(context, look, neighbours)
     known = look.known()
     if known is None or longer <= EXCESS * max(hurts.values(), default=0.0):
         return {}
@@ -65,15 +65,17 @@ def _tolerated(draft: Draft, look: Look, neighbours: list[Job], longer: float) -
     return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}
 
 
-def _kept_beside(draft: Draft, look: Look, neighbours: list[Job]) -> float:
+def _kept_beside(context: PlanContext, look: RankSamples, neighbours: list[Job]) -> float:
     """Return the part (0..1) of what it does alone that the neighbours are believed to leave it."""
-    _, hurts = _pressed(draft, look, neighbours)
+    _, hurts = _pressed(context, look, neighbours)
     return 1.0 / (1.0 + EXCESS * max(hurts.values(), default=0.0))
 
 
-def _pressed(draft: Draft, look: Look, neighbours: list[Job]) -> tuple[dict[str, float], dict[str, float]]:
+def _pressed(
+    context: PlanContext, look: RankSamples, neighbours: list[Job]
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return how neighbours press by resource (0..100), and that as a part of what the job is said to tolerate."""
-    known, applications = look.known(), draft.snapshot.applications
+    known, applications = look.known(), context.snapshot.applications
     assert known is not None
     press: dict[str, float] = {}
     for each in neighbours:

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hcloud.model import Reason
-from hcloud.planner.adaptation import PLANNING_FAILS, adapt
+from hcloud.planner.adaptation import PLANNING_FAILS, decide_outcomes
 from hcloud.planner.admission import admit
 from hcloud.planner.consolidation import consolidate
+from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.correction import correct
-from hcloud.planner.draft import Draft, open_draft
-from hcloud.planner.enlarging import enlarge
-from hcloud.planner.growing import grow
-from hcloud.planner.lateness import find_late
-from hcloud.planner.leases import tend_machines
-from hcloud.planner.placement import hold_what_comes, place
+from hcloud.planner.enlarging import upsize_machines
+from hcloud.planner.growing import add_missing_ranks
+from hcloud.planner.lateness import find_late_boots
+from hcloud.planner.leases import reconcile_instances
+from hcloud.planner.placement import hold_booting_capacity, place
 from hcloud.planner.plan import Plan
-from hcloud.planner.provisioning import expand, launch, open_desk, provision
-from hcloud.planner.retention import let_misbehaving_go, release_idle
+from hcloud.planner.provisioning import expand, launch, provision, start_provisioning
+from hcloud.planner.retention import release_degraded, release_idle
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 
@@ -34,55 +34,55 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     the same plan, in whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to
     launch, place or end. ``snapshot.left_out`` says what planning failed on before: that is passed over.
     """
-    draft = open_draft(snapshot, policy, rng)
-    adapt(draft)
-    tend_machines(draft)
+    context = open_context(snapshot, policy, rng)
+    decide_outcomes(context)
+    reconcile_instances(context)
     for name, stage in STAGES.items():
         if name not in snapshot.left_out.stages:
-            stage(draft)
+            stage(context)
         elif stage in (admit, _serve):
-            _serve_nobody(draft, name, snapshot.left_out.stages[name])
-    draft.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
-    return draft.plan()
+            _serve_nobody(context, name, snapshot.left_out.stages[name])
+    context.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
+    return context.plan()
 
 
-def _note_late(draft: Draft) -> None:
-    draft.late = find_late(draft.snapshot, draft.policy, draft.fleet)
+def _note_late(context: PlanContext) -> None:
+    context.late = find_late_boots(context.snapshot, context.policy, context.fleet)
 
 
-def _serve(draft: Draft) -> None:
+def _serve(context: PlanContext) -> None:
     """Place and provision: first more nodes for those who miss their target, then for everybody with a promise, then,
     in what that leaves, for best effort."""
-    if draft.snapshot.paused:
-        draft.used = set(draft.kept)
+    if context.snapshot.paused:
+        context.used = set(context.kept)
         return
-    desk, grows = open_desk(draft), GROWTH not in draft.snapshot.left_out.stages
-    hold_what_comes(draft)
+    state, grows = start_provisioning(context), GROWTH not in context.snapshot.left_out.stages
+    hold_booting_capacity(context)
     if grows:
-        grow(draft, behind=True)
-        expand(desk)
+        add_missing_ranks(context, behind=True)
+        expand(state)
     for promise in (True, False):
-        place(draft, promise)
-        provision(desk)
-    launch(desk)
+        place(context, promise)
+        provision(state)
+    launch(state)
     if grows:
-        enlarge(desk)
-        grow(draft)
+        upsize_machines(state)
+        add_missing_ranks(context)
 
 
-def _serve_nobody(draft: Draft, stage: str, error: str) -> None:
+def _serve_nobody(context: PlanContext, stage: str, error: str) -> None:
     """Keep the machines that are awaited, and say to all who wait why they do."""
-    draft.used.update(draft.kept)
+    context.used.update(context.kept)
     text = (
         f"nothing is started now: the planning of {stage} fails, a defect of HCloud ({error}); it is tried again soon"
     )
-    for job in draft.waiting:
-        draft.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
+    for job in context.waiting:
+        context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 
 
-STAGES: Mapping[str, Callable[[Draft], None]] = {
+STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "lateness": _note_late,
-    "misbehaviour": let_misbehaving_go,
+    "misbehaviour": release_degraded,
     "admission": admit,
     "correction": correct,
     "service": _serve,
@@ -91,5 +91,5 @@ STAGES: Mapping[str, Callable[[Draft], None]] = {
 }
 """What a plan can do without for a while, in order. What became of jobs, and what is paid for, are not among them: a
 machine that nobody renews ends, with all that runs there."""
-OPTIONAL = ("consolidation", "lateness", "misbehaviour", GROWTH, "release", "correction", "service", "admission")
+OPTIONAL_STAGES = ("consolidation", "lateness", "misbehaviour", GROWTH, "release", "correction", "service", "admission")
 """What may be left out of plans (:class:`hcloud.planner.snapshot.LeftOut`), what is missed least first."""

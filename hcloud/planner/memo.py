@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from hcloud.planner.roster import Roster
+from hcloud.planner.roster import Occupancy
 
 T = TypeVar("T")
 _KEPT_ASKS = 1000
 
 
-class Memo:
+class PlanCache:
     """One answer by name, with the objects it was worked out of. Answers are shared: nobody may change them.
 
     ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
-    ``roster``: who holds what. ``posts``: by running job what stays the same of it between two of its samples, with the
-    records that was worked out of.
+    ``occupancy``: which units hold what. ``posts``: by running job what stays the same of it between two samples,
+    with the records that was worked out of.
     """
 
-    __slots__ = ("_known", "_numbers", "asks", "posts", "roster")
+    __slots__ = ("_known", "_numbers", "asks", "occupancy", "posts")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        self.roster = Roster()
+        self.occupancy = Occupancy()
         self.asks: dict[int, tuple[object, int]] = {}
         self.posts: dict[str, Any] = {}
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from hcloud.constraints import matches
 from hcloud.model import Market, Number, Offer, Reason, Resources
-from hcloud.planner.draft import Draft, Group
-from hcloud.planner.fleet import SLACK, Amounts, Kinds, Mask, Places, kinds_of, vector
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
 from hcloud.planner.ledger import CAPPED
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.planner.strategies import Hybrid, Leaning, forbidden
+from hcloud.planner.strategies import Hybrid, MappingNeed, forbidden
 from hcloud.planner.suitability import Suitability, column_of
 from hcloud.planner.whereabouts import admits
 from hcloud.planner.wording import amount, offer_words, seconds
@@ -38,7 +38,7 @@ FREE_USD_PER_H = 1e-6
 
 
 @dataclass(slots=True)
-class Counter:
+class OfferMarket:
     """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
 
     ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
@@ -50,7 +50,7 @@ class Counter:
     capacity: Amounts
     price_usd_per_h: Amounts
     steady: Mask
-    kinds: Kinds
+    kinds: MachineKinds
     backoffs: list[OfferBackoff | None]
     left: list[float]
     forbidden: list[tuple[Offer, str]]
@@ -62,13 +62,13 @@ class Counter:
     sized: dict[int, Amounts] = field(default_factory=dict)
     worths: dict[int, float] = field(default_factory=dict)
     alone: dict[int, float] = field(default_factory=dict)
-    mapped: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
+    mapped: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
     stocked: Mask | None = None
     capped: bool = False
 
-    def paid_ranks(self, group: Group) -> int:
+    def paid_ranks(self, group: JobGroup) -> int:
         """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
@@ -77,7 +77,7 @@ class Counter:
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
-    def fitting(self, group: Group) -> Mask:
+    def fitting(self, group: JobGroup) -> Mask:
         """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
         known = self.fits.get(id(group))
         if known is not None:
@@ -91,7 +91,7 @@ class Counter:
         self.fits[id(group)] = self.alike[key]
         return self.alike[key]
 
-    def demands(self, group: Group) -> Amounts:
+    def demands(self, group: JobGroup) -> Amounts:
         """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
         known = self.sized.get(group.place)
         if known is None:
@@ -101,31 +101,31 @@ class Counter:
                 known[:, 0] = self.suit.granted_alone(group.application, group.aim, self.kinds)
         return known
 
-    def taken(self, group: Group) -> Amounts:
+    def taken(self, group: JobGroup) -> Amounts:
         """Return what a rank of ``group`` takes of a new machine of each offer, shape ``(M, 3)``: if exclusive, all."""
         return self.capacity if group.exclusive else self.demands(group)
 
-    def shortfalls(self, group: Group) -> Places:
+    def shortfalls(self, group: JobGroup) -> Places:
         """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
         see :meth:`hcloud.planner.ladders.Steps.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
         return self.suit.shortfalls(group.application, group.aim, self.kinds)
 
-    def permitted(self, group: Group) -> Mask:
+    def permitted(self, group: JobGroup) -> Mask:
         """Return which offers are of a market, type and place that ``group`` may run on."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
         if not group.instance_types and group.constraints is None:
             return allowed
         return allowed & np.array([may_use(group, offer) for offer in self.offers], dtype=np.bool_)
 
-    def obtainable(self, group: Group) -> list[int]:
+    def obtainable(self, group: JobGroup) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         had = self.had(group)
         cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
         return cheapest
 
-    def had(self, group: Group) -> Places:
+    def had(self, group: JobGroup) -> Places:
         """Return :meth:`obtainable` in the order of the offers."""
         if self.stocked is None:
             stocked = [self.backoffs[at] is None and self.in_stock(at) for at in range(len(self.offers))]
@@ -150,24 +150,24 @@ class Counter:
         if pool is not None:
             pool -= count * self.capacity[at]
 
-    def rentable(self, group: Group) -> Mask:
+    def rentable(self, group: JobGroup) -> Mask:
         """Return which offers the mapping of a hybrid strategy allows for ``group``; without one: all."""
         if self.hybrid is None:
             return np.ones(len(self.offers), dtype=np.bool_)
-        key = (group.leaning, group.resources)
+        key = (group.mapping_need, group.resources)
         if key not in self.mapped:
             self.mapped[key] = self.hybrid.rentable(*key, self.offers)
         return self.mapped[key]
 
-    def serves(self, group: Group, at: int) -> bool:
+    def serves(self, group: JobGroup, at: int) -> bool:
         """Return whether a machine of offer ``at`` may be launched for, or joined by, a rank of ``group``."""
         return bool(self.fitting(group)[at]) and (self.hybrid is None or bool(self.rentable(group)[at]))
 
-    def serving(self, group: Group) -> Mask:
+    def serving(self, group: JobGroup) -> Mask:
         """Return :meth:`serves` of each offer, shape ``(M,)``."""
         return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
 
-    def worth_usd_per_h(self, group: Group) -> float:
+    def worth_usd_per_h(self, group: JobGroup) -> float:
         """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
@@ -175,7 +175,7 @@ class Counter:
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
-    def alone_usd_per_h(self, group: Group) -> float:
+    def alone_usd_per_h(self, group: JobGroup) -> float:
         """Return the price of the cheapest machine that would be launched for one rank of ``group``: of those that fall
         short of its target the least, or are likely to meet it; 0 where there is none."""
         known = self.alone.get(group.place)
@@ -189,25 +189,25 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shelf:
+class _PermittedOffers:
     """What policy and strategy say of the offers, whatever the moment; see :class:`Counter`."""
 
     offers: list[Offer]
     capacity: Amounts
     price_usd_per_h: Amounts
     steady: Mask
-    kinds: Kinds
+    kinds: MachineKinds
     left: list[float]
     forbidden: list[tuple[Offer, str]]
     sells_reserved: bool
 
 
-def open_counter(draft: Draft) -> Counter:
+def open_market(context: PlanContext) -> OfferMarket:
     """Sort the snapshot's offers by what policy and back-off memory say of them."""
-    made_of = (draft.snapshot.offers, draft.policy)
-    shelf = draft.snapshot.memo.of("shelf", made_of, lambda: _fill_shelf(draft))
-    backoffs = [b for b in draft.snapshot.backoffs if b.until_at > draft.now]
-    return Counter(
+    made_of = (context.snapshot.offers, context.policy)
+    shelf = context.snapshot.plan_cache.of("shelf", made_of, lambda: _fill_shelf(context))
+    backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
+    return OfferMarket(
         offers=shelf.offers,
         capacity=shelf.capacity,
         price_usd_per_h=shelf.price_usd_per_h,
@@ -217,23 +217,23 @@ def open_counter(draft: Draft) -> Counter:
         left=shelf.left.copy(),
         forbidden=shelf.forbidden,
         sells_reserved=shelf.sells_reserved,
-        hybrid=draft.strategy.hybrid,
-        suit=draft.suit,
-        pools=_open_pools(draft),
-        capped=any(job.wait_code == CAPPED for queue in draft.queue.values() for job, _ in queue),
+        hybrid=context.strategy.hybrid,
+        suit=context.suit,
+        pools=_open_pools(context),
+        capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
     )
 
 
-def _fill_shelf(draft: Draft) -> _Shelf:
+def _fill_shelf(context: PlanContext) -> _PermittedOffers:
     allowed: list[Offer] = []
     refused: list[tuple[Offer, str]] = []
-    for offer in sorted(draft.snapshot.offers, key=lambda offer: offer.key):
-        why = forbidden(draft.policy, offer) or draft.strategy.refusal(offer)
+    for offer in sorted(context.snapshot.offers, key=lambda offer: offer.key):
+        why = forbidden(context.policy, offer) or context.strategy.refusal(offer)
         if why is None:
             allowed.append(offer)
         else:
             refused.append((offer, why))
-    return _Shelf(
+    return _PermittedOffers(
         offers=allowed,
         capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
         price_usd_per_h=np.array([max(o.price_usd_per_h, FREE_USD_PER_H) for o in allowed], dtype=np.float64),
@@ -249,14 +249,14 @@ def _pool(offer: Offer) -> tuple[str, str]:
     return (offer.provider, offer.pool)
 
 
-def _open_pools(draft: Draft) -> dict[tuple[str, str], Amounts]:
+def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
     """Return what is left of shared pools: what offers say, less what was requested after they were read."""
     pools: dict[tuple[str, str], Amounts] = {}
     read_at: dict[tuple[str, str], float] = {}
-    for offer in draft.snapshot.offers:
+    for offer in context.snapshot.offers:
         if offer.pool and offer.pool_free is not None:
             pools[_pool(offer)], read_at[_pool(offer)] = vector(offer.pool_free), offer.priced_at
-    for instance in draft.fleet.instances if pools else ():
+    for instance in context.fleet.instances if pools else ():
         pool = _pool(instance.offer)
         if pool in pools and instance.requested_at >= read_at[pool]:
             pools[pool] -= vector(instance.capacity)
@@ -283,32 +283,32 @@ class Choice:
 
 
 def rank_choices(
-    draft: Draft, counter: Counter, first: Group, waiting: Sequence[Group], among: Sequence[int]
+    context: PlanContext, offer_market: OfferMarket, first: JobGroup, waiting: Sequence[JobGroup], among: Sequence[int]
 ) -> list[Choice]:
     """Return the offers ``among`` for a rank of ``first``, best first, with the other ``waiting`` groups in mind."""
     others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
     company = [(first, (first.pending + 1) * first.wanted)]
     # Who can have what is paid for already is not what a rented machine is for.
-    company += [(each, _unpaid(counter, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
-    return rank_for(draft, counter, company, among)
+    company += [(each, _unpaid(offer_market, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
+    return rank_for(context, offer_market, company, among)
 
 
 def rank_for(
-    draft: Draft, counter: Counter, company: Sequence[tuple[Group, int]], among: Sequence[int]
+    context: PlanContext, offer_market: OfferMarket, company: Sequence[tuple[JobGroup, int]], among: Sequence[int]
 ) -> list[Choice]:
     """Return the offers ``among``, best first, for a rank of the first group of ``company``, which is all who need one:
     each group with its number of ranks, of which :data:`LOOK_AHEAD_GROUPS` and one are considered."""
     company = company[: 1 + LOOK_AHEAD_GROUPS]
-    worths = [counter.worth_usd_per_h(group) for group, _ in company]
-    scarce = sum(count for _, count in company) > draft.policy.caps.max_instances - draft.ledger.instances
-    choices = [_judge(draft, counter, at, company, worths) for at in among]
-    shortfalls = _shortfalls(counter, company[0][0], choices)
-    scores = [each.score for each in choices if counter.offers[each.at].market is not Market.RESERVED]
-    alike = round(DEARER * min(scores, default=0.0), 9) if counter.capped else 0.0
+    worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
+    scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
+    choices = [_judge(context, offer_market, at, company, worths) for at in among]
+    shortfalls = _shortfalls(offer_market, company[0][0], choices)
+    scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
+    alike = round(DEARER * min(scores, default=0.0), 9) if offer_market.capped else 0.0
 
     def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
         """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""
-        offer, score = counter.offers[choice.at], round(choice.score, 9)
+        offer, score = offer_market.offers[choice.at], round(choice.score, 9)
         # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
         rented = offer.market is not Market.RESERVED
@@ -317,48 +317,52 @@ def rank_for(
     return sorted(choices, key=order)
 
 
-def _shortfalls(counter: Counter, first: Group, choices: Sequence[Choice]) -> dict[int, int]:
+def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Choice]) -> dict[int, int]:
     """Return by offer how likely it is to fall short of the target of ``first``.
 
     Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
     to take the first, and where it fails the second, then costs no more. What is paid for already is never dear.
     """
-    short = counter.shortfalls(first)
+    short = offer_market.shortfalls(first)
     found = {each.at: int(short[each.at]) for each in choices}
     likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
-    rented = [each for each in choices if counter.offers[each.at].market is not Market.RESERVED]
+    rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
     dear = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
     return {at: 1 if at in dear else short for at, short in found.items()}
 
 
-def _unpaid(counter: Counter, group: Group) -> int:
-    return max(0, group.pending * group.wanted - counter.paid_ranks(group))
+def _unpaid(offer_market: OfferMarket, group: JobGroup) -> int:
+    return max(0, group.pending * group.wanted - offer_market.paid_ranks(group))
 
 
-def _needs_one(group: Group, first: Group) -> bool:
+def _needs_one(group: JobGroup, first: JobGroup) -> bool:
     """Whether members of ``group`` are without a machine, as far as is known while ``first`` is served."""
     return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
 def _judge(
-    draft: Draft, counter: Counter, at: int, company: Sequence[tuple[Group, int]], worths: list[float]
+    context: PlanContext,
+    offer_market: OfferMarket,
+    at: int,
+    company: Sequence[tuple[JobGroup, int]],
+    worths: list[float],
 ) -> Choice:
-    left, worth, ranks, there = counter.capacity[at].copy(), 0.0, 0, list[str]()
+    left, worth, ranks, there = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
-        if counter.serves(group, at):
-            amount_each = counter.taken(group)[at]
-            taken = _beside(draft, group, min(count, _times(left, amount_each)), there)
+        if offer_market.serves(group, at):
+            amount_each = offer_market.taken(group)[at]
+            taken = _beside(context, group, min(count, _times(left, amount_each)), there)
             left -= amount_each * taken
             worth += each * taken
             ranks += taken
-    score = float(counter.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
+    score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
 
-def _beside(draft: Draft, group: Group, most: int, there: list[str]) -> int:
+def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) -> int:
     """Return how many ranks of ``group``, up to ``most``, can be together with the units of ``there`` without anybody
     being disturbed; they are added to ``there``. Beyond ``LOOK_AHEAD_UNITS`` the first ones tell."""
-    suit = draft.suit
+    suit = context.suit
     if suit is None or suit.pressure is None:
         return most
     count = 0
@@ -379,44 +383,44 @@ def _times(left: Amounts, demand: Amounts) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits
-def why_not_obtainable(draft: Draft, counter: Counter, group: Group) -> Reason:
+def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: JobGroup) -> Reason:
     """Return why no offer can be had for a rank of ``group``: too small, forbidden, backed off, sold out, not known."""
-    fitting = [int(at) for at in np.flatnonzero(counter.fitting(group))]
+    fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
     if fitting:
-        return _backed_off(draft, counter, fitting)
-    if not draft.snapshot.offers:
+        return _backed_off(context, offer_market, fitting)
+    if not context.snapshot.offers:
         return Reason(code="no_offers", text="no provider has said yet what can be had")
-    if (reason := _no_such_machine(draft, group)) is not None:
+    if (reason := _no_such_machine(context, group)) is not None:
         return reason
-    sizes_fit = [pair for pair in counter.forbidden if _large_enough(group, pair[0])]
-    spot = [o for o in counter.offers if _large_enough(group, o)]
+    sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
+    spot = [o for o in offer_market.offers if _large_enough(group, o)]
     if sizes_fit or spot:
         return _not_allowed(group, sizes_fit, spot)
-    return _too_small(draft, group)
+    return _too_small(context, group)
 
 
-def _large_enough(group: Group, offer: Offer) -> bool:
+def _large_enough(group: JobGroup, offer: Offer) -> bool:
     return group.resources.fits(offer.instance_type.capacity) and may_use(group, offer)
 
 
-def may_use(group: Group, offer: Offer) -> bool:
+def may_use(group: JobGroup, offer: Offer) -> bool:
     """Whether ``group`` may run on the offer's type, in its zone, and on machines with its labels."""
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
     return typed and admits(group.constraints, offer)
 
 
-def _backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
-    known = counter.refused.get(tuple(fitting))
+def _backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
+    known = offer_market.refused.get(tuple(fitting))
     if known is None:
-        known = counter.refused[tuple(fitting)] = _why_backed_off(draft, counter, fitting)
+        known = offer_market.refused[tuple(fitting)] = _why_backed_off(context, offer_market, fitting)
     return known
 
 
-def _why_backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reason:
-    waiting = [b for at in fitting if (b := counter.backoffs[at]) is not None]
+def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
+    waiting = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
     if not waiting:
-        names = ", ".join(sorted({counter.offers[at].instance_type.name for at in fitting}))
+        names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
         return Reason(code="sold_out", text=f"of {names} no more can be had", numbers={"offers": len(fitting)})
     first = min(waiting, key=_urgency)
     who, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", ", and the others are sold out")
@@ -425,12 +429,12 @@ def _why_backed_off(draft: Draft, counter: Counter, fitting: list[int]) -> Reaso
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
     text = f"{len(fitting)} offer(s) fit, but {who} failed lately ({first.error or 'no reason given'}){rest}"
-    text += f"; the first is tried again in {seconds(first.until_at - draft.now)}"
+    text += f"; the first is tried again in {seconds(first.until_at - context.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)
 
 
-def _not_allowed(group: Group, forbidden: list[tuple[Offer, str]], spot: list[Offer]) -> Reason:
+def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list[Offer]) -> Reason:
     if forbidden:
         offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
     else:
@@ -439,9 +443,9 @@ def _not_allowed(group: Group, forbidden: list[tuple[Offer, str]], spot: list[Of
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
-def _no_such_machine(draft: Draft, group: Group) -> Reason | None:
+def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
     """Return which of its demands (types, then zones, then labels) leaves nothing on offer, or None where none does."""
-    left, where, patterns = list(draft.snapshot.offers), group.constraints, group.instance_types
+    left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
     if patterns:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
         if not typed:
@@ -468,14 +472,14 @@ def _nothing(code: str, key: str, asked: str, there: Sequence[str]) -> Reason:
     return Reason(code=code, text=text, numbers={"asked": asked, "bound": key, "kinds": len(there)})
 
 
-def _too_small(draft: Draft, group: Group) -> Reason:
+def _too_small(context: PlanContext, group: JobGroup) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:
         """Return by what factor the scarcest resource of an offer's type is too small (> 1: it is)."""
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
-    named = [offer for offer in draft.snapshot.offers if may_use(group, offer)]
+    named = [offer for offer in context.snapshot.offers if may_use(group, offer)]
     nearest = min(named, key=lambda offer: (shortfall(offer), offer.key))
     have = nearest.instance_type.capacity
     pairs = (

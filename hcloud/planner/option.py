@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hcloud.model import Number, Reason
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Learnt
 from hcloud.planner.watching import Assessment
 
@@ -28,11 +28,11 @@ class Option:
     numbers: dict[str, Number] = field(default_factory=dict)
 
 
-def remaining_s(draft: Draft, found: Assessment) -> float:
+def remaining_s(context: PlanContext, found: Assessment) -> float:
     """Return how much longer the job takes as it is; a service, or where that is not known, a horizon's time."""
-    return found.remaining_s if found.remaining_s is not None else draft.policy.lease.horizon_s
+    return found.remaining_s if found.remaining_s is not None else context.policy.lease.horizon_s
 
 
-def saved_s(draft: Draft, found: Assessment, factor: float) -> float:
+def saved_s(context: PlanContext, found: Assessment, factor: float) -> float:
     """Return how many seconds earlier the job ends if it gets faster by ``factor``."""
-    return remaining_s(draft, found) * (1.0 - 1.0 / factor)
+    return remaining_s(context, found) * (1.0 - 1.0 / factor)

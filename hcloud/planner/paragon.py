@@ -15,14 +15,14 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.planner.pressure import Floats, Mask, Pressure, Sensitivity
+from hcloud.planner.pressure import Floats, Mask, PressureState, Sensitivity
 
 _SLACK = 1e-9
 Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strain:
+class Violation:
     """A constraint that does not hold: ``by`` so much pressure, on the new job itself or on its ``neighbours``."""
 
     source: str
@@ -43,7 +43,7 @@ class Selection:
     pool: int
     among: int
     margin: float
-    relaxed: tuple[Strain, ...] = ()
+    relaxed: tuple[Violation, ...] = ()
     cut_short: bool = False
 
 
@@ -57,7 +57,7 @@ class Pools(Enum):
 
 
 def select(
-    pressure: Pressure,
+    pressure: PressureState,
     who: Sensitivity,
     among: Mask,
     preference: Floats | None,
@@ -79,7 +79,7 @@ def select(
 
 
 def select_relaxed(
-    pressure: Pressure,
+    pressure: PressureState,
     who: Sensitivity,
     among: Mask,
     preference: Floats | None,
@@ -96,7 +96,7 @@ def select_relaxed(
     if not candidates.size:
         return None
     at = _best(pressure, candidates, preference, Pools.NO)
-    strains = strained(pressure, who, at)
+    strains = violations(pressure, who, at)
     if not neighbours_too and any(strain.neighbours for strain in strains):
         return None
     return Selection(
@@ -109,14 +109,14 @@ def select_relaxed(
     )
 
 
-def relaxed_margin(pressure: Pressure, who: Sensitivity, among: Mask, work_cells: int) -> float | None:
+def relaxed_margin(pressure: PressureState, who: Sensitivity, among: Mask, work_cells: int) -> float | None:
     """Return the margin of what :func:`select_relaxed` would choose if all types were alike."""
     candidates, _ = _least_disturbed(pressure, who, among, True, work_cells)
     return margin(pressure, who, _best(pressure, candidates, None, Pools.NO)) if candidates.size else None
 
 
 def _least_disturbed(
-    pressure: Pressure, who: Sensitivity, among: Mask, neighbours_too: bool, work_cells: int
+    pressure: PressureState, who: Sensitivity, among: Mask, neighbours_too: bool, work_cells: int
 ) -> tuple[Places, bool]:
     """Return the machines that are left of ``among`` by those constraints that leave any, and whether the search was
     cut short; none where a constraint that may not be relaxed leaves none.
@@ -148,7 +148,7 @@ def _order(who: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
     return sorted(who.hardest, key=lambda constraint: constraint >= count)
 
 
-def _shortage(pressure: Pressure, who: Sensitivity, wanted_margin: float, places: Places) -> Floats:
+def _shortage(pressure: PressureState, who: Sensitivity, wanted_margin: float, places: Places) -> Floats:
     """Return what D1 and D2 are short of a wanted margin on the machines ``places``."""
     left = np.minimum.reduce(pressure.state.take(places, axis=1) - who.bounds[:, None], axis=0)
     shortage: Floats = np.maximum(0.0, wanted_margin - left)
@@ -156,7 +156,7 @@ def _shortage(pressure: Pressure, who: Sensitivity, wanted_margin: float, places
 
 
 def _best(
-    pressure: Pressure,
+    pressure: PressureState,
     candidates: Places,
     preference: Floats | None,
     pools: Pools,
@@ -181,18 +181,18 @@ def _least(candidates: Places, values: Floats) -> Places:
     return found
 
 
-def margin(pressure: Pressure, who: Sensitivity, at: int) -> float:
+def margin(pressure: PressureState, who: Sensitivity, at: int) -> float:
     """Return the least of D1 and D2 of ``who`` on machine ``at``; below 0 something is disturbed."""
     if not pressure.sources:
         return 100.0
     return float(np.minimum.reduce(pressure.state[:, at] - who.bounds)) - _SLACK
 
 
-def strained(pressure: Pressure, who: Sensitivity, at: int) -> tuple[Strain, ...]:
+def violations(pressure: PressureState, who: Sensitivity, at: int) -> tuple[Violation, ...]:
     """Return the constraints that ``who`` would break on machine ``at``, the worst first."""
     count, left = len(pressure.sources), pressure.state[:, at] - who.bounds - _SLACK
     broken = [
-        Strain(source=pressure.sources[k % count], neighbours=k < count, by=-float(left[k]))
+        Violation(source=pressure.sources[k % count], neighbours=k < count, by=-float(left[k]))
         for k in np.flatnonzero(left < -_SLACK).tolist()
     ]
     return tuple(sorted(broken, key=lambda each: (-each.by, each.source, each.neighbours)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hcloud.planner.fleet import Amounts, Places
-from hcloud.planner.sizing import Aim, loss_beside, losses_beside
+from hcloud.planner.sizing import SizeTarget, loss_beside, losses_beside
 
 if TYPE_CHECKING:
     from hcloud.planner.suitability import Suitability
@@ -19,14 +19,14 @@ FEW = 8
 
 
 @dataclass(slots=True, eq=False)
-class Portions:
+class RankSizes:
     """The vCPUs that a rank gets on each machine beside those who cause so much there (``beside``, shape ``(K, N)``);
     worked out when they are first asked for, as most who wait find no room that suits them whatever they would get.
     ``one``: of single machines."""
 
     suit: Suitability
     application: str
-    aim: Aim
+    aim: SizeTarget
     beside: Amounts | None
     found: Amounts | None = None
     one: dict[int, float] = field(default_factory=dict)

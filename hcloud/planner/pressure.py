@@ -164,7 +164,7 @@ def at_reach(estimate: Estimate, reach: float, *, upward: bool) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class View:
+class MachineSuitability:
     """Which machines suit one application, as of change number ``seen``."""
 
     suits: Mask
@@ -172,7 +172,7 @@ class View:
 
 
 @dataclass(slots=True, eq=False)
-class Pressure:
+class PressureState:
     """The state of all machines. ``state`` has shape ``(2 K, N)``: headroom by resource, then what is caused there,
     negative; so that everything asked of a machine is a lower bound. ``expected``, shape ``(K, N)``: what is caused
     there on average. ``spare`` is the sum over both, shape ``(N,)``:
@@ -193,10 +193,10 @@ class Pressure:
     residents: list[tuple[Sensitivity, ...]]
     changes: array[int] = field(default_factory=lambda: array("q"))
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
-    views: dict[str, View] = field(default_factory=dict)
+    views: dict[str, MachineSuitability] = field(default_factory=dict)
     copied: tuple[int, Floats] | None = None
-    standing: Standing | None = None
-    met: dict[tuple[Sensitivity, ...], Together] = field(default_factory=dict)
+    standing: PressureBaseline | None = None
+    met: dict[tuple[Sensitivity, ...], ResidentSums] = field(default_factory=dict)
 
     @property
     def headroom(self) -> Floats:
@@ -259,7 +259,7 @@ class Pressure:
         """
         view, now = self.views.get(who.name), len(self.changes)
         if view is None or now - view.seen > len(self.spare) // 8:
-            view = self.views[who.name] = View(suits=self._suited(who), seen=now)
+            view = self.views[who.name] = MachineSuitability(suits=self._suited(who), seen=now)
         elif view.seen < now:
             changed = np.frombuffer(self.changes[view.seen :], dtype=np.int64)
             view.suits[changed] = (self.state.take(changed, axis=1) >= who.bounds[:, None]).all(axis=0)
@@ -303,7 +303,7 @@ def _pools(headroom: Floats, classes: int) -> Floats:
     return pools if len(headroom) else np.full_like(pools, classes - 1)
 
 
-class Together(NamedTuple):
+class ResidentSums(NamedTuple):
     """How a machine stands with some residents: of each array of :class:`Pressure` the column."""
 
     state: Floats
@@ -312,7 +312,7 @@ class Together(NamedTuple):
     level: int
 
 
-def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> Together:
+def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> ResidentSums:
     """Return how a machine stands with ``residents``.
 
     As a job's class is taken of the mean it causes (eq. 6.1), a machine's pool is of the mean it tolerates: one that
@@ -321,7 +321,7 @@ def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> Toget
     expected, caused, headroom = _together(residents, count)
     tolerated = float(np.add.reduce(headroom))
     mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
-    return Together(
+    return ResidentSums(
         state=np.concatenate((headroom, -caused)),
         expected=expected,
         spare=tolerated - float(np.add.reduce(caused)),
@@ -378,7 +378,7 @@ def sensitivities(
     return Sensitivities(sources, known, prior, (applications, asked))
 
 
-class Standing(NamedTuple):
+class PressureBaseline(NamedTuple):
     """How ``machines`` stand as a plan begins, for the next plan: by machine the ``names`` of its residents, what is
     known of each (``present``), and :class:`Pressure`'s ``state`` and ``expected``."""
 
@@ -400,8 +400,8 @@ def open_pressure(
     tolerance: float = LOSS_AT_TOLERATED,
     told: Sensitivities | None = None,
     machines: Sequence[str] = (),
-    before: Standing | None = None,
-) -> Pressure:
+    before: PressureBaseline | None = None,
+) -> PressureState:
     """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
 
     Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` tells of
@@ -411,7 +411,7 @@ def open_pressure(
     sources, known, prior, _ = told
     standing = _standing(told, machines, [tuple(names) for names in residents], before)
     state, expected, count = standing.state.copy(), standing.expected.copy(), len(sources)
-    return Pressure(
+    return PressureState(
         sources=sources,
         known=known,
         prior=prior,
@@ -427,13 +427,13 @@ def open_pressure(
 
 
 def _standing(
-    told: Sensitivities, machines: Sequence[str], names: Sequence[tuple[str, ...]], before: Standing | None
-) -> Standing:
+    told: Sensitivities, machines: Sequence[str], names: Sequence[tuple[str, ...]], before: PressureBaseline | None
+) -> PressureBaseline:
     """Return how ``machines`` stand with residents of these ``names``: as ``before`` but for those where residents, or
     what is known of them, changed."""
     known, prior, count = told.known, told.prior, len(told.sources)
     if before is None or before.told.made_of[1] != told.made_of[1]:
-        before = Standing(told, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
+        before = PressureBaseline(told, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
     others = _told_otherwise(told, before.told, names)
     were, present, state, expected = _placed_as(before, machines, len(names), count)
     same = [was is here or was == here for was, here in zip(were, names, strict=True)]
@@ -441,11 +441,11 @@ def _standing(
     for at in anew:
         present[at] = tuple([known.get(name, prior) for name in names[at]])
     state[:, anew], expected[:, anew] = _all_together([present[at] for at in anew], count)
-    return Standing(told, machines, names, present, state, expected)
+    return PressureBaseline(told, machines, names, present, state, expected)
 
 
 def _placed_as(
-    before: Standing, machines: Sequence[str], size: int, count: int
+    before: PressureBaseline, machines: Sequence[str], size: int, count: int
 ) -> tuple[Sequence[tuple[str, ...] | None], list[tuple[Sensitivity, ...]], Floats, Floats]:
     """Return how ``machines`` stood before, ``size`` of them: names, what is known of them, state, what is expected.
 

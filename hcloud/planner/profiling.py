@@ -29,13 +29,13 @@ from hcloud.model import (
     Resources,
     ServiceTarget,
 )
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.profiling_runs import most_vcpus, run_for, run_usd, steps_of
 from hcloud.planner.sizing import expected
 from hcloud.planner.strategies import ONLY_RESERVED, forbidden
 from hcloud.planner.wording import deadline_numbers, offer_words, seconds, usd
-from hcloud.policy import Profiling
+from hcloud.policy import ProfilingPolicy
 from hcloud.rows import number_of
 
 ROOM_FOR_SOURCE_MIB = 160
@@ -44,11 +44,11 @@ _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 
 
 @dataclass(slots=True)
-class _Desk:
+class _ProfilingState:
     """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
     found to profile on, by what a job asks for."""
 
-    draft: Draft
+    context: PlanContext
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
     programs: set[str] = field(default_factory=set)
     offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
@@ -58,75 +58,75 @@ class _Desk:
     def idle(self) -> Counter[tuple[str, str]]:
         """Machines by provider and type that stand idle, less those that runs wait for."""
         if self._idle is None:
-            draft = self.draft
+            context = self.context
             self._idle = Counter(
-                draft.snapshot.memo.of("idle types", (draft.fleet, draft.measuring), lambda: _idle(draft))
+                context.snapshot.plan_cache.of("idle types", (context.fleet, context.measuring), lambda: _idle(context))
             )
         return self._idle
 
     @property
-    def policy(self) -> Profiling:
+    def policy(self) -> ProfilingPolicy:
         """The section ``profiling`` of the policy in force."""
-        return self.draft.policy.profiling
+        return self.context.policy.profiling
 
     def waited_s(self, job: Job) -> float:
         """Return how long a job has been submitted."""
-        return self.draft.now - job.submitted_at
+        return self.context.now - job.submitted_at
 
 
-def leave_submitted(draft: Draft, submitted: Sequence[Job]) -> None:
+def leave_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     """Decide about jobs taken in (``submitted``, by number); those that go on come out in ``draft.waiting``."""
-    plain = not draft.policy.profiles_jobs and not draft.snapshot.programs
-    desk = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(draft, submitted)
+    plain = not context.policy.profiles_jobs and not context.snapshot.programs
+    state = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(context, submitted)
     queued = []
-    for job in submitted if desk is None else sorted(submitted, key=_urgency):
-        if desk is None or job.spec.profile is not None:
-            queued.append(draft.enqueue(job, _admitted(draft, job)))
-        elif (gone_on := _decide(desk, job)) is not None:
+    for job in submitted if state is None else sorted(submitted, key=_urgency):
+        if state is None or job.spec.profile is not None:
+            queued.append(context.enqueue(job, _admitted(context, job)))
+        elif (gone_on := _decide(state, job)) is not None:
             queued.append(gone_on)
     if queued:
-        draft.waiting = sorted([*draft.waiting, *queued], key=lambda job: number_of(job.id))
+        context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
 
 
 def _urgency(job: Job) -> tuple[int, float, int]:
     return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
-def _open_desk(draft: Draft, submitted: Sequence[Job]) -> _Desk:
-    desk, rows = _Desk(draft), draft.snapshot.memo.roster.rows
-    for job in [rows[run] for run in sorted(draft.measuring)]:
+def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
+    state, rows = _ProfilingState(context), context.snapshot.plan_cache.occupancy.rows
+    for job in [rows[run] for run in sorted(context.measuring)]:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
-            desk.runs.setdefault(job.spec.profile.job_id, []).append(job)
-    desk.programs = {identify(job.spec).program for job in submitted if job.id in desk.runs}
-    return desk
+            state.runs.setdefault(job.spec.profile.job_id, []).append(job)
+    state.programs = {identify(job.spec).program for job in submitted if job.id in state.runs}
+    return state
 
 
-def _admitted(draft: Draft, job: Job) -> Reason:
-    waited_s = draft.now - job.submitted_at
+def _admitted(context: PlanContext, job: Job) -> Reason:
+    waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
     text = f"admitted {seconds(waited_s)} after submission, priority {job.spec.priority}"
-    return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+    return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
 # ------------------------------------------------------------------------------------------------------------- deciding
-def _decide(desk: _Desk, job: Job) -> Job | None:
+def _decide(state: _ProfilingState, job: Job) -> Job | None:
     """Return the job as queued, or None where it is being profiled, or waits for that."""
     identity = identify(job.spec)
-    rows = desk.draft.snapshot.programs.get(identity.program, ())
+    rows = state.context.snapshot.programs.get(identity.program, ())
     known = known_as(identity, rows)
-    if job.id in desk.runs and _has_time(desk, job):
+    if job.id in state.runs and _has_time(state, job):
         return None
-    if job.id in desk.runs and known is None:
-        return _give_up(desk, job)
+    if job.id in state.runs and known is None:
+        return _give_up(state, job)
     if known is not None:
-        return _go_known(desk, job, identity, known)
+        return _go_known(state, job, identity, known)
     if job.profile_runs and not _looked_in_vain(job, identity, rows):
         text = "its profiling runs ended without anything to go by; it is taken for a typical application"
-        return _go_unknown(desk, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
-    refusal = _not_to_be_profiled(desk, job, identity, rows)
+        return _go_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
+    refusal = _not_to_be_profiled(state, job, identity, rows)
     if refusal is not None:
-        return _go_unknown(desk, job, refusal.code, refusal.text, refusal.numbers)
-    return _start(desk, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
+        return _go_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
+    return _start(state, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
 
 
 def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
@@ -135,31 +135,35 @@ def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -
     return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
 
 
-def _has_time(desk: _Desk, job: Job) -> bool:
+def _has_time(state: _ProfilingState, job: Job) -> bool:
     """Whether a job may still wait for its runs."""
-    began_at = min(run.submitted_at for run in desk.runs[job.id])
-    return desk.draft.now < min(began_at + desk.policy.total_s + desk.policy.patience_s, _slack_ends_at(desk, job))
+    began_at = min(run.submitted_at for run in state.runs[job.id])
+    return state.context.now < min(
+        began_at + state.policy.total_s + state.policy.patience_s, _slack_ends_at(state, job)
+    )
 
 
-def _give_up(desk: _Desk, job: Job) -> Job:
+def _give_up(state: _ProfilingState, job: Job) -> Job:
     """Let a job go on whose runs take too long, and of which none that is over told enough."""
-    runs = desk.runs[job.id]
+    runs = state.runs[job.id]
     text = f"{len(runs)} profiling run(s) are not over, and it can wait no longer; taken for a typical application"
-    return _go_unknown(desk, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": desk.waited_s(job)})
+    return _go_unknown(state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)})
 
 
-def _slack_ends_at(desk: _Desk, job: Job) -> float:
+def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
     """Return until when profiling may keep a job: a part of the time from its submission to its deadline."""
     deadline_at = job.deadline_at
     if deadline_at is None:
         return inf
-    return job.submitted_at + desk.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
+    return job.submitted_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
 
 
-def _not_to_be_profiled(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+def _not_to_be_profiled(
+    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
+) -> Reason | None:
     """Return why this job is never profiled, whatever is free; None: it may be."""
-    spec, policy = job.spec, desk.policy
-    if not desk.draft.policy.profiles_jobs:
+    spec, policy = job.spec, state.policy
+    if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="the policy profiles no jobs")
     if spec.profiling == "never":
         return Reason(code="profiling_never", text="it asked not to be profiled")
@@ -175,18 +179,18 @@ def _not_to_be_profiled(desk: _Desk, job: Job, identity: Identity, rows: Sequenc
     if spec.stateful and policy.warm_up_s == 0:
         text = "it is stateful, and the policy has no warm-up for such jobs"
         return Reason(code="profiling_stateful", text=text)
-    return _not_worth_it(desk, job, identity, rows)
+    return _not_worth_it(state, job, identity, rows)
 
 
-def _not_worth_it(desk: _Desk, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why profiling would cost more than it could gain, as far as is known."""
-    limit_s, lasts_s = desk.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
+    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
     if lasts_s < limit_s:
         text = f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(limit_s)} is not worth it"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
     fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
-    if fruitless >= desk.policy.fruitless_runs:
+    if fruitless >= state.policy.fruitless_runs:
         text = f"{fruitless} profiling runs of this program could not learn anything"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
     return None
@@ -200,16 +204,16 @@ def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
-def _go_known(desk: _Desk, job: Job, identity: Identity, row: Application) -> Job | None:
+def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
     key = key_of(row, identity)
-    believed = desk.draft.snapshot.applications.get(key)
-    if believed is None and desk.waited_s(job) < desk.policy.patience_s:
-        _hold(desk, job, "classifying", f"{row.name} is being classified", {})
+    believed = state.context.snapshot.applications.get(key)
+    if believed is None and state.waited_s(job) < state.policy.patience_s:
+        _hold(state, job, "classifying", f"{row.name} is being classified", {})
         return None
     source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
     useful = len(set(job.profile_runs) & set(row.runs))
     text = f"profiled in {useful} run(s)" if source == "profiled" else f"taken for {row.name}"
-    if job.id in desk.runs:
+    if job.id in state.runs:
         text += ", as it can wait no longer for the others"
     if source == "known" and identity.input not in row.inputs:
         text += f", which behaved alike under {len(row.inputs)} inputs"
@@ -219,7 +223,7 @@ def _go_known(desk: _Desk, job: Job, identity: Identity, row: Application) -> Jo
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
         text += f" ({numbers['predicted_low']:.4g} to {numbers['predicted_high']:.4g})"
-    return _go(desk, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
+    return _go(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
 
 
 def _believed(row: Application, job: Job, known: Classification) -> dict[str, Number]:
@@ -238,84 +242,84 @@ def _believed(row: Application, job: Job, known: Classification) -> dict[str, Nu
     return numbers
 
 
-def _go_unknown(desk: _Desk, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
-    if not desk.draft.policy.profiles_jobs and not job.profile_runs:
-        return desk.draft.enqueue(job, _admitted(desk.draft, job))
-    return _go(desk, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
+def _go_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
+    if not state.context.policy.profiles_jobs and not job.profile_runs:
+        return state.context.enqueue(job, _admitted(state.context, job))
+    return _go(state, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
 
 
-def _go(desk: _Desk, job: Job, application: str, source: str, reason: Reason) -> Job:
-    desk.draft.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
+def _go(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
+    state.context.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
     known = replace(job, application=application)
-    return desk.draft.enqueue(known, _admitted(desk.draft, job))
+    return state.context.enqueue(known, _admitted(state.context, job))
 
 
-def _hold(desk: _Desk, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
+def _hold(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
     """Leave a job where it is, and say why, if that is news."""
     if job.wait_code != code:
-        desk.draft.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
+        state.context.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
-def _start(desk: _Desk, job: Job, identity: Identity, *, look: bool) -> Job | None:
+def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) -> Job | None:
     """Plan the runs, or say what is not free for them; a job that has waited long enough goes on without."""
-    policy, draft = desk.policy, desk.draft
-    offers = _offers_for(desk, job)
+    policy, context = state.policy, state.context
+    offers = _offers_for(state, job)
     boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
-    needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(desk, job) - draft.now
+    needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(state, job) - context.now
     if needs_s > left_s:
         text = f"it would take up to {seconds(needs_s)}, and {seconds(max(0.0, left_s))} may be spent of the time to "
         return _go_unknown(
-            desk, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
+            state, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
         )
-    hold = _why_not_now(desk, job, identity, offers)
+    hold = _why_not_now(state, job, identity, offers)
     if hold is None:
-        pressing = [] if look else _all_pressing(desk, job, identity, offers)
-        runs, cost_usd = _affordable(desk, _runs(desk, job, offers, pressing, look=look), offers)
+        pressing = [] if look else _all_pressing(state, job, identity, offers)
+        runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), offers)
         if not runs:
             text = f"even one run on {offer_words(offers[0])} would cost more than {usd(cost_usd)}"
-            return _go_unknown(desk, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
-        desk.programs.add(identity.program)
-        desk.runs[job.id] = []
-        _take_idle(desk, runs, offers)
+            return _go_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
+        state.programs.add(identity.program)
+        state.runs[job.id] = []
+        _take_idle(state, runs, offers)
         reason = _starting(runs, cost_usd, needs_s, pressing)
-        draft.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
+        context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
-    if desk.waited_s(job) >= policy.patience_s:
-        text = f"after {seconds(desk.waited_s(job))} still {hold.text}"
-        return _go_unknown(desk, job, "profiling_no_room", text, {**hold.numbers, "waited_s": desk.waited_s(job)})
-    _hold(desk, job, hold.code, hold.text, hold.numbers)
+    if state.waited_s(job) >= policy.patience_s:
+        text = f"after {seconds(state.waited_s(job))} still {hold.text}"
+        return _go_unknown(state, job, "profiling_no_room", text, {**hold.numbers, "waited_s": state.waited_s(job)})
+    _hold(state, job, hold.code, hold.text, hold.numbers)
     return None
 
 
-def profile_again(draft: Draft, job: Job) -> Profile | None:
+def profile_again(context: PlanContext, job: Job) -> Profile | None:
     """Return the run that measures a running ``job`` anew on a machine that stands idle; None where none does, or the
     policy, the job or limits are against it.
 
     Nothing is launched for it, and it is a base run: its application is known by what that finds from then on.
     """
-    desk, identity = _open_desk(draft, []), identify(job.spec)
-    rows = draft.snapshot.programs.get(identity.program, ())
-    if job.id in desk.runs or _not_to_be_profiled(desk, job, identity, rows) is not None or not desk.idle:
+    state, identity = _open_desk(context, []), identify(job.spec)
+    rows = context.snapshot.programs.get(identity.program, ())
+    if job.id in state.runs or _not_to_be_profiled(state, job, identity, rows) is not None or not state.idle:
         return None
-    offers = _offers_for(desk, job)
-    if not offers or desk.idle[_type_of(offers[0])] <= 0:
+    offers = _offers_for(state, job)
+    if not offers or state.idle[_type_of(offers[0])] <= 0:
         return None
-    pressing = _pressing(desk, job, identity, offers[0])
+    pressing = _pressing(state, job, identity, offers[0])
     steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
-    run = run_for(desk.policy, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
-    runs, cost_usd = _affordable(desk, [run], offers)
-    if not runs or len(desk.runs) >= desk.policy.max_concurrent or draft.snapshot.paused:
+    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
+    runs, cost_usd = _affordable(state, [run], offers)
+    if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
         return None
-    reason = _starting(runs, cost_usd, desk.policy.total_s, [pressing])
+    reason = _starting(runs, cost_usd, state.policy.total_s, [pressing])
     return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
 
 
-def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
-    draft, busy, limit = desk.draft, len(desk.runs), desk.policy.max_concurrent
-    if draft.snapshot.paused:
-        return Reason(code="paused", text=f"nothing is started now: {draft.snapshot.paused}")
-    if identity.program in desk.programs:
+def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
+    context, busy, limit = state.context, len(state.runs), state.policy.max_concurrent
+    if context.snapshot.paused:
+        return Reason(code="paused", text=f"nothing is started now: {context.snapshot.paused}")
+    if identity.program in state.programs:
         text = f"another job of {identity.program} is being profiled"
         return Reason(code="profiling_same_program", text=text)
     if busy >= limit:
@@ -324,9 +328,9 @@ def _why_not_now(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Off
     if not offers:
         text = "no machine to profile it on can be had"
         return Reason(code="profiling_no_offer", text=text)
-    if desk.idle[_type_of(offers[0])] > 0:
+    if state.idle[_type_of(offers[0])] > 0:
         return None
-    refusal = draft.ledger.refusal(offers[0], {job.spec.user: 1.0})
+    refusal = context.ledger.refusal(offers[0], {job.spec.user: 1.0})
     if refusal is None:
         return None
     return Reason(
@@ -338,11 +342,11 @@ def _type_of(offer: Offer) -> tuple[str, str]:
     return offer.provider, offer.instance_type.name
 
 
-def _idle(draft: Draft) -> Counter[tuple[str, str]]:
+def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
     """Count the machines that stand idle by provider and type, less those that profiling runs wait for; spot ones may
     go in the middle of a run, and are left out."""
-    instances, rows = draft.fleet.instances, draft.snapshot.memo.roster.rows
-    empty = [instances[at] for at, held in enumerate(draft.fleet.holdings) if not held]
+    instances, rows = context.fleet.instances, context.snapshot.plan_cache.occupancy.rows
+    empty = [instances[at] for at, held in enumerate(context.fleet.holdings) if not held]
     idle = Counter(
         _type_of(each.offer)
         for each in empty
@@ -350,20 +354,20 @@ def _idle(draft: Draft) -> Counter[tuple[str, str]]:
     )
     if not idle:
         return idle
-    runs = [rows[run].spec for run in draft.measuring if rows[run].state in _YET_TO_START]
+    runs = [rows[run].spec for run in context.measuring if rows[run].state in _YET_TO_START]
     awaited = Counter(name for run in runs for name in run.instance_types[:1])
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
 
 
-def _take_idle(desk: _Desk, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
+def _take_idle(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
     """Count the idle machines that ``runs`` will be on as taken, so that the next job looks for others."""
     types = {offer.instance_type.name: _type_of(offer) for offer in offers}
     for run in runs:
-        desk.idle[types[run.instance_types[0]]] -= run.nodes.count
-    desk.offers.clear()
+        state.idle[types[run.instance_types[0]]] -= run.nodes.count
+    state.offers.clear()
 
 
-def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
+def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
     """Return one offer of each type to profile on, the first with a vCPU left for a neighbour where there is one.
 
     First what stands idle, those types that tell most of all others together (random ones in Paragon §2.2); then the
@@ -371,40 +375,40 @@ def _offers_for(desk: _Desk, job: Job) -> list[Offer]:
     Never spot, which may go in the middle.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
-    known = desk.offers.get(key)
+    known = state.offers.get(key)
     if known is None:
-        known = desk.offers[key] = _search_offers(desk, job)
+        known = state.offers[key] = _search_offers(state, job)
     return known
 
 
-def _search_offers(desk: _Desk, job: Job) -> list[Offer]:
-    draft, cheapest = desk.draft, dict[tuple[str, str], Offer]()
-    made_of = (draft.snapshot.offers, draft.policy)
-    for offer in draft.snapshot.memo.of("to profile on", made_of, lambda: _to_profile_on(draft)):
+def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
+    context, cheapest = state.context, dict[tuple[str, str], Offer]()
+    made_of = (context.snapshot.offers, context.policy)
+    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _to_profile_on(context)):
         kind = _type_of(offer)
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
-        if fits and job.spec.may_use(offer) and _can_be_had(desk, offer):
+        if fits and job.spec.may_use(offer) and _can_be_had(state, offer):
             cheapest[kind] = offer
-    found = sorted(cheapest.values(), key=lambda each: desk.idle[_type_of(each)] <= 0)
-    return _most_telling(desk, found, _roomy(desk, job, found) or found)
+    found = sorted(cheapest.values(), key=lambda each: state.idle[_type_of(each)] <= 0)
+    return _most_telling(state, found, _roomy(state, job, found) or found)
 
 
-def _roomy(desk: _Desk, job: Job, offers: Sequence[Offer]) -> list[Offer]:
+def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
     """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
     such that are not too dear."""
-    roomy = [offer for offer in offers if _has_spare_vcpus(desk, job, offer)]
-    limit_usd, most = _limit_usd(desk), most_vcpus(job)
-    wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and run_usd(desk.policy, o) <= limit_usd]
+    roomy = [offer for offer in offers if _has_spare_vcpus(state, job, offer)]
+    limit_usd, most = _limit_usd(state), most_vcpus(job)
+    wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and run_usd(state.policy, o) <= limit_usd]
     return wide or roomy
 
 
-def _most_telling(desk: _Desk, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
+def _most_telling(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
     """Return ``found`` in the order in which they are profiled on, as many as are: first one that is ``roomy``.
 
     Of those that stand idle, the ones that tell most together; then as they come.
     """
-    prior, types, named = desk.draft.snapshot.type_prior, desk.policy.types, {_column_of(o): o for o in found}
-    idle = [column for column, offer in named.items() if desk.idle[_type_of(offer)] > 0]
+    prior, types, named = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
+    idle = [column for column, offer in named.items() if state.idle[_type_of(offer)] > 0]
     able = [_column_of(offer) for offer in roomy]
     if prior is None or not idle:
         telling: tuple[str, ...] = ()
@@ -420,31 +424,33 @@ def _column_of(offer: Offer) -> str:
     return "/".join(_type_of(offer))
 
 
-def _to_profile_on(draft: Draft) -> list[Offer]:
+def _to_profile_on(context: PlanContext) -> list[Offer]:
     """Return the offers that the policy lets anybody be profiled on, cheapest first; where its strategy never rents, a
     run would wait in vain."""
-    policy, types = draft.policy, draft.policy.profiling.instance_types
+    policy, types = context.policy, context.policy.profiling.instance_types
     found = list[Offer]()
-    for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
-        refused = forbidden(policy, offer) is not None or draft.strategy.refusal(offer) is not None
+    for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
+        refused = forbidden(policy, offer) is not None or context.strategy.refusal(offer) is not None
         named = not types or matches(offer.instance_type.name, types)
         if named and not refused and offer.market is not Market.SPOT:
             found.append(offer)
     return found
 
 
-def _can_be_had(desk: _Desk, offer: Offer) -> bool:
+def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
     """Whether a machine of that offer can be rented now, or stands idle (all that are reserved may be up already)."""
-    if desk.idle[_type_of(offer)] > 0:
+    if state.idle[_type_of(offer)] > 0:
         return True
-    backoffs, now = desk.draft.snapshot.backoffs, desk.draft.now
+    backoffs, now = state.context.snapshot.backoffs, state.context.now
     return offer.available != 0 and not any(b.covers(offer) and b.until_at > now for b in backoffs)
 
 
-def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()) -> Pressing:
+def _pressing(
+    state: _ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
+) -> Pressing:
     """Return the sources to measure a job beside on a machine, and why these; ``besides``: those that another run of it
     is for."""
-    fixed, snapshot = desk.policy.sources, desk.draft.snapshot
+    fixed, snapshot = state.policy.sources, state.context.snapshot
     if fixed is not None:
         sources = tuple(source for source in fixed if source not in besides)
         return Pressing(sources=sources, why="as the policy says (profiling.sources)")
@@ -457,55 +463,55 @@ def _pressing(desk: _Desk, job: Job, identity: Identity, offer: Offer, besides: 
     return choose_sources(snapshot.source_prior, left_out=left_out, row=own, besides=besides)
 
 
-def _all_pressing(desk: _Desk, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
+def _all_pressing(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
     """Return what each run beside sources measures, the base run first: one more where a second machine has a vCPU for
     them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time.
 
     Where nothing is ever rented, jobs wait for the machine it would keep meanwhile.
     """
-    found = [_pressing(desk, job, identity, offers[0])]
-    second = _second(desk, offers) if desk.draft.policy.provisioning.strategy not in ONLY_RESERVED else None
-    if second is not None and found[0].sources and _has_spare_vcpus(desk, job, second):
-        found.append(_pressing(desk, job, identity, second, besides=found[0].sources))
+    found = [_pressing(state, job, identity, offers[0])]
+    second = _second(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
+    if second is not None and found[0].sources and _has_spare_vcpus(state, job, second):
+        found.append(_pressing(state, job, identity, second, besides=found[0].sources))
     return found
 
 
-def _second(desk: _Desk, offers: Sequence[Offer]) -> Offer | None:
+def _second(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
     """Return on what the second machine of a profile is: another type, else the same, if the policy wants several types
     and two machines can be had. None: there is no second one."""
-    if len(offers) > 1 or desk.policy.types == 1:
+    if len(offers) > 1 or state.policy.types == 1:
         return offers[1] if len(offers) > 1 else None
     first = offers[0]
-    two = desk.idle[_type_of(first)] > 1 or first.available is None or first.available > 1
+    two = state.idle[_type_of(first)] > 1 or first.available is None or first.available > 1
     return first if two else None
 
 
-def _has_spare_vcpus(desk: _Desk, job: Job, offer: Offer) -> bool:
-    return offer.instance_type.capacity.vcpus >= job.spec.resources.vcpus + desk.policy.spare_vcpus
+def _has_spare_vcpus(state: _ProfilingState, job: Job, offer: Offer) -> bool:
+    return offer.instance_type.capacity.vcpus >= job.spec.resources.vcpus + state.policy.spare_vcpus
 
 
 def _runs(
-    desk: _Desk, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
+    state: _ProfilingState, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
 ) -> list[tuple[JobSpec, float]]:
     """Return the runs to make, most telling first, each with what it may cost."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
-        return [run_for(desk.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
+        return [run_for(state.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
     steps, sources = steps_of(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
-    runs = [run_for(desk.policy, job, first, "base", steps_vcpus=steps, sources=sources[0])]
+    runs = [run_for(state.policy, job, first, "base", steps_vcpus=steps, sources=sources[0])]
     for at, offer in enumerate(offers[1:], start=1):
         beside = sources[at] if at < len(sources) else ()
-        runs.append(run_for(desk.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
+        runs.append(run_for(state.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
     if len(offers) == 1 and len(sources) > 1 and sources[1]:
-        runs.append(run_for(desk.policy, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
+        runs.append(run_for(state.policy, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
     if job.spec.nodes.count > 1:
-        runs.append(run_for(desk.policy, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
+        runs.append(run_for(state.policy, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
 
 
-def _limit_usd(desk: _Desk) -> float:
+def _limit_usd(state: _ProfilingState) -> float:
     """Return what all runs of one job may cost together; infinite where there is no limit."""
-    per_day_usd, policy = desk.draft.policy.budgets.per_day_usd, desk.policy
+    per_day_usd, policy = state.context.policy.budgets.per_day_usd, state.policy
     return min(
         policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
         policy.max_share_of_budget * per_day_usd if per_day_usd is not None else inf,
@@ -513,10 +519,10 @@ def _limit_usd(desk: _Desk) -> float:
 
 
 def _affordable(
-    desk: _Desk, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
+    state: _ProfilingState, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
 ) -> tuple[tuple[JobSpec, ...], float]:
     """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
-    limit_usd, taken, cost_usd = _limit_usd(desk), list[JobSpec](), 0.0
+    limit_usd, taken, cost_usd = _limit_usd(state), list[JobSpec](), 0.0
     for spec, price_usd in runs:
         if cost_usd + price_usd <= limit_usd:
             taken.append(spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hcloud.model import PROFILE_TAG, BatchTarget, Job, JobSpec, Nodes, Offer, ProfileRequest, Retries
-from hcloud.policy import Profiling
+from hcloud.policy import ProfilingPolicy
 
 AT_MOST_UNDER = 4.0
 """A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
@@ -35,7 +35,7 @@ def steps_of(job: Job, most_vcpus: float) -> tuple[float, ...]:
 
 
 def run_for(
-    policy: Profiling,
+    policy: ProfilingPolicy,
     job: Job,
     offer: Offer,
     what: str,
@@ -64,7 +64,7 @@ def run_for(
     return asked, nodes * run_usd(policy, offer)
 
 
-def _as_run(spec: JobSpec, request: ProfileRequest, policy: Profiling) -> JobSpec:
+def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
     """Return what is profiled as a job of the planner's own: with machines to itself, no promise, and an end."""
     return replace(
         spec,
@@ -85,7 +85,7 @@ def _as_run(spec: JobSpec, request: ProfileRequest, policy: Profiling) -> JobSpe
     )
 
 
-def run_usd(policy: Profiling, offer: Offer) -> float:
+def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
     """Return what a run on one machine may cost."""
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
     return offer.price_usd_per_h * held_s / 3600

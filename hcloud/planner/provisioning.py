@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hcloud.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
-from hcloud.planner.draft import Draft, Group
-from hcloud.planner.eviction import Victims, evict_for, find_victims, put_back, stop_chosen
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.eviction import PreemptionCandidates, find_victims, preempt_for, put_back, stop_chosen
 from hcloud.planner.exclusion import kept_away
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.lateness import no_use
 from hcloud.planner.leases import idle_for_s
-from hcloud.planner.ledger import CAPPED, Ledger, cap_reached, launch_shares, open_ledger, shares_cost
-from hcloud.planner.offers import Choice, Counter, open_counter, rank_choices, why_not_obtainable
+from hcloud.planner.ledger import CAPPED, BudgetLedger, cap_reached, launch_shares, open_budget, shares_cost
+from hcloud.planner.offers import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
 from hcloud.planner.placement import (
     awaited_places,
     claim,
@@ -32,13 +32,13 @@ from hcloud.planner.placement import (
     permitted,
     place_now,
     pledge,
-    queue_again,
+    requeue,
     suits_company,
     unclaim,
 )
 from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.retention import is_idle
-from hcloud.planner.thrift import open_thrift
+from hcloud.planner.thrift import open_half_empty_holdback
 from hcloud.planner.wording import amount, deadline_numbers, offer_words, seconds
 
 WAITS_FOR_RESERVED = "waits_for_reserved"
@@ -46,7 +46,7 @@ WAITS_FOR_RESERVED = "waits_for_reserved"
 
 
 @dataclass(slots=True, eq=False)
-class NewMachine:
+class PlannedInstance:
     """A machine this plan launches: offer number ``at`` of the counter, its ``place`` in :class:`Rooms`, and the jobs
     it is for."""
 
@@ -58,7 +58,7 @@ class NewMachine:
 
 
 @dataclass(slots=True, eq=False)
-class Rooms:
+class PlannedCapacity:
     """What is ``left`` of each machine this plan launches, shape ``(N, 3)``, and of which offer it is (``at``). All are
     looked at at one stroke, as a cluster's first plan launches thousands. Rows beyond theirs mean nothing."""
 
@@ -81,374 +81,381 @@ class Rooms:
 
 
 @dataclass(slots=True)
-class Desk:
+class ProvisioningState:
     """The scratch space of this stage. ``future``: the account as it will be when machines that are ending are gone.
     ``refused``: the cheapest offer that limits had no room for when one was last asked for. ``capped``: who waits only
     as no more machines are allowed."""
 
-    draft: Draft
-    counter: Counter
-    victims: Victims
-    groups: list[Group]
-    machines: list[NewMachine] = field(default_factory=list)
-    rooms: Rooms = field(default_factory=Rooms)
-    future: Ledger | None = None
+    context: PlanContext
+    offer_market: OfferMarket
+    victims: PreemptionCandidates
+    groups: list[JobGroup]
+    machines: list[PlannedInstance] = field(default_factory=list)
+    rooms: PlannedCapacity = field(default_factory=PlannedCapacity)
+    future: BudgetLedger | None = None
     idle: list[int] | None = None
     closed: Reason | None = None
     refused: Offer | None = None
-    capped: list[tuple[Job, Group]] = field(default_factory=list)
+    capped: list[tuple[Job, JobGroup]] = field(default_factory=list)
 
     @property
     def running(self) -> Mask:
         """Machines that run and stay, whether or not anybody uses them."""
-        running = self.draft.fleet.placeable.copy()
-        running[list(self.draft.lazy)] = False
+        running = self.context.fleet.placeable.copy()
+        running[list(self.context.lazy)] = False
         return running
 
 
-def open_desk(draft: Draft) -> Desk:
+def start_provisioning(context: PlanContext) -> ProvisioningState:
     """Prepare the stage; to be called once, before anything is placed."""
-    draft.fleet.expect(draft.stopping)
-    desk = Desk(
-        draft=draft, counter=open_counter(draft), victims=find_victims(draft), groups=list(draft.groups.values())
+    context.fleet.expect(context.stopping)
+    state = ProvisioningState(
+        context=context,
+        offer_market=open_market(context),
+        victims=find_victims(context),
+        groups=list(context.groups.values()),
     )
-    draft.open_of = open_thrift(draft, desk.counter).open
-    alike: dict[tuple[object, ...], list[Group]] = {}
-    for group in desk.groups:
-        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.hurry > 0)
+    context.open_of = open_half_empty_holdback(context, state.offer_market).open
+    alike: dict[tuple[object, ...], list[JobGroup]] = {}
+    for group in state.groups:
+        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.urgency > 0)
         alike.setdefault(key, []).append(group)
     for groups in alike.values():
-        _rule_out(desk, groups)
-    return desk
+        _rule_out(state, groups)
+    return state
 
 
-def _rule_out(desk: Desk, groups: Sequence[Group]) -> None:
+def _rule_out(state: ProvisioningState, groups: Sequence[JobGroup]) -> None:
     """Note which ``groups`` (alike in what markets and types they may use) find no room now, none later, no offer."""
     if groups:
-        draft, counter = desk.draft, desk.counter
-        sizes = counter.capacity[counter.permitted(groups[0])]
+        context, offer_market = state.context, state.offer_market
+        sizes = offer_market.capacity[offer_market.permitted(groups[0])]
         demands = np.array([group.demand for group in groups])
-        allowed = permitted(draft, groups[0], draft.fleet.placeable | draft.fleet.coming)
+        allowed = permitted(context, groups[0], context.fleet.placeable | context.fleet.coming)
         if groups[0].exclusive:
-            allowed = allowed & draft.fleet.unshared(draft.fleet.room)
-        now = draft.fleet.fits_somewhere(demands, allowed & draft.fleet.placeable)
-        coming = bool((allowed & ~draft.fleet.placeable).any())
-        later = draft.fleet.fits_somewhere(demands, allowed) if coming else now
+            allowed = allowed & context.fleet.unshared(context.fleet.room)
+        now = context.fleet.fits_somewhere(demands, allowed & context.fleet.placeable)
+        coming = bool((allowed & ~context.fleet.placeable).any())
+        later = context.fleet.fits_somewhere(demands, allowed) if coming else now
         offered = fits_any(demands, sizes)
         for at, group in enumerate(groups):
             group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])
 
 
-def provision(desk: Desk) -> None:
+def provision(state: ProvisioningState) -> None:
     """Serve ``draft.unplaced``: new machines (see :func:`launch`), evictions, and the reasons of those that wait."""
-    draft, limited = desk.draft, desk.draft.policy.caps.max_jobs_per_user is not None
-    for job, group in draft.unplaced:
+    context, limited = state.context, state.context.policy.caps.max_jobs_per_user is not None
+    for job, group in context.unplaced:
         group.pending -= 1
         if job.state is JobState.AWAITING_INSTANCE:
-            if _still_served(desk, job, group):
+            if _still_served(state, job, group):
                 continue
-            job = queue_again(draft, job, no_use(job, draft.late))
-        if limited and (capped := draft.user_cap(job)) is not None:
-            _give_reason(draft, job, capped)
+            job = requeue(context, job, no_use(job, context.late))
+        if limited and (capped := context.user_cap(job)) is not None:
+            _give_reason(context, job, capped)
             continue
         if group.stuck is None:
-            refusal = _closed(desk, group) or _serve(desk, job, group)
-            group.stuck = kept_away(draft, group, holding_out(draft, job, group, refusal))
+            refusal = _closed(state, group) or _serve(state, job, group)
+            group.stuck = kept_away(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
-            desk.capped.append((job, group))
+            state.capped.append((job, group))
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
-            _give_reason(draft, job, group.stuck)
+            _give_reason(context, job, group.stuck)
 
 
-def expand(desk: Desk) -> None:
+def expand(state: ProvisioningState) -> None:
     """Decide on new machines for the missing nodes of running jobs that miss their target (``draft.expanding``)."""
-    draft, index = desk.draft, desk.draft.fleet.index
-    for job in draft.expanding:
+    context, index = state.context, state.context.fleet.index
+    for job in context.expanding:
         held = job.attempt.allocations if job.attempt is not None else ()
         present = [index[each.instance_id] for each in held if not each.released and each.instance_id in index]
-        ledger = draft.ledger
-        if _buy(desk, job, draft.group_of(job), present) is None:
-            draft.count_active(job, -1)  # it is counted already
+        ledger = context.ledger
+        if _buy(state, job, context.group_of(job), present) is None:
+            context.count_active(job, -1)  # it is counted already
         else:
-            draft.ledger = ledger
+            context.ledger = ledger
 
 
-def launch(desk: Desk) -> None:
+def launch(state: ProvisioningState) -> None:
     """Plan the launches of the machines that were decided on."""
-    for machine in desk.machines:
-        desk.draft.add(_launch(desk, machine))
+    for machine in state.machines:
+        state.context.add(_launch(state, machine))
 
 
-def _closed(desk: Desk, group: Group) -> Reason | None:
+def _closed(state: ProvisioningState, group: JobGroup) -> Reason | None:
     """Return the reason common to all when nothing can be claimed, bought or ended: the one look a long queue costs."""
     if group.fits_later or not group.offered:
         return None
-    if desk.closed is None:
-        draft, alive = desk.draft, desk.draft.ledger.instances
-        limit, ending = draft.policy.caps.max_instances, alive > len(draft.fleet.staying)
+    if state.closed is None:
+        context, alive = state.context, state.context.ledger.instances
+        limit, ending = context.policy.caps.max_instances, alive > len(context.fleet.staying)
         # Only a promise may evict, so victims open nothing for a queue of best effort alone.
-        evictable = desk.victims.amounts.any() and any(each.promise for each in desk.groups)
-        if alive >= limit and not (ending or draft.gone or evictable or _idle(desk)):
-            desk.closed = cap_reached("instances", "machines alive or on order", alive, 1, limit)
-    return desk.closed
+        evictable = state.victims.amounts.any() and any(each.promise for each in state.groups)
+        if alive >= limit and not (ending or context.gone or evictable or _idle(state)):
+            state.closed = cap_reached("instances", "machines alive or on order", alive, 1, limit)
+    return state.closed
 
 
-def _give_reason(draft: Draft, job: Job, reason: Reason) -> None:
+def _give_reason(context: PlanContext, job: Job, reason: Reason) -> None:
     if reason.code == "impossible":
-        draft.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
+        context.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
     else:
-        draft.wait(job, reason.code, lambda: reason)
+        context.wait(job, reason.code, lambda: reason)
 
 
 # ------------------------------------------------------------------------------------------------------------- claiming
-def _serve(desk: Desk, job: Job, group: Group) -> Reason | None:
+def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None:
     """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
-    draft, needed, claimable = desk.draft, group.needed, _claimable(desk, group)
+    context, needed, claimable = state.context, group.needed, _claimable(state, group)
     # Most find nothing to claim, and leave nothing to undo.
-    before = draft.mark() if claimable.any() or draft.fleet.coming.any() else None
-    ledger, running = draft.ledger, claim(draft, group, claimable, needed)
-    coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
+    before = context.mark() if claimable.any() or context.fleet.coming.any() else None
+    ledger, running = context.ledger, claim(context, group, claimable, needed)
+    coming = claim(context, group, context.fleet.coming, needed - len(running), running)
     if len(running) + len(coming) < needed:
-        unclaim(draft, group, coming)
-        if group.promise and _evict(desk, group, needed - len(running), running):
-            stop_chosen(draft, desk.victims, job)
+        unclaim(context, group, coming)
+        if group.promise and _evict(state, group, needed - len(running), running):
+            stop_chosen(context, state.victims, job)
             coming = []
         else:
-            coming = claim(draft, group, draft.fleet.coming, needed - len(running), running)
+            coming = claim(context, group, context.fleet.coming, needed - len(running), running)
             served = len(running) + len(coming)
-            desk.refused = None
-            refusal = pay_for_claims(draft, job, group, [*running, *coming])
-            refusal = refusal or _buy(desk, job, group, [*running, *coming])
+            state.refused = None
+            refusal = pay_for_claims(context, job, group, [*running, *coming])
+            refusal = refusal or _buy(state, job, group, [*running, *coming])
             if refusal is None:
-                draft.used.update(running)
+                context.used.update(running)
                 return None
             if before is not None:
-                draft.back_to(before)
-            draft.ledger = ledger
-            if _lift(desk, job, group, refusal):
+                context.back_to(before)
+            context.ledger = ledger
+            if _lift(state, job, group, refusal):
                 return None
-            return _make_room(desk, job, needed - served, refusal)
-    draft.used.update(running)
-    _wait_for_claims(draft, job, coming)
+            return _make_room(state, job, needed - served, refusal)
+    context.used.update(running)
+    _wait_for_claims(context, job, coming)
     return None
 
 
-def _claimable(desk: Desk, group: Group) -> Mask:
+def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
     """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
-    draft, fleet = desk.draft, desk.draft.fleet
+    context, fleet = state.context, state.context.fleet
     roomy = fleet.fitting(group.demand, fleet.placeable)
-    if draft.suit is not None and group.application:
-        roomy = draft.suit.suited(group.application, roomy)
+    if context.suit is not None and group.application:
+        roomy = context.suit.suited(group.application, roomy)
     places = roomy.nonzero()[0]
     if not places.size:  # nothing to claim, whatever is closed
         return roomy
     taken, free = group.taken_on(fleet.capacity, places), np.zeros(len(roomy), dtype=np.bool_)
     free[places] = np.logical_and.reduce(fleet.free.take(places, axis=1) >= taken - SLACK, axis=0)
-    return desk.running & roomy & ~closed(draft, group, free)
+    return state.running & roomy & ~closed(context, group, free)
 
 
-def _lift(desk: Desk, job: Job, group: Group, refusal: Reason) -> bool:
+def _lift(state: ProvisioningState, job: Job, group: JobGroup, refusal: Reason) -> bool:
     """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
-    draft, everywhere = desk.draft, np.ones_like(desk.draft.fleet.placeable)
-    if refusal.code == WAITS_FOR_RESERVED or not has_room_now(draft, group):
+    context, everywhere = state.context, np.ones_like(state.context.fleet.placeable)
+    if refusal.code == WAITS_FOR_RESERVED or not has_room_now(context, group):
         return False
-    if not (group.lifted or closed(draft, group, everywhere).any()):
+    if not (group.lifted or closed(context, group, everywhere).any()):
         return False
     group.lifted = group.fits_now = group.fits_well = True
-    return place_now(draft, job, group)
+    return place_now(context, job, group)
 
 
-def _still_served(desk: Desk, job: Job, group: Group) -> bool:
+def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
     """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
-    draft = desk.draft
-    held = draft.holds.pop(job.id, [])
-    running = claim(draft, group, _claimable(desk, group), group.needed - len(held), held)
+    context = state.context
+    held = context.holds.pop(job.id, [])
+    running = claim(context, group, _claimable(state, group), group.needed - len(held), held)
     taken = [*held, *running]
-    coming = claim(draft, group, draft.fleet.coming, group.needed - len(taken), taken)
+    coming = claim(context, group, context.fleet.coming, group.needed - len(taken), taken)
     if len(held) + len(running) + len(coming) < group.needed:
-        unclaim(draft, group, [*held, *running, *coming])
+        unclaim(context, group, [*held, *running, *coming])
         return False
-    draft.used.update(held, running, awaited_places(draft, job))
+    context.used.update(held, running, awaited_places(context, job))
     return True
 
 
-def _evict(desk: Desk, group: Group, count: int, running: Sequence[int]) -> bool:
+def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> bool:
     """Choose victims for ``count`` ranks beside those on ``running``, and claim their room, or choose none."""
-    if not desk.victims.amounts.any():
+    if not state.victims.amounts.any():
         return False
-    before, taken = desk.draft.mark(), list(running)
+    before, taken = state.context.mark(), list(running)
     for _ in range(count):
-        claimed = claim(desk.draft, group, _claimable(desk, group), 1, taken)
+        claimed = claim(state.context, group, _claimable(state, group), 1, taken)
         if not claimed:
-            at = evict_for(desk.draft, desk.victims, group, taken)
+            at = preempt_for(state.context, state.victims, group, taken)
             if at < 0:
-                desk.draft.back_to(before)
-                put_back(desk.draft, desk.victims)
+                state.context.back_to(before)
+                put_back(state.context, state.victims)
                 return False
-            pledge(desk.draft, group, at)
+            pledge(state.context, group, at)
             claimed = [at]
         taken += claimed
     return True
 
 
-def _wait_for_claims(draft: Draft, job: Job, coming: Sequence[int]) -> None:
+def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> None:
     if coming:
-        draft.wait(job, "booting", lambda: _booting(draft, job, draft.fleet.instances[coming[-1]]))
+        context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
         text = "waits for units that were asked to end to make room"
-        draft.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
+        context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 
-def _booting(draft: Draft, job: Job, machine: Instance) -> Reason:
+def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
     expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
-    left_s = max(0.0, expected_at - draft.now)
+    left_s = max(0.0, expected_at - context.now)
     numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
     text = f"has room on {machine.id}, which is starting; expected in {seconds(left_s)}"
-    return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, draft.now)})
+    return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
 # --------------------------------------------------------------------------------------------------------------- buying
-def _buy(desk: Desk, job: Job, group: Group, served_on: Sequence[int]) -> Reason | None:
+def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequence[int]) -> Reason | None:
     """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not.
 
     ``served_on``: machines that serve the others of its ranks.
     """
-    if not desk.machines and not desk.counter.obtainable(group):  # of most that wait no more need be worked out
-        desk.refused = None
-        return _unobtainable(desk, group)
-    desk.draft.ledger = desk.draft.ledger.copy()
-    before, taken, refusal, served = len(desk.machines), list[NewMachine](), None, len(served_on)
+    if not state.machines and not state.offer_market.obtainable(group):  # of most that wait no more need be worked out
+        state.refused = None
+        return _unobtainable(state, group)
+    state.context.ledger = state.context.ledger.copy()
+    before, taken, refusal, served = len(state.machines), list[PlannedInstance](), None, len(served_on)
     while served + len(taken) < group.wanted and refusal is None:
-        zones = _zones_taken(desk, group, served_on, taken)
-        machine = _join(desk, job, group, zones)
+        zones = _zones_taken(state, group, served_on, taken)
+        machine = _join(state, job, group, zones)
         if machine is None:
-            machine, refusal = _open_machine(desk, job, group, zones)
+            machine, refusal = _open_machine(state, job, group, zones)
         if machine is not None:
-            desk.rooms.left[machine.place] -= desk.counter.taken(group)[machine.at]
+            state.rooms.left[machine.place] -= state.offer_market.taken(group)[machine.at]
             machine.jobs.append(job)
             taken.append(machine)
     if served + len(taken) >= group.needed:
-        desk.draft.count_active(job)
-        for machine in desk.machines[before:]:
-            _foresee(desk, machine)
+        state.context.count_active(job)
+        for machine in state.machines[before:]:
+            _foresee(state, machine)
         return None
     for machine in taken:
-        desk.rooms.left[machine.place] += desk.counter.taken(group)[machine.at]
+        state.rooms.left[machine.place] += state.offer_market.taken(group)[machine.at]
         machine.jobs.pop()
-    for machine in desk.machines[before:]:
-        desk.counter.take(machine.at, -1)
-    del desk.machines[before:]
+    for machine in state.machines[before:]:
+        state.offer_market.take(machine.at, -1)
+    del state.machines[before:]
     return refusal
 
 
-def _zones_taken(desk: Desk, group: Group, served_on: Sequence[int], taken: Sequence[NewMachine]) -> frozenset[str]:
+def _zones_taken(
+    state: ProvisioningState, group: JobGroup, served_on: Sequence[int], taken: Sequence[PlannedInstance]
+) -> frozenset[str]:
     """Return the zones in which no more ranks of a job may be, as others are there."""
     if group.constraints is None or group.constraints.spread != "zone":
         return frozenset()
-    instances = desk.draft.fleet.instances
+    instances = state.context.fleet.instances
     return frozenset([instances[at].offer.zone for at in served_on] + [each.offer.zone for each in taken])
 
 
-def _may_meet(draft: Draft, job: Job, group: Group, company: Sequence[Job]) -> bool:
+def _may_meet(context: PlanContext, job: Job, group: JobGroup, company: Sequence[Job]) -> bool:
     """Return whether a rank of ``job`` may share a machine with those of ``company`` (one entry per rank)."""
     if group.constraints is not None and group.constraints.spread != "none" and job in company:
         return False
-    others = [draft.whereabouts.company(other.spec) for other in company] if group.company is not None else []
+    others = [context.topology.company(other.spec) for other in company] if group.company is not None else []
     return not any(other is not None and group.company.clashes(other) for other in others if group.company)
 
 
-def _join(desk: Desk, job: Job, group: Group, zones: Set[str]) -> NewMachine | None:
+def _join(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> PlannedInstance | None:
     """Return a machine this plan launches anyway, in none of ``zones``, with room for a rank of ``job`` (and its user
     the money). What is rented is not joined while something that is paid for could still be launched."""
-    if not desk.machines:
+    if not state.machines:
         return None
-    paid = _paid_for(desk, job, group, zones)
-    counter = desk.counter
-    for place in desk.rooms.where(len(desk.machines), counter.taken(group), counter.serving(group)):
-        machine = desk.machines[place]
+    paid = _paid_for(state, job, group, zones)
+    offer_market = state.offer_market
+    for place in state.rooms.where(len(state.machines), offer_market.taken(group), offer_market.serving(group)):
+        machine = state.machines[place]
         if paid and machine.offer.market is not Market.RESERVED:
             continue
-        fits = machine.offer.zone not in zones and _may_meet(desk.draft, job, group, machine.jobs)
+        fits = machine.offer.zone not in zones and _may_meet(state.context, job, group, machine.jobs)
         if (
             fits
-            and suits_company(desk.draft, group, machine.jobs)
-            and shares_cost(desk.draft.ledger, machine.offer, machine.jobs, job)
+            and suits_company(state.context, group, machine.jobs)
+            and shares_cost(state.context.ledger, machine.offer, machine.jobs, job)
         ):
             return machine
     return None
 
 
-def _paid_for(desk: Desk, job: Job, group: Group, zones: Set[str]) -> bool:
+def _paid_for(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> bool:
     """Return whether a reserved machine that nobody uses could be launched for a rank of ``job``, in time."""
-    if not desk.counter.sells_reserved:
+    if not state.offer_market.sells_reserved:
         return False
-    offers, deadline_at = desk.counter.offers, job.deadline_at
-    for at in desk.counter.obtainable(group):
+    offers, deadline_at = state.offer_market.offers, job.deadline_at
+    for at in state.offer_market.obtainable(group):
         offer = offers[at]
-        ready_at = desk.draft.now + offer.instance_type.boot_delay_s
-        late = deadline_at is not None and desk.draft.now < deadline_at < ready_at
+        ready_at = state.context.now + offer.instance_type.boot_delay_s
+        late = deadline_at is not None and state.context.now < deadline_at < ready_at
         paid = offer.market is Market.RESERVED and offer.zone not in zones and not late
-        if paid and _limits_refuse(desk, job, offer) is None:
+        if paid and _limits_refuse(state, job, offer) is None:
             return True
     return False
 
 
-def _limits_refuse(desk: Desk, job: Job, offer: Offer) -> Reason | None:
+def _limits_refuse(state: ProvisioningState, job: Job, offer: Offer) -> Reason | None:
     """Return why caps or budgets have no room for a machine of ``offer`` for ``job``.
 
     Room that is being made is for the job it is made for: nobody behind it may launch into it.
     """
     shares = launch_shares([job], offer.instance_type.capacity)
-    refusal = desk.draft.ledger.refusal(offer, shares)
-    return desk.future.refusal(offer, shares) if refusal is None and desk.future is not None else refusal
+    refusal = state.context.ledger.refusal(offer, shares)
+    return state.future.refusal(offer, shares) if refusal is None and state.future is not None else refusal
 
 
-def _open_machine(desk: Desk, job: Job, group: Group, zones: Set[str]) -> tuple[NewMachine | None, Reason | None]:
+def _open_machine(
+    state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]
+) -> tuple[PlannedInstance | None, Reason | None]:
     """Book the best offer in none of ``zones`` that limits have room for; else return the refusal of the cheapest."""
-    offers, affordable = desk.counter.offers, list[int]()
+    offers, affordable = state.offer_market.offers, list[int]()
     refused: tuple[float, Offer, Reason] | None = None
-    obtainable = desk.counter.obtainable(group)
+    obtainable = state.offer_market.obtainable(group)
     elsewhere = [at for at in obtainable if offers[at].zone not in zones]
     if obtainable and not elsewhere:
-        return None, _no_more_zones(desk, group)
+        return None, _no_more_zones(state, group)
     for at in elsewhere:
-        refusal = _limits_refuse(desk, job, offers[at])
+        refusal = _limits_refuse(state, job, offers[at])
         if refusal is None:
             affordable.append(at)
         elif refused is None or offers[at].price_usd_per_h < refused[0]:
             refused = (offers[at].price_usd_per_h, offers[at], refusal)
-    desk.refused = refused[1] if refused is not None else None
+    state.refused = refused[1] if refused is not None else None
     if not affordable:
-        others = sum(machine.jobs[0] is job for machine in desk.machines)
-        return None, _unobtainable(desk, group) if refused is None else _refused(refused[1], refused[2], others)
-    choices = rank_choices(desk.draft, desk.counter, group, desk.groups, affordable)
+        others = sum(machine.jobs[0] is job for machine in state.machines)
+        return None, _unobtainable(state, group) if refused is None else _refused(refused[1], refused[2], others)
+    choices = rank_choices(state.context, state.offer_market, group, state.groups, affordable)
     offer, at = offers[choices[0].at], choices[0].at
-    desk.draft.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
-    desk.counter.take(at)
-    machine = NewMachine(offer=offer, at=at, place=len(desk.machines), choices=choices)
-    desk.rooms.add(machine.place, at, vector(offer.instance_type.capacity))
-    desk.machines.append(machine)
+    state.context.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
+    state.offer_market.take(at)
+    machine = PlannedInstance(offer=offer, at=at, place=len(state.machines), choices=choices)
+    state.rooms.add(machine.place, at, vector(offer.instance_type.capacity))
+    state.machines.append(machine)
     return machine, None
 
 
-def _no_more_zones(desk: Desk, group: Group) -> Reason:
+def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     """Return that the nodes of a job of ``group`` find too few zones: for now, or ever."""
-    counter, fleet = desk.counter, desk.draft.fleet
-    there = permitted(desk.draft, group, np.ones(len(fleet.instances), dtype=np.bool_))
-    zones = {counter.offers[int(at)].zone for at in np.flatnonzero(counter.fitting(group))}
+    offer_market, fleet = state.offer_market, state.context.fleet
+    there = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
+    zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
     zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
     asked, named = f"its {group.needed} nodes go to different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
-    if len(zones) < group.needed and _all_told(desk):
+    if len(zones) < group.needed and _all_told(state):
         text = f"can never run here: {asked}, and there are {len(zones)}: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
     text = f"{asked}; nothing can be had now in enough of {named}"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 
-def _all_told(desk: Desk) -> bool:
+def _all_told(state: ProvisioningState) -> bool:
     """Whether every provider has said what can be had."""
-    snapshot = desk.draft.snapshot
+    snapshot = state.context.snapshot
     return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
 
 
@@ -460,35 +467,37 @@ def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
     return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
 
 
-def _unobtainable(desk: Desk, group: Group) -> Reason:
+def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
-    if (waits := _waits_for_reserved(desk, group)) is not None:
+    if (waits := _waits_for_reserved(state, group)) is not None:
         return waits
-    reason = why_not_obtainable(desk.draft, desk.counter, group)
+    reason = why_not_obtainable(state.context, state.offer_market, group)
     if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type", "no_such_zone", "no_such_label"):
         return reason
-    fleet = desk.draft.fleet
+    fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
-    if permitted(desk.draft, group, large_enough).any():
+    if permitted(state.context, group, large_enough).any():
         text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
-    if _all_told(desk):
+    if _all_told(state):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
         return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
     return reason
 
 
-def _waits_for_reserved(desk: Desk, group: Group) -> Reason | None:
+def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | None:
     """Return that ``group`` waits for reserved room, where the mapping keeps it from what could be rented."""
-    hybrid, counter = desk.draft.strategy.hybrid, desk.counter
+    hybrid, offer_market = state.context.strategy.hybrid, state.offer_market
     if hybrid is None:
         return None
-    kept_from = counter.fitting(group) & ~counter.rentable(group)
-    if not any(counter.backoffs[at] is None and counter.in_stock(int(at)) for at in np.flatnonzero(kept_from)):
+    kept_from = offer_market.fitting(group) & ~offer_market.rentable(group)
+    if not any(
+        offer_market.backoffs[at] is None and offer_market.in_stock(int(at)) for at in np.flatnonzero(kept_from)
+    ):
         return None
     wait_s = hybrid.expected_wait_s(group.resources)
     numbers: dict[str, Number] = {
-        "quality_needed": group.leaning.quality,
+        "quality_needed": group.mapping_need.quality,
         "reserved_in_use": round(hybrid.utilisation, 4),
         "hard_limit": hybrid.policy.hard_limit,
         "expected_wait_s": wait_s,
@@ -498,10 +507,10 @@ def _waits_for_reserved(desk: Desk, group: Group) -> Reason | None:
     return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
 
 
-def _launch(desk: Desk, machine: NewMachine) -> Launch:
-    draft, offer, jobs = desk.draft, machine.offer, machine.jobs
+def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
+    context, offer, jobs = state.context, machine.offer, machine.jobs
     chosen = next(choice for choice in machine.choices if choice.at == machine.at)
-    others = [desk.counter.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
+    others = [state.offer_market.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
     who = list(dict.fromkeys(job.id for job in jobs))
     names = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
     numbers: dict[str, Number] = {
@@ -510,13 +519,13 @@ def _launch(desk: Desk, machine: NewMachine) -> Launch:
         "ranks": len(jobs),
         "ranks_expected": chosen.ranks,
         "price_per_worth": round(chosen.score, 4),
-        "horizon_usd": round(offer.price_usd_per_h * draft.policy.lease.horizon_s / 3600, 6),
+        "horizon_usd": round(offer.price_usd_per_h * context.policy.lease.horizon_s / 3600, 6),
         "boot_delay_s": offer.instance_type.boot_delay_s,
         "alternatives": "; ".join(offer_words(other) for other in others),
     }
     why = "paid already" if offer.market == "reserved" else "the best value that fits"
     text = f"{offer_words(offer)} for {names}: {why} of {len(machine.choices)} offer(s) that can be had"
-    expires_at = draft.now + draft.policy.lease.horizon_s
+    expires_at = context.now + context.policy.lease.horizon_s
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
     # A running job does not await its further nodes: it grows onto them.
     for_jobs = tuple(job.id for job in jobs if job.state not in JOB_ON_INSTANCE)
@@ -525,36 +534,36 @@ def _launch(desk: Desk, machine: NewMachine) -> Launch:
 
 
 # ---------------------------------------------------------------------------------------------------------- making room
-def _make_room(desk: Desk, job: Job, missing: int, refusal: Reason) -> Reason:
+def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason) -> Reason:
     """End idle machines that keep caps or budgets full and that nobody waiting fits on; return why ``job`` waits."""
-    offer = desk.refused
+    offer = state.refused
     if offer is None or not refusal.code.startswith(("cap_", "budget_")):
         return refusal
-    instances, idle = desk.draft.fleet.instances, _idle(desk)
-    future, ended = future_of(desk).copy(), list[int]()
+    instances, idle = state.context.fleet.instances, _idle(state)
+    future, ended = future_of(state).copy(), list[int]()
     while not _book_all(future, offer, job, missing):
         if len(ended) == len(idle):
             return refusal
         ended.append(idle[len(ended)])
-        future = future_of(desk).copy()
+        future = future_of(state).copy()
         for at in ended:
             future.release(instances[at])
-    if not ended and not _some_are_ending(desk.draft):
+    if not ended and not _some_are_ending(state.context):
         return refusal
-    if len(ended) + len(desk.draft.gone) > desk.draft.policy.disruption.max_terminations_per_cycle:
+    if len(ended) + len(state.context.gone) > state.context.policy.disruption.max_terminations_per_cycle:
         return refusal
-    desk.future, desk.idle = future, idle[len(ended) :]
+    state.future, state.idle = future, idle[len(ended) :]
     text = f"idle here while {job.id} waits for a machine: {refusal.text}"
     for at in ended:
-        desk.draft.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
+        state.context.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
     return Reason(code="making_room", text=f"machines are ending to make room: {refusal.text}", numbers=refusal.numbers)
 
 
-def _some_are_ending(draft: Draft) -> bool:
-    return bool(draft.gone) or len(draft.fleet.staying) < len(draft.fleet.instances)
+def _some_are_ending(context: PlanContext) -> bool:
+    return bool(context.gone) or len(context.fleet.staying) < len(context.fleet.instances)
 
 
-def _book_all(ledger: Ledger, offer: Offer, job: Job, count: int) -> bool:
+def _book_all(ledger: BudgetLedger, offer: Offer, job: Job, count: int) -> bool:
     """Book ``count`` machines of ``offer`` for ``job``; return False as soon as one is refused."""
     shares = launch_shares([job], offer.instance_type.capacity)
     for _ in range(count):
@@ -564,28 +573,28 @@ def _book_all(ledger: Ledger, offer: Offer, job: Job, count: int) -> bool:
     return True
 
 
-def _idle(desk: Desk) -> list[int]:
+def _idle(state: ProvisioningState) -> list[int]:
     """Return machines nobody needs, longest idle first; reserved ones cost the same unused and stay."""
-    if desk.idle is None:
-        draft, instances = desk.draft, desk.draft.fleet.instances
-        idle = [at for at in draft.fleet.staying if is_idle(draft, at)]
+    if state.idle is None:
+        context, instances = state.context, state.context.fleet.instances
+        idle = [at for at in context.fleet.staying if is_idle(context, at)]
         idle = [at for at in idle if instances[at].offer.market is not Market.RESERVED]
-        desk.idle = sorted(idle, key=lambda at: -idle_for_s(draft, instances[at]))
-    return [at for at in desk.idle if at not in desk.draft.kept and at not in desk.draft.used]
+        state.idle = sorted(idle, key=lambda at: -idle_for_s(context, instances[at]))
+    return [at for at in state.idle if at not in state.context.kept and at not in state.context.used]
 
 
-def future_of(desk: Desk) -> Ledger:
+def future_of(state: ProvisioningState) -> BudgetLedger:
     """Return the account as it will be when the machines that are ending are gone, with what this plan launches."""
-    if desk.future is None:
-        draft = desk.draft
-        staying = [draft.fleet.instances[at] for at in draft.fleet.staying if at not in draft.gone]
-        desk.future = open_ledger(draft.snapshot, draft.policy, staying, draft.jobs)
-        for machine in desk.machines:
-            _foresee(desk, machine)
-    return desk.future
+    if state.future is None:
+        context = state.context
+        staying = [context.fleet.instances[at] for at in context.fleet.staying if at not in context.gone]
+        state.future = open_budget(context.snapshot, context.policy, staying, context.jobs)
+        for machine in state.machines:
+            _foresee(state, machine)
+    return state.future
 
 
-def _foresee(desk: Desk, machine: NewMachine) -> None:
-    if desk.future is not None:
+def _foresee(state: ProvisioningState, machine: PlannedInstance) -> None:
+    if state.future is not None:
         shares = launch_shares(machine.jobs, machine.offer.instance_type.capacity)
-        desk.future.book_launch(machine.offer, shares)
+        state.future.book_launch(machine.offer, shares)

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcloud.planner.draft import Draft, Group
+from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Mask, Places
 from hcloud.planner.pressure import FULL
 
 
 @dataclass(slots=True, eq=False)
-class QuietRoom:
+class NoisyJobHoldback:
     """The answers for one plan. ``paid``: places of reserved machines that may be used now, ``is_paid``: which of all
     machines these are, shape ``(N,)``."""
 
-    draft: Draft
+    context: PlanContext
     paid: Places
     is_paid: Mask
     _wanted_vcpus: float | None = None
 
-    def kept_from(self, group: Group, places: Places) -> Mask | None:
+    def kept_from(self, group: JobGroup, places: Places) -> Mask | None:
         """Return which of the machines ``places`` are reserved ones that ``group`` is kept from: with it, less would be
         free of all of them together than quiet jobs hold on rented ones; None: none."""
-        fleet, limit = self.draft.fleet, self.draft.policy.provisioning.keep_for_quiet
+        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
         if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
             return None
         here: Mask = self.is_paid[places]
@@ -50,8 +50,8 @@ class QuietRoom:
     def wanted_vcpus(self) -> float:
         """How many vCPUs quiet jobs hold on rented machines: those that would be quiet on a reserved machine too."""
         if self._wanted_vcpus is None:
-            fleet, known = self.draft.fleet, self.draft.snapshot.applications
-            limit = self.draft.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
+            fleet, known = self.context.fleet, self.context.snapshot.applications
+            limit = self.context.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
             units = [
                 (job.application, unit.resources.vcpus)
                 for at in np.flatnonzero(~fleet.reserved).tolist()
@@ -65,5 +65,5 @@ class QuietRoom:
 
     def _loudest(self, application: str) -> float:
         """Return the most that an application is expected to press on any shared resource (0..100)."""
-        who = self.draft.suit.who(application) if self.draft.suit is not None else None
+        who = self.context.suit.who(application) if self.context.suit is not None else None
         return who.loudest if who is not None else 0.0

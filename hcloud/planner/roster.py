@@ -22,7 +22,7 @@ from hcloud.model import (
     JobId,
     Resources,
 )
-from hcloud.rows import Chosen, changes, number_of
+from hcloud.rows import FilteredRows, number_of, row_changes
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
@@ -72,7 +72,7 @@ class Residents:
 
 
 @dataclass(slots=True, eq=False)
-class Roster:
+class Occupancy:
     """All jobs that have not ended, and what follows from each one's row; sets are of their ids.
 
     ``running``: their attempt is not over, ``restive``: something in the row may call for something, both by number and
@@ -96,12 +96,12 @@ class Roster:
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     touched: set[InstanceId] = field(default_factory=set)
     _seen: Sequence[Job] = ()
-    _running: Chosen[Job] = field(default_factory=lambda: Chosen(_holds))
-    _restive: Chosen[Job] = field(default_factory=lambda: Chosen(is_restive))
+    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_holds))
+    _restive: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_correction))
 
     def follow(self, jobs: Sequence[Job]) -> None:
         """Take in what changed since: ``jobs`` are all there are now."""
-        for before, job in changes(self._seen, jobs):
+        for before, job in row_changes(self._seen, jobs):
             if before is not None:
                 self._forget(self.rows.pop(before.id))
             if job is not None:
@@ -165,7 +165,7 @@ def missing_ranks(job: Job) -> list[int]:
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
 
 
-def is_restive(job: Job) -> bool:
+def needs_correction(job: Job) -> bool:
     """Return whether something in a job's row may call for something; nothing does in that of a job of one node that
     just runs on."""
     attempt = job.attempt

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hcloud.model import Allocation, Job, Number, Offer, Reason, Resources
-from hcloud.planner.draft import NODES, NODES_LAUNCHED, Draft, Group
+from hcloud.planner.context import NODES, NODES_LAUNCHED, JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, vector
 from hcloud.planner.ledger import launch_shares
 from hcloud.planner.option import Option, remaining_s, saved_s
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import RankPlacement, Resize
 from hcloud.planner.roster import missing_ranks
-from hcloud.planner.watching import Assessment, Look
+from hcloud.planner.watching import Assessment, RankSamples
 from hcloud.planner.wording import offer_words, seconds, size_share
 
 RESIZE = "resize"
@@ -31,17 +31,17 @@ STEP_VCPUS = 0.01
 
 
 # ------------------------------------------------------------------------------------------------------------- scale-up
-def resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+def resize(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
     """Give every rank more vCPUs of its machine, as far as nobody has or awaits them: no work is lost."""
     job, ranks = look.job, _ranks(look.job)
-    if job.spec.exclusive or any(not _can_grow(draft, held) for held in ranks):
+    if job.spec.exclusive or any(not _can_grow(context, held) for held in ranks):
         return
-    factor = _growth(draft, look, found, ranks)
+    factor = _growth(context, look, found, ranks)
     grown = [_grown(held, factor) for held in ranks]
     if any(after.vcpus <= held.resources.vcpus + SLACK for held, after in zip(ranks, grown, strict=True)):
         return
     more = [after.minus(held.resources) for held, after in zip(ranks, grown, strict=True)]
-    if not _affordable(draft, job, ranks, more):
+    if not _affordable(context, job, ranks, more):
         return
     vcpus = next(after.vcpus for held, after in zip(ranks, grown, strict=True) if held.rank == look.held.rank)
     each = f"each of its {len(ranks)} ranks" if len(ranks) > 1 else "it"
@@ -51,7 +51,7 @@ def resize(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
         text=text,
         factor=_faster_with(look, found, vcpus),
         cost_s=0.0,
-        act=lambda reason: _resize(draft, job, ranks, grown, reason),
+        act=lambda reason: _resize(context, job, ranks, grown, reason),
         numbers={"vcpus": vcpus, "vcpus_before": look.held.resources.vcpus, "ranks": len(ranks)},
     )
 
@@ -66,22 +66,24 @@ def _names(ranks: Sequence[Allocation]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _can_grow(draft: Draft, held: Allocation) -> bool:
-    at = draft.fleet.index.get(held.instance_id)
-    return at is not None and bool(draft.fleet.placeable[at]) and held.started_at is not None and not held.resized_from
+def _can_grow(context: PlanContext, held: Allocation) -> bool:
+    at = context.fleet.index.get(held.instance_id)
+    return (
+        at is not None and bool(context.fleet.placeable[at]) and held.started_at is not None and not held.resized_from
+    )
 
 
-def most_vcpus(draft: Draft, job: Job) -> float:
+def most_vcpus(context: PlanContext, job: Job) -> float:
     """Return how many vCPUs a rank of ``job`` may get at most: what it states, else a multiple of what it asked."""
     spec = job.spec
     if spec.vcpus_within is not None:
         return spec.vcpus_within[1]
-    return draft.policy.correction.resize_limit * spec.resources.vcpus
+    return context.policy.correction.resize_limit * spec.resources.vcpus
 
 
-def _growth(draft: Draft, look: Look, found: Assessment, ranks: Sequence[Allocation]) -> float:
+def _growth(context: PlanContext, look: RankSamples, found: Assessment, ranks: Sequence[Allocation]) -> float:
     """Return by which factor all ranks may grow: as far as it lacks, its limit allows and the fullest machine has."""
-    policy, fleet = draft.policy.correction, draft.fleet
+    policy, fleet = context.policy.correction, context.fleet
     short = found.wanted / found.pace.mean if found.pace.mean > 0 else policy.resize_limit
     here: dict[int, float] = {}
     for held in ranks:
@@ -89,7 +91,7 @@ def _growth(draft: Draft, look: Look, found: Assessment, ranks: Sequence[Allocat
         here[at] = here.get(at, 0.0) + held.resources.vcpus
     spare = {at: min(float(fleet.free[0, at]), float(fleet.room[0, at])) for at in here}
     room = min(1.0 + max(0.0, spare[at]) / vcpus for at, vcpus in here.items())
-    limit = most_vcpus(draft, look.job) / max(held.resources.vcpus for held in ranks)
+    limit = most_vcpus(context, look.job) / max(held.resources.vcpus for held in ranks)
     return min(short * (1.0 + policy.margin), room, limit)
 
 
@@ -99,31 +101,33 @@ def _grown(held: Allocation, factor: float) -> Resources:
     return Resources(vcpus=round(vcpus, 2), memory_mib=now.memory_mib, disk_gib=now.disk_gib)
 
 
-def _affordable(draft: Draft, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]) -> bool:
-    if not draft.ledger.watches_users:
+def _affordable(context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]) -> bool:
+    if not context.ledger.watches_users:
         return True
-    trial, instances = draft.ledger.copy(), draft.fleet.instances
+    trial, instances = context.ledger.copy(), context.fleet.instances
     for held, part in zip(ranks, more, strict=True):
-        instance = instances[draft.fleet.index[held.instance_id]]
+        instance = instances[context.fleet.index[held.instance_id]]
         if trial.placement_refusal(job.spec.user, instance, part) is not None:
             return False
         trial.book_placement(job.spec.user, instance, part)
     return True
 
 
-def _resize(draft: Draft, job: Job, ranks: Sequence[Allocation], grown: Sequence[Resources], reason: Reason) -> None:
+def _resize(
+    context: PlanContext, job: Job, ranks: Sequence[Allocation], grown: Sequence[Resources], reason: Reason
+) -> None:
     for held, after in zip(ranks, grown, strict=True):
-        at, more = draft.fleet.index[held.instance_id], after.minus(held.resources)
-        draft.ledger.book_placement(job.spec.user, draft.fleet.instances[at], more)
-        draft.fleet.use(at, vector(more))
+        at, more = context.fleet.index[held.instance_id], after.minus(held.resources)
+        context.ledger.book_placement(job.spec.user, context.fleet.instances[at], more)
+        context.fleet.use(at, vector(more))
     placed = tuple(
         RankPlacement(rank=held.rank, instance_id=held.instance_id, resources=after)
         for held, after in zip(ranks, grown, strict=True)
     )
-    draft.add(Resize(job_id=job.id, ranks=placed, reason=reason))
+    context.add(Resize(job_id=job.id, ranks=placed, reason=reason))
 
 
-def _faster_with(look: Look, found: Assessment, vcpus: float) -> float:
+def _faster_with(look: RankSamples, found: Assessment, vcpus: float) -> float:
     """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has.
 
     A service waits in queues: its latency goes with ``1 / (1 - use)`` (M/M/1, processor sharing), use falls with size.
@@ -139,36 +143,36 @@ def _faster_with(look: Look, found: Assessment, vcpus: float) -> float:
 
 
 # ------------------------------------------------------------------------------------------------------------ scale-out
-def more_nodes(draft: Draft, look: Look, found: Assessment) -> Iterator[Option]:
+def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
     """Let an incremental job have the nodes it still lacks: where there is room now, else on new machines, once."""
     job, attempt = look.job, look.job.attempt
     missing = missing_ranks(job)
     if attempt is None or job.spec.nodes.gang or not missing:
         return
-    group, now, count = draft.group_of(job), len(_ranks(job)), job.spec.nodes.count
+    group, now, count = context.group_of(job), len(_ranks(job)), job.spec.nodes.count
     more, less = look.would(nodes=count), look.would(nodes=now)
     factor = float(np.exp(more.mean - less.mean)) if more is not None and less is not None else count / max(now, 1)
     numbers: dict[str, Number] = {"nodes": count, "nodes_before": now}
-    soon = draft.fleet.placeable | draft.fleet.coming
-    if draft.fleet.fitting_now(group.asks, usable(draft, group, soon)).any():
+    soon = context.fleet.placeable | context.fleet.coming
+    if context.fleet.fitting_now(group.asks, usable(context, group, soon)).any():
         # What it takes is counted in node-seconds: as much as it takes more of them than before.
-        cost_s = max(0.0, remaining_s(draft, found) * (count / max(now, 1) / factor - 1.0))
-        cost_s /= draft.policy.correction.promise_worth
+        cost_s = max(0.0, remaining_s(context, found) * (count / max(now, 1) / factor - 1.0))
+        cost_s /= context.policy.correction.promise_worth
         text = f"it may have all its {count} nodes, not only {now}"
         yield Option(
             step=NODES,
             text=text,
             factor=factor,
             cost_s=cost_s,
-            act=lambda _: draft.behind.add(job.id),
+            act=lambda _: context.behind.add(job.id),
             numbers=numbers,
         )
     elif not any(each.step == NODES_LAUNCHED and each.attempt == attempt.id for each in job.corrections):
-        yield from _bought(draft, found, job, group, factor, numbers)
+        yield from _bought(context, found, job, group, factor, numbers)
 
 
 def _bought(
-    draft: Draft, found: Assessment, job: Job, group: Group, factor: float, numbers: dict[str, Number]
+    context: PlanContext, found: Assessment, job: Job, group: JobGroup, factor: float, numbers: dict[str, Number]
 ) -> Iterator[Option]:
     """Yield that machines are launched for the missing nodes, if there is an offer that limits have room for.
 
@@ -176,40 +180,40 @@ def _bought(
     cost less for ending earlier, in seconds of the job at what it costs now.
     """
     missing, now = len(missing_ranks(job)), len(_ranks(job))
-    offer = cheapest_offer(draft, job, group)
+    offer = cheapest_offer(context, job, group)
     if offer is None:
         return
-    boot_s, held_s = offer.instance_type.boot_delay_s, remaining_s(draft, found) / factor
+    boot_s, held_s = offer.instance_type.boot_delay_s, remaining_s(context, found) / factor
     machines_usd = missing * offer.price_usd_per_h / 3600 * max(offer.billing_minimum_s, held_s)
-    own_usd_per_s = sum(_usd_per_s(draft, held) for held in _ranks(job))
-    more_s = machines_usd / own_usd_per_s - saved_s(draft, found, factor) if own_usd_per_s > 0 else 0.0
-    cost_s = boot_s * (1.0 - 1.0 / factor) + max(0.0, more_s) / draft.policy.correction.promise_worth
+    own_usd_per_s = sum(_usd_per_s(context, held) for held in _ranks(job))
+    more_s = machines_usd / own_usd_per_s - saved_s(context, found, factor) if own_usd_per_s > 0 else 0.0
+    cost_s = boot_s * (1.0 - 1.0 / factor) + max(0.0, more_s) / context.policy.correction.promise_worth
     text = f"it may have all its {missing + now} nodes, not only {now}, {missing} of them on new machines"
     text += f" ({offer_words(offer)}, up in {seconds(boot_s)})"
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 
     def act(_: Reason) -> None:
         """Leave buying to provisioning, later in this plan, as for any job that waits."""
-        draft.behind.add(job.id)
-        draft.expanding.append(job)
+        context.behind.add(job.id)
+        context.expanding.append(job)
 
     yield Option(step=NODES_LAUNCHED, text=text, factor=factor, cost_s=cost_s, act=act, numbers=numbers)
 
 
-def _usd_per_s(draft: Draft, held: Allocation) -> float:
-    instance = draft.fleet.instances[draft.fleet.index[held.instance_id]]
+def _usd_per_s(context: PlanContext, held: Allocation) -> float:
+    instance = context.fleet.instances[context.fleet.index[held.instance_id]]
     return instance.offer.price_usd_per_h * size_share(held.resources, instance.capacity) / 3600
 
 
-def cheapest_offer(draft: Draft, job: Job, group: Group) -> Offer | None:
+def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | None:
     """Return the cheapest offer for a rank of ``job`` that can be had and that caps and budgets have room for."""
-    for offer in sorted(draft.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
+    for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         fits = bool((vector(offer.instance_type.capacity) + SLACK >= group.demand).all())
-        backed_off = any(b.covers(offer) and b.until_at > draft.now for b in draft.snapshot.backoffs)
+        backed_off = any(b.covers(offer) and b.until_at > context.now for b in context.snapshot.backoffs)
         if not fits or backed_off or offer.available == 0 or not job.spec.may_use(offer):
             continue
-        if draft.policy.allow.refusal(offer) is not None or draft.strategy.refusal(offer) is not None:
+        if context.policy.allow.refusal(offer) is not None or context.strategy.refusal(offer) is not None:
             continue
-        if draft.ledger.refusal(offer, launch_shares([job], offer.instance_type.capacity)) is None:
+        if context.ledger.refusal(offer, launch_shares([job], offer.instance_type.capacity)) is None:
             return offer
     return None

@@ -35,7 +35,7 @@ _DUST = 1e-9
 Places = npt.NDArray[np.intp]
 
 
-class Performance(NamedTuple):
+class ExpectedPerformance(NamedTuple):
     """Expected performance on a logarithmic axis: mean and standard deviation of its natural logarithm."""
 
     mean: float
@@ -50,7 +50,7 @@ class Performance(NamedTuple):
         """Return the limits between which it lies in 80 of 100 cases."""
         return math.exp(self.mean - Z80 * self.deviation), math.exp(self.mean + Z80 * self.deviation)
 
-    def times(self, factor: float) -> Performance:
+    def times(self, factor: float) -> ExpectedPerformance:
         """Return so many times (above 0) as much, known as well."""
         return self._replace(mean=self.mean + math.log(factor))
 
@@ -62,18 +62,18 @@ class Performance(NamedTuple):
         return _UNIT.cdf(apart / self.deviation)
 
 
-_NO_FACTOR = Performance(mean=0.0, deviation=0.0)
+_NO_FACTOR = ExpectedPerformance(mean=0.0, deviation=0.0)
 
 
-def _logarithm(estimate: Estimate) -> Performance:
+def _logarithm(estimate: Estimate) -> ExpectedPerformance:
     """Return an estimate of performance on the logarithmic axis; one without usable limits has none."""
     low, high = max(min(estimate.low, estimate.value), 1e-300), max(estimate.high, estimate.value)
-    return Performance(mean=math.log(estimate.value), deviation=math.log(high / low) / (2 * Z80))
+    return ExpectedPerformance(mean=math.log(estimate.value), deviation=math.log(high / low) / (2 * Z80))
 
 
 def expected(
     known: Classification, type_column: str, *, vcpus: float, asked_vcpus: float, nodes: int = 1, loss: float = 0.0
-) -> Performance | None:
+) -> ExpectedPerformance | None:
     """Return what a job is expected to do on ``nodes`` machines of a type, ``vcpus`` of each, losing ``loss`` (0..1).
 
     ``asked_vcpus``: at which it was measured on types. None: nothing is known of that type, or of so many nodes.
@@ -82,18 +82,18 @@ def expected(
     alone = known.answer(question, lambda: _expected_alone(known, *question))
     if alone is None or loss == 0.0:
         return alone
-    return Performance(mean=alone.mean + math.log(max(1.0 - loss, 1e-9)), deviation=alone.deviation)
+    return ExpectedPerformance(mean=alone.mean + math.log(max(1.0 - loss, 1e-9)), deviation=alone.deviation)
 
 
 def _expected_alone(
     known: Classification, type_column: str, vcpus: float, asked_vcpus: float, nodes: int
-) -> Performance | None:
+) -> ExpectedPerformance | None:
     mean, deviation = on_type(known, type_column)
     by_step, doubt, by_nodes, more_doubt = factor(known, vcpus, asked_vcpus, nodes)
     mean = mean + by_step + by_nodes
     if math.isnan(mean):
         return None
-    return Performance(mean=mean, deviation=math.sqrt(deviation**2 + doubt**2 + more_doubt**2))
+    return ExpectedPerformance(mean=mean, deviation=math.sqrt(deviation**2 + doubt**2 + more_doubt**2))
 
 
 def on_type(known: Classification, column: str) -> tuple[float, float]:
@@ -134,13 +134,13 @@ class _Curve:
 
     answers: Mapping[float, Estimate]
     amounts: list[float] = field(init=False)
-    told: dict[float, Performance] = field(init=False, default_factory=dict)
+    told: dict[float, ExpectedPerformance] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Put the amounts in order."""
         self.amounts = sorted(self.answers)
 
-    def at(self, amount: float) -> Performance:
+    def at(self, amount: float) -> ExpectedPerformance:
         """Return the performance with so much, interpolated between known amounts: below the least it shrinks in
         proportion, above the most it does not grow."""
         found = self.told.get(amount)
@@ -148,7 +148,7 @@ class _Curve:
             found = self.told[amount] = self._at(amount)
         return found
 
-    def _at(self, amount: float) -> Performance:
+    def _at(self, amount: float) -> ExpectedPerformance:
         amounts, above = self.amounts, bisect_left(self.amounts, amount)
         if above == len(amounts):
             return _logarithm(self.answers[amounts[-1]])
@@ -156,11 +156,11 @@ class _Curve:
         if amounts[above] == amount:
             return second
         if above == 0:
-            return Performance(mean=second.mean + math.log(amount / amounts[0]), deviation=second.deviation)
+            return ExpectedPerformance(mean=second.mean + math.log(amount / amounts[0]), deviation=second.deviation)
         first = _logarithm(self.answers[amounts[above - 1]])
         part = math.log(amount / amounts[above - 1]) / math.log(amounts[above] / amounts[above - 1])
         mean = first.mean + part * (second.mean - first.mean)
-        return Performance(mean=mean, deviation=max(first.deviation, second.deviation))
+        return ExpectedPerformance(mean=mean, deviation=max(first.deviation, second.deviation))
 
 
 def _steps(known: Classification) -> _Curve:
@@ -205,16 +205,16 @@ def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus
     return least, least + slope * (vcpus - below)
 
 
-def _ratio(curve: _Curve, to: float, base: float) -> Performance:
+def _ratio(curve: _Curve, to: float, base: float) -> ExpectedPerformance:
     """Return the factor from ``base`` to ``to``, on the logarithmic axis.
 
     Nothing known: more does not help, less costs in proportion.
     """
     if not curve.amounts:
-        return Performance(mean=min(0.0, math.log(to / base)), deviation=0.0)
+        return ExpectedPerformance(mean=min(0.0, math.log(to / base)), deviation=0.0)
     there, here = curve.at(to), curve.at(base)
     deviation = max(there.deviation, here.deviation) if there != here else 0.0
-    return Performance(mean=there.mean - here.mean, deviation=deviation)
+    return ExpectedPerformance(mean=there.mean - here.mean, deviation=deviation)
 
 
 def losses_beside(who: Sensitivity, pressures: Floats) -> Floats:
@@ -265,7 +265,7 @@ class Platform(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class SizeOption:
     """So many nodes with so many vCPUs each of a platform; ``probability`` that this meets the target."""
 
     platform: Platform
@@ -284,7 +284,7 @@ def sizes(
     asked_vcpus: float,
     steps: Sequence[float],
     nodes: Sequence[int],
-) -> list[Size]:
+) -> list[SizeOption]:
     """Return all sizes of the ``platforms`` (``steps`` vCPUs each, ``nodes``) of which something is known."""
     found = []
     for platform in platforms:
@@ -303,8 +303,8 @@ def sizes(
     return found
 
 
-def _size(platform: Platform, vcpus: float, nodes: int, would: Performance, target: float) -> Size:
-    return Size(
+def _size(platform: Platform, vcpus: float, nodes: int, would: ExpectedPerformance, target: float) -> SizeOption:
+    return SizeOption(
         platform=platform,
         vcpus=vcpus,
         nodes=nodes,
@@ -314,13 +314,13 @@ def _size(platform: Platform, vcpus: float, nodes: int, would: Performance, targ
     )
 
 
-def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
+def ranked(found: Iterable[SizeOption], confidence: float) -> list[SizeOption]:
     """Return sizes, best first: those that meet the target with ``confidence``, then the more probable ones.
 
     Of those that meet it the least resources: cheapest first, then few nodes, few vCPUs, the column's name.
     """
 
-    def order(size: Size) -> tuple[bool | float | str, ...]:
+    def order(size: SizeOption) -> tuple[bool | float | str, ...]:
         """Sort key: enough first; else by probability to nine digits, so that rounding decides nothing."""
         enough = size.probability >= confidence
         doubt = 0.0 if enough else -round(size.probability, 9)
@@ -330,7 +330,7 @@ def ranked(found: Iterable[Size], confidence: float) -> list[Size]:
 
 
 def ranks_of_types(
-    known: Classification, platforms: tuple[Platform, ...], aim: Aim, confidence: float
+    known: Classification, platforms: tuple[Platform, ...], aim: SizeTarget, confidence: float
 ) -> tuple[dict[str, float], int]:
     """Return by column where the best size of its platform stands among the :func:`ranked` ones, from 0 on, and how
     many sizes meet the target.
@@ -344,14 +344,18 @@ def ranks_of_types(
     for rank, place in enumerate(enough):
         ranks.setdefault(columns[place], float(rank))
     if len(ranks) < len(set(columns)):
-        would = {at: Performance(float(mean[at]), float(deviation[at])) for at in np.flatnonzero(~surely).tolist()}
+        would = {
+            at: ExpectedPerformance(float(mean[at]), float(deviation[at])) for at in np.flatnonzero(~surely).tolist()
+        }
         doubtful = sorted((-round(each.reaches(aim.target), 9), at) for at, each in would.items())
         for rank, (_, place) in enumerate(doubtful, start=len(enough)):
             ranks.setdefault(columns[place], float(rank))
     return ranks, len(enough)
 
 
-def _by_price(known: Classification, platforms: tuple[Platform, ...], aim: Aim) -> tuple[list[str], Floats, Floats]:
+def _by_price(
+    known: Classification, platforms: tuple[Platform, ...], aim: SizeTarget
+) -> tuple[list[str], Floats, Floats]:
     """Return the column, and mean and deviation of the performance, of all sizes of which something is known, the least
     resources first."""
     steps = tuple(aim.steps(known))
@@ -382,11 +386,11 @@ def _order(platforms: tuple[Platform, ...], steps: tuple[float, ...], nodes: int
     return places[:, 0], places[:, 1]
 
 
-def _price_key(size: Size) -> tuple[float, int, float, str]:
+def _price_key(size: SizeOption) -> tuple[float, int, float, str]:
     return (round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
 
-class Aim(NamedTuple):
+class SizeTarget(NamedTuple):
     """What is asked of a job's sizes: so much performance, on ``nodes`` nodes, each with ``low`` to ``high`` vCPUs.
 
     ``asked_vcpus``: at which it was measured on types, and what it gets where nothing better is known.
@@ -410,6 +414,6 @@ def quantile_of(confidence: float) -> float:
     return _UNIT.inv_cdf(confidence)
 
 
-def least(found: Iterable[Size], confidence: float) -> Size | None:
+def least(found: Iterable[SizeOption], confidence: float) -> SizeOption | None:
     """Return the first of :func:`ranked`; None: there are no sizes."""
     return next(iter(ranked(found, confidence)), None)

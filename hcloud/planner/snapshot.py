@@ -10,11 +10,11 @@ from math import inf
 
 from hcloud.classifier.pressing import SourcePrior
 from hcloud.classifier.telling import TypePrior
-from hcloud.forecast.recent import NOTHING_RECENT, Recent
-from hcloud.forecast.watch import Watched
+from hcloud.forecast.recent import NOTHING_RECENT, FleetStats
+from hcloud.forecast.watch import JobSamples
 from hcloud.known import Application, Classification
 from hcloud.model import Instance, Job, JobId, Offer
-from hcloud.planner.memo import Memo
+from hcloud.planner.memo import PlanCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class OfferBackoff:
         )
 
 
-class OrderScope(StrEnum):
+class DirectiveScope(StrEnum):
     """What an order names."""
 
     INSTANCE = "instance"
@@ -74,14 +74,14 @@ class OrderScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Directive:
     """An operator's standing order: nothing new on these machines, none more like them; or, ``destroy``, they end now.
 
     ``name`` is an instance's id, a pattern (``*``, ``?``) of type names, or a provider's name. By ``deadline_at`` what
     still runs there has been stopped and runs again elsewhere; None: it may run to its end.
     """
 
-    scope: OrderScope
+    scope: DirectiveScope
     name: str
     by: str
     ordered_at: float
@@ -90,18 +90,18 @@ class Order:
 
     def covers(self, instance: Instance) -> bool:
         """Return whether ``instance`` is meant."""
-        if self.scope is OrderScope.INSTANCE:
+        if self.scope is DirectiveScope.INSTANCE:
             return instance.id == self.name
         return self.closes(instance.offer)
 
     def closes(self, offer: Offer) -> bool:
         """Return whether nothing of ``offer`` may be launched. An order about one instance closes none."""
-        if self.scope is OrderScope.TYPE:
+        if self.scope is DirectiveScope.TYPE:
             return fnmatchcase(offer.instance_type.name, self.name)
-        return self.scope is OrderScope.PROVIDER and offer.provider == self.name
+        return self.scope is DirectiveScope.PROVIDER and offer.provider == self.name
 
 
-def closed(orders: Sequence[Order], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
+def closed(orders: Sequence[Directive], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
     """Return what ``orders`` close among ``offers``, as back-offs that last until the orders are taken back."""
     found = {
         (offer.provider, offer.instance_type.name): order for offer in offers for order in orders if order.closes(offer)
@@ -152,9 +152,9 @@ class Snapshot:
     providers: frozenset[str] = frozenset()
     applications: Mapping[str, Classification] = field(default_factory=dict)
     """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
-    recent: Recent = NOTHING_RECENT
+    fleet_stats: FleetStats = NOTHING_RECENT
     """What the last while has shown of queue, reserved room and machines; followed by the controller."""
-    watched: Mapping[JobId, Watched] = field(default_factory=dict)
+    job_samples: Mapping[JobId, JobSamples] = field(default_factory=dict)
     """What running jobs have lately been measured to do; followed by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
     """What is known of each program, by ``Identity.program``."""
@@ -163,11 +163,11 @@ class Snapshot:
     type_prior: TypePrior | None = None
     """How performance on machine types goes together in all that is known; None: too little is, or no job is to be
     profiled."""
-    orders: tuple[Order, ...] = ()
+    directives: tuple[Directive, ...] = ()
     """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
     paused: str = ""
     """Not empty: nothing may be launched or placed; says why (an operator's drain)."""
     left_out: LeftOut = NOTHING_LEFT_OUT
     """What planning failed on lately; found and remembered by the controller."""
-    memo: Memo = field(default_factory=Memo, compare=False, repr=False)
+    plan_cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
     """What earlier plans worked out of records that are still the same; no plan depends on it."""

@@ -19,53 +19,55 @@ from math import inf
 from hcloud.classifier.applications import identify, row_name
 from hcloud.forecast.watch import Pace, pace_of_counter
 from hcloud.model import Allocation, Attempt, Job, Number, Reason
-from hcloud.planner.draft import RELAUNCHED, Draft
+from hcloud.planner.context import RELAUNCHED, PlanContext
 from hcloud.planner.placement import usable
 from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.roster import FEWEST
-from hcloud.planner.watching import Departure, Look, column_of, deviations_of, look_at
+from hcloud.planner.watching import Deviation, RankSamples, column_of, deviations_of, rank_samples
 from hcloud.planner.wording import seconds
 
 MARGIN_S = 30.0
 """The others must have so much more to do than stopping a rank may take."""
 
 
-def relaunch_stragglers(draft: Draft, most: int) -> None:
+def relaunch_stragglers(context: PlanContext, most: int) -> None:
     """Stop the slowest straggler of each incremental job, of ``most`` jobs at most."""
-    roster = draft.snapshot.memo.roster
-    for job in [job for job in draft.running if job.id in roster.scattered] if roster.scattered and most > 0 else ():
+    occupancy = context.snapshot.plan_cache.occupancy
+    for job in (
+        [job for job in context.running if job.id in occupancy.scattered] if occupancy.scattered and most > 0 else ()
+    ):
         attempt = job.attempt
-        if most <= 0 or attempt is None or job.id in draft.stopping or job.cancelled_by is not None:
+        if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
             continue
         done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
         # Until it has ended, a rank that was asked to looks like any other: it is not asked again.
-        ending = any(draft.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
-        if not ending and len(done) < draft.policy.correction.max_relaunches_per_attempt:
-            most -= _relaunch(draft, job, attempt)
+        ending = any(context.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
+        if not ending and len(done) < context.policy.correction.max_relaunches_per_attempt:
+            most -= _relaunch(context, job, attempt)
 
 
-def faster_anew(draft: Draft, look: Look) -> float:
+def faster_anew(context: PlanContext, look: RankSamples) -> float:
     """Return how many times as fast a lone job surely is where it is begun anew, as it is a straggler; 1: it is none.
 
     It is one that surely does less than a copy of it did since it began: on a machine of its type, or on another so
     much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong. Where there is no
     such copy, nothing else of its application must be slow either (:func:`straggles`).
     """
-    departure, policy = look.departure(), draft.policy.correction
-    if departure is None or departure.measured.mean <= 0 or not _alone(draft, look):
+    departure, policy = look.departure(), context.policy.correction
+    if departure is None or departure.measured.mean <= 0 or not _alone(context, look):
         return 1.0
     deviations, low = deviations_of(policy.confidence), departure.would.limits()[0]
-    most, since = departure.measured.at_most(deviations), profiled_since(draft, look)
+    most, since = departure.measured.at_most(deviations), profiled_since(context, look)
     if most >= low or not departure.surely(deviations, policy.margin):
         return 1.0
     if since:
-        straggler = column_of(look.instance) in since or most < _least(draft, departure)
+        straggler = column_of(look.instance) in since or most < _least(context, departure)
     else:
-        straggler = straggles(draft, look)
+        straggler = straggles(context, look)
     return low / departure.measured.mean if straggler else 1.0
 
 
-def straggles(draft: Draft, look: Look, kept: float = 1.0) -> bool:
+def straggles(context: PlanContext, look: RankSamples, kept: float = 1.0) -> bool:
     """Return whether rather this start of a job is slow than what is believed of its application wrong.
 
     So it is where it does less than ``correction.straggler_below`` of the least expected, and has done so as long as is
@@ -75,68 +77,68 @@ def straggles(draft: Draft, look: Look, kept: float = 1.0) -> bool:
     departure, job = look.departure(), look.job
     if departure is None:
         return False
-    least = _least(draft, departure, kept)
+    least = _least(context, departure, kept)
     if departure.measured.mean >= least or departure.measured.best >= least:  # it once did more: another phase
         return False
-    rows = draft.snapshot.programs.get(identify(job.spec).program, ())
+    rows = context.snapshot.programs.get(identify(job.spec).program, ())
     if any(any(row.missed) for row in rows if row.name == row_name(job.application)):
         return False
-    others = [each for each in draft.running if each.application == job.application and each is not job]
-    return not any(_as_slow(draft, each) for each in others)
+    others = [each for each in context.running if each.application == job.application and each is not job]
+    return not any(_as_slow(context, each) for each in others)
 
 
-def _least(draft: Draft, departure: Departure, kept: float = 1.0) -> float:
+def _least(context: PlanContext, departure: Deviation, kept: float = 1.0) -> float:
     """Return below which performance one start in a hundred is likelier than an estimate as wrong."""
-    return draft.policy.correction.straggler_below * kept * departure.would.limits()[0]
+    return context.policy.correction.straggler_below * kept * departure.would.limits()[0]
 
 
-def _as_slow(draft: Draft, job: Job) -> bool:
-    look = look_at(draft, job)
+def _as_slow(context: PlanContext, job: Job) -> bool:
+    look = rank_samples(context, job)
     departure = look.departure() if look is not None else None
-    if look is None or departure is None or not _alone(draft, look):
+    if look is None or departure is None or not _alone(context, look):
         return False
-    return departure.measured.mean < _least(draft, departure)
+    return departure.measured.mean < _least(context, departure)
 
 
-def _alone(draft: Draft, look: Look) -> bool:
-    here = draft.fleet.holdings[draft.fleet.index[look.held.instance_id]]
+def _alone(context: PlanContext, look: RankSamples) -> bool:
+    here = context.fleet.holdings[context.fleet.index[look.held.instance_id]]
     return all(each.id == look.job.id for each, _ in here)
 
 
-def profiled_since(draft: Draft, look: Look) -> set[str]:
+def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
     """Return the types (columns) of the machines on which copies of the job were profiled since it was started."""
     job, started_at = look.job, look.held.started_at
     if not job.profile_runs or started_at is None:
         return set()
     return {
         row.type_column
-        for row in draft.snapshot.programs.get(identify(job.spec).program, ())
+        for row in context.snapshot.programs.get(identify(job.spec).program, ())
         if row.profiled_at is not None
         and row.profiled_at > started_at
         and not set(job.profile_runs).isdisjoint(row.runs)
     }
 
 
-def _relaunch(draft: Draft, job: Job, attempt: Attempt) -> bool:
-    paces = _paces(draft, job, attempt)
+def _relaunch(context: PlanContext, job: Job, attempt: Attempt) -> bool:
+    paces = _paces(context, job, attempt)
     if len(paces) < FEWEST or any(a.released and a.cause is not None for a in attempt.allocations):
         return False
     slowest, pace, done = min(paces, key=lambda each: (each[1].mean, each[0].rank))
     others = [(other.mean, part) for held, other, part in paces if held is not slowest]
-    median, policy = statistics.median(mean for mean, _ in others), draft.policy
+    median, policy = statistics.median(mean for mean, _ in others), context.policy
     if pace.at_most(deviations_of(policy.correction.confidence)) >= policy.correction.straggler_below * median:
         return False
     left_s = (1.0 - done) / pace.mean if pace.mean > 0 else inf
     again_s = policy.disruption.move_gap_s + 1.0 / median
     others_s = max((1.0 - part) / mean if mean > 0 else inf for mean, part in others)
-    elsewhere = draft.fleet.others_than([slowest.instance_id])
-    group = draft.group_of(job)
-    room = draft.fleet.fitting_now(group.asks, usable(draft, group, draft.fleet.placeable) & elsewhere)
+    elsewhere = context.fleet.others_than([slowest.instance_id])
+    group = context.group_of(job)
+    room = context.fleet.fitting_now(group.asks, usable(context, group, context.fleet.placeable) & elsewhere)
     if left_s < policy.correction.gain * again_s or others_s < job.spec.stop_grace_s + MARGIN_S or not room.any():
         return False
     reason = _reason(slowest, pace.mean, median, left_s, again_s)
-    draft.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
-    draft.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
+    context.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
+    context.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
     return True
 
 
@@ -154,9 +156,9 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
     return Reason(code="correct_relaunch", text=text, numbers=numbers)
 
 
-def _paces(draft: Draft, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
+def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
     """Return the running ranks whose pace is known, with their progress (0..1)."""
-    watched, policy, found = draft.snapshot.watched.get(job.id), draft.policy.correction, []
+    watched, policy, found = context.snapshot.job_samples.get(job.id), context.policy.correction, []
     if watched is None or watched.attempt != attempt.id:
         return []
     for held in attempt.allocations:

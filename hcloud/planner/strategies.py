@@ -27,7 +27,7 @@ import numpy as np
 from hcloud.model import Job, Market, Offer, Resources
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, Provisioning
+from hcloud.policy import Policy, ProvisioningPolicy
 
 _NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
 _FILLED_TO = {"p5": 0.5, "p6": 0.7, "p7": 0.9}
@@ -36,7 +36,7 @@ _FULL_ONLY = ("odf", "hf")
 _HYBRIDS = ("hf", "hm")
 
 
-class Leaning(NamedTuple):
+class MappingNeed(NamedTuple):
     """What the mapping asks of a job: the quality it needs (0..1), whether it has waited for longer than a full server
     takes to start, and on which side its coin fell."""
 
@@ -45,14 +45,14 @@ class Leaning(NamedTuple):
     heads: bool = False
 
 
-PLAIN = Leaning()
+PLAIN = MappingNeed()
 
 
 @dataclass(slots=True, eq=False)
 class Strategy:
     """The policy's strategy over one snapshot. ``full_from``: by provider, from how many vCPUs on a machine is full."""
 
-    policy: Provisioning
+    policy: ProvisioningPolicy
     full_from: Mapping[str, float]
     hybrid: Hybrid | None = None
 
@@ -68,9 +68,9 @@ class Strategy:
             return f"provisioning.strategy {name} rents full servers only (from {least:g} vCPUs on)"
         return None
 
-    def leaning(self, job: Job) -> Leaning:
+    def mapping_need(self, job: Job) -> MappingNeed:
         """Return where ``job`` leans; jobs that lean alike and ask for the same are treated alike."""
-        return self.hybrid.leaning(job) if self.hybrid is not None else PLAIN
+        return self.hybrid.mapping_need(job) if self.hybrid is not None else PLAIN
 
 
 def forbidden(policy: Policy, offer: Offer) -> str | None:
@@ -87,7 +87,7 @@ def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
     """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
     full_from: Mapping[str, float] = {}
     if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
-        full_from = snapshot.memo.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
+        full_from = snapshot.plan_cache.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
     strategy = Strategy(policy=policy.provisioning, full_from=full_from)
     if policy.provisioning.strategy in _HYBRIDS:
         strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
@@ -110,15 +110,17 @@ def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
     return least is not None and offer.instance_type.capacity.vcpus >= least - SLACK
 
 
-def expected_quality(snapshot: Snapshot, policy: Provisioning, full_from: Mapping[str, float], offer: Offer) -> float:
+def expected_quality(
+    snapshot: Snapshot, policy: ProvisioningPolicy, full_from: Mapping[str, float], offer: Offer
+) -> float:
     """Return ``Q90`` (0..1) of machines like ``offer``: measured, or by size where little was measured."""
     full = full_from.get(offer.provider, policy.full_server_vcpus)
     part = min(1.0, offer.instance_type.capacity.vcpus / max(full, SLACK))
     small, whole = policy.unmeasured_quality_small, policy.unmeasured_quality_full
-    return snapshot.recent.quality.q90(offer, unknown=small + (whole - small) * part)
+    return snapshot.fleet_stats.quality.q90(offer, unknown=small + (whole - small) * part)
 
 
-def quality_needed(snapshot: Snapshot, policy: Provisioning, job: Job) -> float:
+def quality_needed(snapshot: Snapshot, policy: ProvisioningPolicy, job: Job) -> float:
     """Return ``Q_T`` (0..1): from the job's classification, else what the policy assumes of its kind."""
     if job.spec.target.kind == "best_effort":
         return 0.0
@@ -128,15 +130,15 @@ def quality_needed(snapshot: Snapshot, policy: Provisioning, job: Job) -> float:
     return policy.assumed_quality_service if job.spec.target.kind == "service" else policy.assumed_quality_batch
 
 
-def soft_limit(snapshot: Snapshot, policy: Provisioning) -> float:
+def soft_limit(snapshot: Snapshot, policy: ProvisioningPolicy) -> float:
     """Return the dynamic soft limit (0..1): falls linearly as the queue grows, rises while nothing queues (§8.4.2)."""
-    grown = snapshot.recent.queue_growth(snapshot.now, policy.queue_window_s)
-    quiet_min = snapshot.recent.quiet_s(snapshot.now) / 60.0
+    grown = snapshot.fleet_stats.queue_growth(snapshot.now, policy.queue_window_s)
+    quiet_min = snapshot.fleet_stats.quiet_s(snapshot.now) / 60.0
     limit = policy.soft_limit - policy.soft_limit_fall_per_job * grown + policy.soft_limit_rise_per_min * quiet_min
     return min(max(limit, policy.soft_limit_minimum), policy.hard_limit)
 
 
-class _Offered(NamedTuple):
+class _OfferKinds(NamedTuple):
     """Which of some ``offers`` are of reserved machines, what quality is to be expected of them, and which are full
     servers; each of shape ``(M,)``."""
 
@@ -155,7 +157,7 @@ class Hybrid:
     can be had, ``rented_sizes``: the same of others.
     """
 
-    policy: Provisioning
+    policy: ProvisioningPolicy
     fleet: Fleet
     reserved: Mask
     quality: Amounts
@@ -168,16 +170,16 @@ class Hybrid:
     snapshot: Snapshot
     full_from: Mapping[str, float]
     rented: list[Offer]
-    _suits: dict[tuple[Leaning, Resources], Mask] = field(default_factory=dict)
-    _known: dict[tuple[str, str], tuple[Leaning, Leaning]] = field(default_factory=dict)
-    _tolerant: dict[tuple[Leaning, Resources], bool] = field(default_factory=dict)
-    _offered: _Offered | None = None
+    _suits: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
+    _known: dict[tuple[str, str], tuple[MappingNeed, MappingNeed]] = field(default_factory=dict)
+    _tolerant: dict[tuple[MappingNeed, Resources], bool] = field(default_factory=dict)
+    _offered: _OfferKinds | None = None
     _paid_at: tuple[Places, Amounts] | None = None
     _utilised: tuple[int, float] = (-1, 1.0)
     _waits_s: dict[float, float | None] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
-    def leaning(self, job: Job) -> Leaning:
+    def mapping_need(self, job: Job) -> MappingNeed:
         """Return what the mapping policy looks at in ``job``, and nothing else of it."""
         name = self.policy.mapping
         if name == "p8":
@@ -186,41 +188,41 @@ class Hybrid:
             since = job.submitted_at if job.submitted_at > job.not_before_at else job.not_before_at
             return overdue if self.snapshot.now - since > self.spin_up_s else in_time
         if name == "p1":
-            return Leaning(heads=_heads(job))
+            return MappingNeed(heads=_heads(job))
         if name in _NEEDS_ABOVE:
-            return Leaning(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
+            return MappingNeed(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
         return PLAIN
 
-    def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[Leaning, Leaning]:
+    def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[MappingNeed, MappingNeed]:
         """Return how jobs of this application and kind of target lean under P8, in time and overdue."""
         needed = round(quality_needed(self.snapshot, self.policy, job), 2)
-        known = self._known[kind] = Leaning(quality=needed), Leaning(quality=needed, overdue=True)
+        known = self._known[kind] = MappingNeed(quality=needed), MappingNeed(quality=needed, overdue=True)
         return known
 
-    def _side(self, leaning: Leaning, size: Resources) -> bool | None:
+    def _side(self, mapping_need: MappingNeed, size: Resources) -> bool | None:
         """Return True for reserved only, False for rented only, None for both (P1-P4 where both could serve it)."""
         name = self.policy.mapping
         if name != "p1" and name not in _NEEDS_ABOVE:
             return None
-        wants_reserved = leaning.heads if name == "p1" else leaning.quality > 0.5
+        wants_reserved = mapping_need.heads if name == "p1" else mapping_need.quality > 0.5
         possible = self.reserved_sizes if wants_reserved else self.rented_sizes
         return wants_reserved if any(size.fits(each) for each in possible) else None
 
     # --------------------------------------------------------------------------------------------------------- machines
-    def suits(self, leaning: Leaning, size: Resources) -> Mask:
+    def suits(self, mapping_need: MappingNeed, size: Resources) -> Mask:
         """Return the machines that are good enough for jobs that lean so and ask for ``size``."""
-        known = self._suits.get((leaning, size))
+        known = self._suits.get((mapping_need, size))
         if known is None:
-            known = self._suits[leaning, size] = self._good_enough(leaning, size)
+            known = self._suits[mapping_need, size] = self._good_enough(mapping_need, size)
         return known
 
-    def _good_enough(self, leaning: Leaning, size: Resources) -> Mask:
-        side = self._side(leaning, size)
+    def _good_enough(self, mapping_need: MappingNeed, size: Resources) -> Mask:
+        side = self._side(mapping_need, size)
         if side is not None:
             return self.reserved if side else ~self.reserved
         if self.policy.mapping != "p8":
             return np.ones_like(self.reserved)
-        return self.reserved | self.full | (self.quality > leaning.quality)
+        return self.reserved | self.full | (self.quality > mapping_need.quality)
 
     @property
     def utilisation(self) -> float:
@@ -236,40 +238,40 @@ class Hybrid:
             self._utilised = self.fleet.uses, used_vcpus / self.paid_vcpus
         return self._utilised[1]
 
-    def closed(self, leaning: Leaning, size: Resources) -> Mask | None:
+    def closed(self, mapping_need: MappingNeed, size: Resources) -> Mask | None:
         """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now; None:
         there are none."""
         name = self.policy.mapping
         by_load = name == "p8" or name in _FILLED_TO
-        if not by_load or self.utilisation < self.limit(leaning, size) - SLACK:
+        if not by_load or self.utilisation < self.limit(mapping_need, size) - SLACK:
             return None
         # What is paid for and entirely idle is used before anything is rented.
         return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
 
-    def limit(self, leaning: Leaning, size: Resources) -> float:
+    def limit(self, mapping_need: MappingNeed, size: Resources) -> float:
         """Return up to which utilisation reserved machines are open: less far to those who can do without them."""
         if self.policy.mapping in _FILLED_TO:
             return _FILLED_TO[self.policy.mapping]
-        return self.soft if self.tolerant(leaning, size) else self.policy.hard_limit
+        return self.soft if self.tolerant(mapping_need, size) else self.policy.hard_limit
 
     # ----------------------------------------------------------------------------------------------------------- offers
-    def tolerant(self, leaning: Leaning, size: Resources) -> bool:
+    def tolerant(self, mapping_need: MappingNeed, size: Resources) -> bool:
         """Return whether something that can be rented is good enough for jobs that lean so and ask for ``size``."""
-        known = self._tolerant.get((leaning, size))
+        known = self._tolerant.get((mapping_need, size))
         if known is None:
             fitting = (offer for offer in self.rented if size.fits(offer.instance_type.capacity))
-            known = self._tolerant[leaning, size] = any(self.tolerates(leaning, offer) for offer in fitting)
+            known = self._tolerant[mapping_need, size] = any(self.tolerates(mapping_need, offer) for offer in fitting)
         return known
 
-    def tolerates(self, leaning: Leaning, offer: Offer) -> bool:
+    def tolerates(self, mapping_need: MappingNeed, offer: Offer) -> bool:
         """Return whether rented machines like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
         if self.policy.mapping != "p8":
             return True
-        return expected_quality(self.snapshot, self.policy, self.full_from, offer) > leaning.quality
+        return expected_quality(self.snapshot, self.policy, self.full_from, offer) > mapping_need.quality
 
-    def rentable(self, leaning: Leaning, size: Resources, offers: Sequence[Offer]) -> Mask:
+    def rentable(self, mapping_need: MappingNeed, size: Resources, offers: Sequence[Offer]) -> Mask:
         """Return which of ``offers`` may be launched for jobs that lean so and ask for ``size``."""
-        side = self._side(leaning, size)
+        side = self._side(mapping_need, size)
         if self._offered is None or self._offered.offers is not offers:
             self._offered = self._look_at(offers)
         there = self._offered
@@ -277,22 +279,22 @@ class Hybrid:
             return there.reserved if side else ~there.reserved
         if self.policy.mapping != "p8":
             return np.ones_like(there.reserved)
-        good: Mask = there.reserved | (there.quality > leaning.quality)
+        good: Mask = there.reserved | (there.quality > mapping_need.quality)
         others: Mask = there.full & ~good  # mostly none: how long reserved room takes then makes no difference
-        return good | others if np.count_nonzero(others) and self.rents_sooner(leaning, size) else good
+        return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
 
-    def _look_at(self, offers: Sequence[Offer]) -> _Offered:
+    def _look_at(self, offers: Sequence[Offer]) -> _OfferKinds:
         qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
-        return _Offered(
+        return _OfferKinds(
             offers=offers,
             reserved=np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_),
             quality=np.array(qualities, dtype=np.float64),
             full=np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_),
         )
 
-    def rents_sooner(self, leaning: Leaning, size: Resources) -> bool:
+    def rents_sooner(self, mapping_need: MappingNeed, size: Resources) -> bool:
         """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""
-        if leaning.overdue or not any(size.fits(each) for each in self.reserved_sizes):
+        if mapping_need.overdue or not any(size.fits(each) for each in self.reserved_sizes):
             return True
         wait_s = self.expected_wait_s(size)
         return wait_s is not None and wait_s > self.spin_up_s
@@ -300,7 +302,7 @@ class Hybrid:
     def expected_wait_s(self, size: Resources) -> float | None:
         """Return the expected wait for reserved room of ``size``; None where too little is known."""
         if size.vcpus not in self._waits_s:
-            waits_s = self.snapshot.recent.release_interval_s(size.vcpus, self.policy.wait_quantile)
+            waits_s = self.snapshot.fleet_stats.release_interval_s(size.vcpus, self.policy.wait_quantile)
             self._waits_s[size.vcpus] = waits_s
         return self._waits_s[size.vcpus]
 
@@ -310,7 +312,7 @@ def _heads(job: Job) -> bool:
     return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
 
 
-class _Machines(NamedTuple):
+class _MachineKinds(NamedTuple):
     """What of machines follows from their offers alone: one of each kind that nothing but the price tells apart
     (``kinds``), which of them each machine is (``at``), which are full servers, and the sizes of those that are
     reserved and of the others."""
@@ -322,7 +324,7 @@ class _Machines(NamedTuple):
     rented_sizes: list[Resources]
 
 
-def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _Machines:
+def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _MachineKinds:
     places: dict[tuple[object, ...], int] = {}
     kinds, at = list[Offer](), list[int]()
     for offer in offers:
@@ -332,7 +334,7 @@ def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _Machi
             places[kind] = len(kinds)
             kinds.append(offer)
         at.append(places[kind])
-    return _Machines(
+    return _MachineKinds(
         kinds=kinds,
         at=np.array(at, dtype=np.intp),
         full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_)[at],
@@ -351,7 +353,7 @@ def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tu
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
     offers = [instance.offer for instance in fleet.instances]
-    there = snapshot.memo.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
+    there = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
     # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
     # change how full the rest is, and with that whether it was needed.
     staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
@@ -359,7 +361,9 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]
     ] = True
     made_of = (snapshot.offers, policy)
-    rented, unlaunched = snapshot.memo.of("hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy))
+    rented, unlaunched = snapshot.plan_cache.of(
+        "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy)
+    )
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
     qualities = [expected_quality(snapshot, own, full_from, offer) for offer in there.kinds]
     return Hybrid(

@@ -16,14 +16,14 @@ from hcloud import quality
 from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification
 from hcloud.model import Job, JobId, Number, Offer
-from hcloud.planner.arq import Prospect, prospect, run_s, slack_s
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Kinds, Mask, Places
-from hcloud.planner.ladders import Steps, ladders
+from hcloud.planner.arq import WaitingValue, run_s, slack_s, waiting_value
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, MachineKinds, Mask, Places
+from hcloud.planner.ladders import SizeCurve, size_curves
 from hcloud.planner.paragon import Pools, Selection, relaxed_margin, select, select_relaxed
-from hcloud.planner.portions import Portions
+from hcloud.planner.portions import RankSizes
 from hcloud.planner.pressure import (
     FULL,
-    Pressure,
+    PressureState,
     Sensitivities,
     Sensitivity,
     open_pressure,
@@ -34,8 +34,8 @@ from hcloud.planner.pressure import (
 )
 from hcloud.planner.roster import held_by
 from hcloud.planner.sizing import (
-    Aim,
     Platform,
+    SizeTarget,
     expected,
     least,
     loss_beside,
@@ -44,7 +44,7 @@ from hcloud.planner.sizing import (
     wanted_performance,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.weighing import weigh
+from hcloud.planner.weighing import least_loss_choice
 from hcloud.policy import Policy
 
 BARS_NEIGHBOURS = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
@@ -68,33 +68,33 @@ class Suitability:
     fleet: Fleet
     stopping: Set[JobId]
     sources: tuple[str, ...]
-    state: Pressure | None = None
+    state: PressureState | None = None
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
     preferences: dict[str, Amounts] = field(default_factory=dict)
-    aim: Aim | None = None
-    aims: dict[tuple[str, Aim], Amounts] = field(default_factory=dict)
-    sufficient: dict[tuple[str, Aim], Mask] = field(default_factory=dict)
-    prospects: dict[tuple[bytes, float], Prospect] = field(default_factory=dict)
-    node_counts: dict[tuple[str, Aim, int], int] = field(default_factory=dict)
+    aim: SizeTarget | None = None
+    aims: dict[tuple[str, SizeTarget], Amounts] = field(default_factory=dict)
+    sufficient: dict[tuple[str, SizeTarget], Mask] = field(default_factory=dict)
+    prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
+    node_counts: dict[tuple[str, SizeTarget, int], int] = field(default_factory=dict)
     loss: float = 0.0
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
-    short: dict[tuple[str, Aim], Places] = field(default_factory=dict)
-    steps: dict[tuple[str, Aim], Steps] = field(default_factory=dict)
+    short: dict[tuple[str, SizeTarget], Places] = field(default_factory=dict)
+    steps: dict[tuple[str, SizeTarget], SizeCurve] = field(default_factory=dict)
     sizes: tuple[tuple[str, float], ...] | None = None
-    places: dict[int, tuple[Kinds, Places]] = field(default_factory=dict)
+    places: dict[int, tuple[MachineKinds, Places]] = field(default_factory=dict)
 
     @property
-    def pressure(self) -> Pressure | None:
+    def pressure(self) -> PressureState | None:
         """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
             known, wanted = self.snapshot.applications, self.policy.placement
             asked = {"confidence": wanted.neighbour_confidence, "tolerance": wanted.tolerance}
-            classes, memo, made_of = self.policy.admission.classes, self.snapshot.memo, (known, self.policy)
+            classes, plan_cache, made_of = self.policy.admission.classes, self.snapshot.plan_cache, (known, self.policy)
 
             def told() -> Sensitivities:
                 """From what earlier plans were told, as far as that is still believed."""
-                return sensitivities(known, classes=classes, before=memo.latest("sensitivities"), **asked)
+                return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **asked)
 
             ending = self._ending()
             self.state = open_pressure(
@@ -102,12 +102,12 @@ class Suitability:
                 self._staying(ending),
                 ending,
                 classes=classes,
-                told=memo.of("sensitivities", made_of, told),
+                told=plan_cache.of("sensitivities", made_of, told),
                 machines=[instance.id for instance in self.fleet.instances],
-                before=memo.latest("standing"),
+                before=plan_cache.latest("standing"),
                 **asked,
             )
-            memo.keep("standing", self.state.standing)
+            plan_cache.keep("standing", self.state.standing)
         return self.state
 
     def _staying(self, ending: Sequence[bool]) -> list[tuple[str, ...]]:
@@ -120,7 +120,11 @@ class Suitability:
 
     def _ending(self) -> list[bool]:
         """Return by machine whether units of it were asked to end."""
-        rows, index, ending = self.snapshot.memo.roster.rows, self.fleet.index, [False] * len(self.fleet.instances)
+        rows, index, ending = (
+            self.snapshot.plan_cache.occupancy.rows,
+            self.fleet.index,
+            [False] * len(self.fleet.instances),
+        )
         for job in [rows[job_id] for job_id in self.stopping if job_id in rows]:
             for at in [index[held.instance_id] for held in held_by(job) if held.instance_id in index]:
                 ending[at] = True
@@ -252,13 +256,13 @@ class Suitability:
         losses: Amounts = -np.expm1(np.minimum(0.0, preference[among].min() - preference))
         return losses
 
-    def aim_at(self, job: Job, aim: Aim | None) -> None:
+    def aim_at(self, job: Job, aim: SizeTarget | None) -> None:
         """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar): ``aim``, where
         :meth:`aim_of` was asked before."""
         self.chosen.clear()
         self.loss, self.aim = 0.0, aim or self.aim_of(job)
 
-    def aim_of(self, job: Job) -> Aim | None:
+    def aim_of(self, job: Job) -> SizeTarget | None:
         """Return what is asked of the sizes of ``job`` (Quasar), or None where nothing is known of it.
 
         Where it may have fewer nodes than it asks for, as many as belong to its least size.
@@ -271,12 +275,12 @@ class Suitability:
             return None
         asked, nodes = job.spec.resources.vcpus, job.spec.nodes
         low, high = job.spec.vcpus_within if known.by_step and job.spec.vcpus_within is not None else (asked, asked)
-        aim = Aim(target=float(f"{target:.3g}"), asked_vcpus=asked, low=low, high=high, nodes=nodes.count)
+        aim = SizeTarget(target=float(f"{target:.3g}"), asked_vcpus=asked, low=low, high=high, nodes=nodes.count)
         if job.spec.vcpus_within is None or nodes.gang or nodes.minimum >= nodes.count:
             return aim
         return aim._replace(nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
 
-    def _least_nodes(self, application: str, known: Classification, aim: Aim, minimum: int) -> int:
+    def _least_nodes(self, application: str, known: Classification, aim: SizeTarget, minimum: int) -> int:
         """Return the node count of the least size, machines being what they are now."""
         key = (application, aim, minimum)
         if key not in self.node_counts:
@@ -288,7 +292,7 @@ class Suitability:
             self.node_counts[key] = chosen.nodes if chosen is not None else aim.nodes
         return self.node_counts[key]
 
-    def granted(self, application: str, aim: Aim, kinds: Kinds, losses: Amounts) -> Amounts:
+    def granted(self, application: str, aim: SizeTarget, kinds: MachineKinds, losses: Amounts) -> Amounts:
         """Return the vCPUs a rank gets on each of some machines: the least that meet the target there.
 
         ``losses``, shape ``(N,)``: what is lost on each beside neighbours. On types of which nothing is known: as many
@@ -298,25 +302,25 @@ class Suitability:
             return np.full(len(losses), aim.asked_vcpus)
         return self._steps(application, aim).least(self._places(kinds), losses)
 
-    def granted_on(self, application: str, aim: Aim, kinds: Kinds, at: int, loss: float) -> float:
+    def granted_on(self, application: str, aim: SizeTarget, kinds: MachineKinds, at: int, loss: float) -> float:
         """Return :meth:`granted` on one machine of ``kinds``."""
         if self.known(application) is None:
             return aim.asked_vcpus
         return self._steps(application, aim).least_on(int(self._places(kinds)[at]), loss)
 
-    def granted_alone(self, application: str, aim: Aim, kinds: Kinds) -> Amounts:
+    def granted_alone(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Amounts:
         """Return :meth:`granted` on machines of some kinds with nobody else there."""
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(kinds.at), aim.asked_vcpus)
         alone: Amounts = self._steps(application, aim).alone()[self._places(kinds)]
         return alone
 
-    def portions(self, application: str, aim: Aim) -> Portions:
+    def portions(self, application: str, aim: SizeTarget) -> RankSizes:
         """Return :meth:`granted` on the machines of the fleet beside who is there now."""
         beside = self.pressure.expected_now() if self.pressure is not None else None
-        return Portions(suit=self, application=application, aim=aim, beside=beside)
+        return RankSizes(suit=self, application=application, aim=aim, beside=beside)
 
-    def sized(self, portions: Portions, at: int, vcpus: float) -> dict[str, Number]:
+    def sized(self, portions: RankSizes, at: int, vcpus: float) -> dict[str, Number]:
         """Return the numbers behind so many ``vcpus`` on machine ``at``: what was wanted, and how sure that is met."""
         application, aim = portions.application, portions.aim
         numbers: dict[str, Number] = {"vcpus": vcpus, "vcpus_within": f"{aim.low:g}..{aim.high:g}", "nodes": aim.nodes}
@@ -328,12 +332,12 @@ class Suitability:
             numbers |= {"expected": would.value, "expected_beside": round(loss, 4)}
         return {**numbers, "wanted": aim.target}
 
-    def _steps(self, application: str, aim: Aim) -> Steps:
+    def _steps(self, application: str, aim: SizeTarget) -> SizeCurve:
         """Return the steps of all kinds of machines that are there or on offer, beside the target."""
         key = (application, aim)
         if key not in self.steps:
             known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
-            self.steps[key] = ladders(known, self._sizes(), aim, confidence).towards(aim.target)
+            self.steps[key] = size_curves(known, self._sizes(), aim, confidence).towards(aim.target)
         return self.steps[key]
 
     def _sizes(self) -> tuple[tuple[str, float], ...]:
@@ -344,10 +348,10 @@ class Suitability:
                 """All kinds that are there or on offer."""
                 return tuple(sorted({*there, *((column_of(o), o.instance_type.capacity.vcpus) for o in offers)}))
 
-            self.sizes = self.snapshot.memo.of("sizes", (offers, there), together)
+            self.sizes = self.snapshot.plan_cache.of("sizes", (offers, there), together)
         return self.sizes
 
-    def _places(self, kinds: Kinds) -> Places:
+    def _places(self, kinds: MachineKinds) -> Places:
         """Return where the kind of each of some machines stands among all kinds."""
         known = self.places.get(id(kinds))
         if known is None:
@@ -356,18 +360,18 @@ class Suitability:
             known = self.places[id(kinds)] = (kinds, found)  # kept with it, so no other gets its identity
         return known[1]
 
-    def shortfalls(self, application: str, aim: Aim, kinds: Kinds) -> Places:
+    def shortfalls(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Places:
         """Return how far empty machines of some kinds fall short of the target, as far as is known: see
         :meth:`hcloud.planner.ladders.Steps.shortfalls`."""
         return self._shortfalls(application, aim)[self._places(kinds)]
 
-    def _shortfalls(self, application: str, aim: Aim) -> Places:
+    def _shortfalls(self, application: str, aim: SizeTarget) -> Places:
         key = (application, aim)
         if key not in self.short:
             self.short[key] = self._steps(application, aim).shortfalls()
         return self.short[key]
 
-    def enough(self, application: str, aim: Aim) -> Mask:
+    def enough(self, application: str, aim: SizeTarget) -> Mask:
         """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
         key = (application, aim)
         if key not in self.sufficient:
@@ -376,14 +380,14 @@ class Suitability:
             self.sufficient[key] = good if hopeful else np.ones_like(good)
         return self.sufficient[key]
 
-    def _hopeful(self, application: str, aim: Aim) -> bool:
+    def _hopeful(self, application: str, aim: SizeTarget) -> bool:
         """Return whether any type that is known of is more likely than not to meet the target with all it may get."""
         known = self.snapshot.applications[application]
         types = tuple([(column, aim.high) for column in known.by_type])
-        steps = ladders(known, types, aim, self.policy.placement.confidence).towards(aim.target) if types else None
+        steps = size_curves(known, types, aim, self.policy.placement.confidence).towards(aim.target) if types else None
         return steps is not None and bool(steps.likely().any())
 
-    def _least_type(self, application: str, known: Classification, aim: Aim) -> Amounts:
+    def _least_type(self, application: str, known: Classification, aim: SizeTarget) -> Amounts:
         """Return by machine the rank of its type: the least resources that meet the target, then the rest.
 
         Types of which nothing is known come after those that meet it and before those that do not.
@@ -408,7 +412,7 @@ class Suitability:
                     found[column] = Platform(column=column, vcpus=vcpus, price_usd_per_h=price, machines=nodes)
             return tuple(found[column] for column in sorted(found))
 
-        return self.snapshot.memo.of(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
+        return self.snapshot.plan_cache.of(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
 
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
@@ -423,7 +427,7 @@ class Suitability:
             return -1
         preference = self.preference(application)
         if self.policy.placement.order == "least_loss":
-            found = weigh(pressure, who, now, preference)
+            found = least_loss_choice(pressure, who, now, preference)
         elif neighbours_too is None:
             margin = self.wanted_margin
             found = select(pressure, who, now, preference, pools=self.pools, wanted_margin=margin)
@@ -495,14 +499,14 @@ class Suitability:
             margin, on_type = relaxed_margin(self.pressure, who, roomy, self.work_cells), 1.0
         return None if margin is None else (on_type * min(1.0, max(0.0, 1.0 + margin / FULL)), margin < 0.0)
 
-    def _prospect(self, large: Mask, fresh_s: float) -> Prospect:
+    def _prospect(self, large: Mask, fresh_s: float) -> WaitingValue:
         """Return what waiting for one of the machines ``large`` is worth: the same for all who wait for these."""
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
-            busy_s = self.snapshot.recent.busy_s
-            busy = self.snapshot.memo.of("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
+            busy_s = self.snapshot.fleet_stats.busy_s
+            busy = self.snapshot.plan_cache.of("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
             cap_s = self.policy.admission.patience_cap_s
-            self.prospects[key] = prospect(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
+            self.prospects[key] = waiting_value(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
         return self.prospects[key]
 
     # ----------------------------------------------------------------------------------------------------------- sizing
@@ -584,7 +588,7 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
     if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
         return None
     known = snapshot.applications
-    sources = snapshot.memo.of("sources", (known,), lambda: sources_of(known))
+    sources = snapshot.plan_cache.of("sources", (known,), lambda: sources_of(known))
     return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
 
 

@@ -14,34 +14,34 @@ import numpy as np
 
 from hcloud.forecast.watch import Sampled
 from hcloud.model import Job, ServiceTarget
-from hcloud.planner.draft import Draft
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
 
 
-def machines_of_unkept_promises(draft: Draft) -> Mask:
+def machines_failing_services(context: PlanContext) -> Mask:
     """Return the machines on which most of the services that run there miss their latency now, shape ``(N,)``."""
-    if draft.unkept is None:
-        seen, missed = (np.zeros(len(draft.fleet.instances)) for _ in range(2))
-        for job in draft.running:
-            for at, misses in _judged(draft, job):
+    if context.unkept is None:
+        seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
+        for job in context.running:
+            for at, misses in _judged(context, job):
                 seen[at] += 1
                 missed[at] += misses
         elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
-        draft.unkept = (2 * missed > seen) & elsewhere_kept
-    return draft.unkept
+        context.unkept = (2 * missed > seen) & elsewhere_kept
+    return context.unkept
 
 
-def _judged(draft: Draft, job: Job) -> Iterator[tuple[int, bool]]:
+def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
     """Yield where each rank of a service is that was looked at often enough, and whether it misses its latency."""
-    watched, target, attempt = draft.snapshot.watched.get(job.id), job.spec.target, job.attempt
+    watched, target, attempt = context.snapshot.job_samples.get(job.id), job.spec.target, job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
         return
     for held in attempt.allocations:
-        at = draft.fleet.index.get(held.instance_id)
+        at = context.fleet.index.get(held.instance_id)
         samples = watched.ranks.get(held.rank, ())
         if at is not None and not held.released:
-            looks, missed = _looks(samples, target, draft.policy.correction.readings)
-            if looks >= draft.policy.correction.readings:
+            looks, missed = _looks(samples, target, context.policy.correction.readings)
+            if looks >= context.policy.correction.readings:
                 yield at, 2 * missed > looks
 
 

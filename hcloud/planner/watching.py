@@ -14,12 +14,12 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from hcloud.forecast.course import Course, course_of_rate, course_of_total
-from hcloud.forecast.watch import Pace, Sampled, Timed, Watched, latency_kept, pace_of_rate
-from hcloud.known import Classification, Measure, told_by_rank
+from hcloud.forecast.course import Trend, course_of_rate, course_of_total
+from hcloud.forecast.watch import JobSamples, Pace, Sampled, Timed, latency_kept, pace_of_rate
+from hcloud.known import Classification, Measure, per_rank
 from hcloud.model import Allocation, Instance, Job, JobState, ServiceTarget
-from hcloud.planner.draft import Draft
-from hcloud.planner.sizing import Performance, expected
+from hcloud.planner.context import PlanContext
+from hcloud.planner.sizing import ExpectedPerformance, expected
 from hcloud.policy import Policy
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
@@ -53,11 +53,11 @@ class Assessment(NamedTuple):
         return 1.0 - margin * (1.0 - self.done if self.by == "deadline" else 1.0)
 
 
-class Departure(NamedTuple):
+class Deviation(NamedTuple):
     """Performance as its classification counts it, beside what that expects where it runs (nobody beside it)."""
 
     measured: Pace
-    would: Performance
+    would: ExpectedPerformance
 
     def surely(self, deviations: float, departure: float) -> bool:
         """Whether what was measured surely lies outside what was expected, by that part of it."""
@@ -88,7 +88,7 @@ def settled_at(job: Job, settle_s: float) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Post:
+class RankExpectation:
     """What of a running job stays the same from sample to sample: the rank that speaks for it, from when its samples
     count, what is believed of it and expected where it runs, and its deeds of correction in this attempt.
 
@@ -103,9 +103,9 @@ class Post:
     deadline_at: float | None
     policy: Policy
     drawn: tuple[int, bool] = (-1, False)
-    _expected: tuple[Instance, Performance | None] | None = None
+    _expected: tuple[Instance, ExpectedPerformance | None] | None = None
 
-    def would(self, instance: Instance) -> Performance | None:
+    def would(self, instance: Instance) -> ExpectedPerformance | None:
         """Return what is expected of the job where it runs, which is ``instance``; None: nothing is known."""
         if self._expected is None or self._expected[0] is not instance:
             known = self.known
@@ -119,15 +119,15 @@ _UNKNOWN: Any = object()
 
 
 @dataclass(slots=True, eq=False)
-class Look:
+class RankSamples:
     """The samples of the rank that speaks for a job, and from when they count."""
 
-    draft: Draft
-    watched: Watched
-    post: Post
+    context: PlanContext
+    watched: JobSamples
+    post: RankExpectation
     instance: Instance
     _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
-    _departed: Departure | None = field(default=_UNKNOWN, repr=False)
+    _departed: Deviation | None = field(default=_UNKNOWN, repr=False)
 
     @property
     def job(self) -> Job:
@@ -151,7 +151,7 @@ class Look:
 
     def pace(self, counter: str) -> Pace | None:
         """Return the pace of a total."""
-        return self.watched.pace(self.held.rank, counter, self.since, self.draft.policy.correction.readings)
+        return self.watched.pace(self.held.rank, counter, self.since, self.context.policy.correction.readings)
 
     def assess(self) -> Assessment | None:
         """Return how the job does beside its target; None: it has none that can be measured, or too little was."""
@@ -163,7 +163,7 @@ class Look:
         target = self.post.job.spec.target
         if isinstance(target, ServiceTarget):
             kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
-            pace = pace_of_rate(kept, self.since, self.draft.policy.correction.readings)
+            pace = pace_of_rate(kept, self.since, self.context.policy.correction.readings)
             return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
         if target.kind == "best_effort":
             return None
@@ -172,16 +172,16 @@ class Look:
         left_s = (1.0 - done) / progress.mean if progress is not None and progress.mean > 0 else None
         # Of what goes on as before little is recorded: what was still to be done when it was told last is compared with
         # the time there was then, and its pace is what it went on at since.
-        left_s = left_s and max(0.0, left_s - (self.draft.now - told_at))
+        left_s = left_s and max(0.0, left_s - (self.context.now - told_at))
         # A clock that was set back may lie before what was told.
-        latest = max(self.draft.now, told_at)
+        latest = max(self.context.now, told_at)
         if progress is not None and deadline_at is not None and deadline_at > latest and done < 1.0:
             wanted = (1.0 - done) / (deadline_at - told_at)
             return Assessment(by="deadline", pace=progress, wanted=wanted, done=done, remaining_s=left_s)
         found = self.departure()
         if found is None:
             return None
-        wanted = (1.0 - self.draft.policy.placement.tolerance) * found.would.limits()[0]
+        wanted = (1.0 - self.context.policy.placement.tolerance) * found.would.limits()[0]
         return Assessment(by="expectation", pace=found.measured, wanted=wanted, done=done, remaining_s=left_s)
 
     def kept_until(self, deviations: float, margin: float) -> float:
@@ -201,9 +201,9 @@ class Look:
         ranks = self.watched.ranks
         if len(ranks) == 1:
             return _progress(*ranks.values())
-        return min((_progress(rank) for rank in ranks.values()), default=(0.0, self.draft.now))
+        return min((_progress(rank) for rank in ranks.values()), default=(0.0, self.context.now))
 
-    def course(self, found: Assessment) -> Course | None:
+    def course(self, found: Assessment) -> Trend | None:
         """Return what it did as far back as is known, in the unit of ``found``; None: nothing tells of that."""
         samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
         if isinstance(target, ServiceTarget):
@@ -215,46 +215,48 @@ class Look:
     @property
     def span_s(self) -> float:
         """How long a pace is to be measured until it counts: as many samples as readings are needed."""
-        return self.draft.policy.correction.readings * self.draft.policy.timing.sample_every_s
+        return self.context.policy.correction.readings * self.context.policy.timing.sample_every_s
 
     def known(self) -> Classification | None:
         """Return what is believed of its application."""
         return self.post.known
 
-    def would(self, *, column: str = "", vcpus: float | None = None, nodes: int | None = None) -> Performance | None:
+    def would(
+        self, *, column: str = "", vcpus: float | None = None, nodes: int | None = None
+    ) -> ExpectedPerformance | None:
         """Return what is expected of it here, or with other machines, vCPUs or nodes; None: nothing is known."""
         post = self.post
         if post.known is None:
             return None
         return would_do(post.known, post.job, post.held, column or column_of(self.instance), vcpus=vcpus, nodes=nodes)
 
-    def departure(self) -> Departure | None:
+    def departure(self) -> Deviation | None:
         """Return what was measured of its rank beside what was expected of that; None: one of them is not known."""
         if self._departed is _UNKNOWN:
             self._departed = self._departure()
         return self._departed
 
-    def _departure(self) -> Departure | None:
+    def _departure(self) -> Deviation | None:
         known, would = self.post.known, self.post.would(self.instance)
         if known is None or known.measure is None or would is None:
             return None
         if known.measure is Measure.REQUESTS:
             rate = "requests_per_s"
             values = [Timed(s.at, s.values[rate], s.looks) for s in self.samples if rate in s.values]
-            measured = pace_of_rate(values, self.since, self.draft.policy.correction.readings)
+            measured = pace_of_rate(values, self.since, self.context.policy.correction.readings)
         else:
             counter = _COUNTERS.get(known.measure)
             measured = self.pace(counter) if counter is not None else None
         if measured is None:
             return None
         attempt = self.job.attempt
-        part = told_by_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
-        return Departure(measured=measured, would=would.times(part))
+        part = per_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
+        return Deviation(measured=measured, would=would.times(part))
 
     def busy(self) -> bool:
         """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
         cpu = self.pace("cpu_s")
-        return cpu is not None and cpu.mean >= self.draft.policy.correction.busy_share * self.held.resources.vcpus
+        return cpu is not None and cpu.mean >= self.context.policy.correction.busy_share * self.held.resources.vcpus
 
 
 def _progress(samples: Sequence[Sampled]) -> tuple[float, float]:
@@ -278,7 +280,7 @@ def would_do(
     *,
     vcpus: float | None = None,
     nodes: int | None = None,
-) -> Performance | None:
+) -> ExpectedPerformance | None:
     """Return what is expected of a running job with such machines, or with other vCPUs or nodes than it has."""
     return expected(
         known,
@@ -289,31 +291,37 @@ def would_do(
     )
 
 
-def look_at(draft: Draft, job: Job) -> Look | None:
+def rank_samples(context: PlanContext, job: Job) -> RankSamples | None:
     """Return what can be looked at of ``job``; None: it does not run, has not settled, or was not measured since."""
-    watched, attempt = draft.snapshot.watched.get(job.id), job.attempt
+    watched, attempt = context.snapshot.job_samples.get(job.id), job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
         return None
-    known, posts = draft.snapshot.applications.get(job.application), draft.snapshot.memo.posts
-    post: Post | None = posts.get(job.id)
-    if post is None or post.job is not job or post.known is not known or post.policy is not draft.policy:
-        post = posts[job.id] = _post(job, known, draft.policy)
-    at = draft.fleet.index.get(post.held.instance_id) if post is not None else None
+    known, posts = context.snapshot.applications.get(job.application), context.snapshot.plan_cache.posts
+    post: RankExpectation | None = posts.get(job.id)
+    if post is None or post.job is not job or post.known is not known or post.policy is not context.policy:
+        post = posts[job.id] = _post(job, known, context.policy)
+    at = context.fleet.index.get(post.held.instance_id) if post is not None else None
     if post is None or at is None:
         return None
     samples = watched.ranks.get(post.held.rank, ())
-    return Look(draft, watched, post, draft.fleet.instances[at]) if samples and samples[-1].at > post.since else None
+    return (
+        RankSamples(context, watched, post, context.fleet.instances[at])
+        if samples and samples[-1].at > post.since
+        else None
+    )
 
 
-def _post(job: Job, known: Classification | None, policy: Policy) -> Post | None:
+def _post(job: Job, known: Classification | None, policy: Policy) -> RankExpectation | None:
     held = first_rank(job)
     if held is None:
         return None
-    since, deeds = settled_at(job, policy.correction.settle_s), deeds_of(job)
-    return Post(job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at, policy=policy)
+    since, deeds = settled_at(job, policy.correction.settle_s), correction_steps(job)
+    return RankExpectation(
+        job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at, policy=policy
+    )
 
 
-def deeds_of(job: Job) -> int:
+def correction_steps(job: Job) -> int:
     """Return how many corrections of its present attempt did more than change what is believed."""
     attempt = job.attempt.id if job.attempt is not None else ""
     return sum([each.attempt == attempt and each.step not in LEARNING for each in job.corrections])

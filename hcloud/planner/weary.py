@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from hcloud.constraints import matches
 from hcloud.model import FailureCause, Job, JobSpec, Market, Offer
 from hcloud.planner.whereabouts import admits
-from hcloud.policy import Spot
+from hcloud.policy import SpotPolicy
 
 
-def is_weary(job: Job, spot: Spot) -> bool:
+def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
     """Whether ``job`` lost so many spot machines that it should go elsewhere."""
     return 0 < spot.most_losses <= job.failures.count(FailureCause.PREEMPTED)
 
 
-def steady_for(spec: JobSpec, offers: Iterable[Offer]) -> bool:
+def has_non_spot_offer(spec: JobSpec, offers: Iterable[Offer]) -> bool:
     """Whether any of ``offers`` is a machine for this job that is not taken back."""
     return any(
         offer.market is not Market.SPOT

@@ -11,14 +11,16 @@ import numpy as np
 
 from hcloud.classifier.interference import EXCESS
 from hcloud.planner.paragon import Places, Selection, margin
-from hcloud.planner.pressure import FULL, Floats, Mask, Pressure, Sensitivity
+from hcloud.planner.pressure import FULL, Floats, Mask, PressureState, Sensitivity
 
 LASTS = 0.5
 """Of a run, the neighbours that are there at its start stay for about so much, and others follow them in any case."""
 _SLACK = 1e-9
 
 
-def weigh(pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats | None) -> Selection | None:
+def least_loss_choice(
+    pressure: PressureState, who: Sensitivity, among: Mask, preference: Floats | None
+) -> Selection | None:
     """Return the machine of ``among`` on which the least is expected to be lost; None only where there is none.
 
     ``preference``: by machine (shape ``(N,)``), the logarithm of how slow its type is for ``who``; None: all are alike.
@@ -39,7 +41,7 @@ def weigh(pressure: Pressure, who: Sensitivity, among: Mask, preference: Floats 
     return Selection(at=at, pool=int(pressure.level[at]), among=int(near.size), margin=margin(pressure, who, at))
 
 
-def _harm(pressure: Pressure, who: Sensitivity, places: Places) -> Floats:
+def _harm(pressure: PressureState, who: Sensitivity, places: Places) -> Floats:
     """Return by machine of ``places`` by how much ``who`` lengthens its residents' runs: logarithms, summed up."""
     where = [number for number, at in enumerate(places.tolist()) for _ in pressure.residents[at]]
     residents = [resident for at in places.tolist() for resident in pressure.residents[at]]

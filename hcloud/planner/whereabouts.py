@@ -19,20 +19,20 @@ from hcloud.planner.fleet import Fleet, Mask
 Counts = npt.NDArray[np.int64]
 
 
-class Company(NamedTuple):
+class AffinityGroup(NamedTuple):
     """What decides beside whom a job may be: whose it is, its name, and the names it is kept apart from."""
 
     user: str
     name: str
     apart_from: tuple[str, ...]
 
-    def clashes(self, other: Company) -> bool:
+    def clashes(self, other: AffinityGroup) -> bool:
         """Return whether the two must not share a machine."""
         asked = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
         return self.user == other.user and asked
 
 
-class Whereabouts:
+class TopologyConstraints:
     """The demands of jobs over one fleet. Counts have shape ``(N,)``; nothing is counted where nobody is kept apart.
 
     ``users``: those of whom a job is kept apart from others of theirs.
@@ -44,19 +44,19 @@ class Whereabouts:
         stated = [job.spec for job in jobs if job.spec.placement is not None]
         self.users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
         self._admitted: dict[Constraints, Mask] = {}
-        self._there: dict[Company, Counts] = {}
-        self._clashing: dict[Company, Counts] = {}
-        self._journal: list[tuple[int, Company, int]] = []
+        self._there: dict[AffinityGroup, Counts] = {}
+        self._clashing: dict[AffinityGroup, Counts] = {}
+        self._journal: list[tuple[int, AffinityGroup, int]] = []
         for at, held in enumerate(fleet.holdings if self.users else ()):
             for job, _ in held:
                 self.arrive(at, self.company(job.spec))
 
-    def company(self, spec: JobSpec) -> Company | None:
+    def company(self, spec: JobSpec) -> AffinityGroup | None:
         """Return beside whom a job may be; None where nobody of its user is kept apart from anybody."""
         if spec.user not in self.users:
             return None
         apart_from = spec.placement.apart_from if spec.placement is not None else ()
-        return Company(user=spec.user, name=spec.name, apart_from=apart_from)
+        return AffinityGroup(user=spec.user, name=spec.name, apart_from=apart_from)
 
     def admitted(self, constraints: Constraints) -> Mask:
         """Return the machines whose zone and labels are as demanded."""
@@ -67,7 +67,7 @@ class Whereabouts:
             known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
         return known
 
-    def apart(self, company: Company) -> Mask:
+    def apart(self, company: AffinityGroup) -> Mask:
         """Return the machines without anybody that ``company`` must not meet."""
         found = self._clashing.get(company)
         if found is None:
@@ -91,7 +91,7 @@ class Whereabouts:
         return free
 
     # ------------------------------------------------------------------------------------------------- coming and going
-    def arrive(self, at: int, company: Company | None, by: int = 1) -> None:
+    def arrive(self, at: int, company: AffinityGroup | None, by: int = 1) -> None:
         """Count a unit as on, or promised room of, machine ``at`` (or, with -1, as gone)."""
         if company is not None:
             self._journal.append((at, company, by))
@@ -108,7 +108,7 @@ class Whereabouts:
             at, company, by = self._journal.pop()
             self._count(at, company, -by)
 
-    def _count(self, at: int, company: Company, by: int) -> None:
+    def _count(self, at: int, company: AffinityGroup, by: int) -> None:
         if company not in self._there:
             self._there[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
         self._there[company][at] += by

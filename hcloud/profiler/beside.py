@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from hcloud.errors import HCloudError, Unmeasurable
-from hcloud.profiler.sources import MIB, Load, Source, start
+from hcloud.profiler.sources import MIB, InterferenceSource, RunningSource, start
 from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
 
@@ -24,19 +24,19 @@ DISK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedSource:
     """A source as it runs beside a subject: of what size at most, how hard at most (0..100), and where.
 
     ``notes`` say what about that is not as it should be.
     """
 
-    source: Source
+    source: InterferenceSource
     highest: float
     cpu: int
     notes: tuple[str, ...]
 
 
-def place(stage: Stage, source: Source, vcpus: float) -> Placed:
+def place(stage: Stage, source: InterferenceSource, vcpus: float) -> PlacedSource:
     """Choose another CPU than the subject's for a source felt across cores, the subject's own for all others.
 
     Raises Unmeasurable: this machine has no memory, or no CPU time, left for it beside the subject.
@@ -58,10 +58,10 @@ def place(stage: Stage, source: Source, vcpus: float) -> Placed:
         highest = FULL * min(1.0, room)
         if highest < FULL:
             notes.append(f"sources pressed up to {highest:g} % only: the CPU time that {vcpus:g} vCPU leave here")
-    return Placed(source=source, highest=highest, cpu=cpu, notes=tuple(notes))
+    return PlacedSource(source=source, highest=highest, cpu=cpu, notes=tuple(notes))
 
 
-def _as_large_as_fits(stage: Stage, source: Source, notes: list[str]) -> Source:
+def _as_large_as_fits(stage: Stage, source: InterferenceSource, notes: list[str]) -> InterferenceSource:
     assert source.full_mib is not None
     if source.meter == "memory_mib":
         held = stage.use[1] if stage.use else stage.subject.memory_mib
@@ -77,7 +77,9 @@ def _as_large_as_fits(stage: Stage, source: Source, notes: list[str]) -> Source:
     return replace(source, full_mib=room)
 
 
-def pressing(stage: Stage, placed: Placed, intensity: float, cpu: int | None = None) -> AbstractContextManager[Load]:
+def pressing(
+    stage: Stage, placed: PlacedSource, intensity: float, cpu: int | None = None
+) -> AbstractContextManager[RunningSource]:
     """Press while a block lasts, from another CPU if one is given. Raises what ``sources.start`` raises."""
     return start(
         placed.source,
@@ -89,7 +91,7 @@ def pressing(stage: Stage, placed: Placed, intensity: float, cpu: int | None = N
     )
 
 
-class Switch:
+class SourceSwitch:
     """The machine in one of several ways, each a block that is entered at need; the last one is left at the end."""
 
     def __init__(self, ways: Mapping[str, Callable[[], AbstractContextManager[object]]]) -> None:
@@ -97,7 +99,7 @@ class Switch:
         self._ways, self._now = ways, ""
         self._stack = ExitStack()
 
-    def __enter__(self) -> Switch:
+    def __enter__(self) -> SourceSwitch:
         """Begin in no way."""
         return self
 

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Protocol
 
 from hcloud import __version__
-from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
+from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.errors import NotFound, Unmeasurable
 from hcloud.known import SOURCES as COLUMNS
 from hcloud.known import Findings, Measure, Reading
 from hcloud.model import ProfileRequest, ProgressHook
 from hcloud.profiler import loop
-from hcloud.profiler.host import Host
+from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.measure import Bench, Rate, Subject
 from hcloud.profiler.recipes import Recipe, package_versions, prepared
-from hcloud.profiler.sources import Source, source_named, stress_ng
+from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 from hcloud.quantity import utc_text
 
 LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
@@ -46,7 +46,7 @@ STARTS_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """What to measure of every program. ``types``: vCPUs by instance type; ``steps``: vCPUs; both fit this machine.
 
     ``seconds``: about how long one program takes.
@@ -55,7 +55,7 @@ class Plan:
     provider: str
     types: Mapping[str, float]
     steps: tuple[float, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[InterferenceSource, ...]
     seconds: float
 
     @property
@@ -88,14 +88,14 @@ class Plan:
 
 def plan_for(
     provider: str, whole_type: str | None, seconds: float, sources: Iterable[str] = COLUMNS, cpus: int | None = None
-) -> Plan:
+) -> MeasurementPlan:
     """Return what can be measured on this machine of ``cpus`` (default: those this process may use).
 
     ``whole_type``: the instance type that the whole machine is; None: slices, as the local provider cuts them.
     """
     most = float(cpus if cpus is not None else len(os.sched_getaffinity(0)))
     types = LOCAL_TYPES if whole_type is None else {whole_type: most}
-    return Plan(
+    return MeasurementPlan(
         provider=provider,
         types={name: vcpus for name, vcpus in types.items() if vcpus <= most},
         steps=tuple(step for step in STEPS if step <= most),
@@ -115,10 +115,10 @@ class Answers(Protocol):
     def rate(self, vcpus: float, *, within_s: float) -> Rate:
         """Return performance at a size."""
 
-    def tolerated(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+    def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
         """Return the intensity at which 5 % are lost."""
 
-    def caused(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+    def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
         """Return the intensity that presses as hard as it does."""
 
     def note(self, sentence: str) -> None:
@@ -128,13 +128,13 @@ class Answers(Protocol):
 def measure_recipe(
     name: str,
     recipe: Recipe,
-    plan: Plan,
-    host: Host,
+    plan: MeasurementPlan,
+    host: ProfilingHost,
     *,
     now: float,
     advance: Callable[[str], None] = lambda _: None,
     bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
-) -> Profile:
+) -> ReferenceProfile:
     """Prepare and measure one program; ``advance`` is told each question begun.
 
     Raises:
@@ -152,13 +152,13 @@ def measure_recipe(
         _refuse_other_measures(rates)
         readings = [*_performance(plan, rates, TOTAL), *_interference(bench, plan, advance)]
         notes = tuple(bench.notes)
-    return Profile(
+    return ReferenceProfile(
         profile=name,
         format=1,
         group=recipe.group,
         program=recipe.program or name,
         measure=Measure.PROGRESS,
-        units=Units(performance=f"{recipe.unit}/s"),
+        units=ProfileUnits(performance=f"{recipe.unit}/s"),
         provenance=_provenance(recipe, plan, load=load, now=now, took_s=time.monotonic() - began),
         cells=cells_of_readings(readings),
         use={
@@ -173,7 +173,7 @@ def measure_recipe(
 def measure_reference(
     request: ProfileRequest,
     subject: Subject,
-    host: Host,
+    host: ProfilingHost,
     *,
     told: Callable[[Findings], None] = lambda _: None,
     bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
@@ -210,16 +210,16 @@ def measure_reference(
         return so_far()
 
 
-def _plan_of(request: ProfileRequest) -> tuple[Plan, list[str]]:
+def _plan_of(request: ProfileRequest) -> tuple[MeasurementPlan, list[str]]:
     """Return what a reference job asks for, and sentences about what nobody knows how to measure."""
-    sources, unknown = list[Source](), list[str]()
+    sources, unknown = list[InterferenceSource](), list[str]()
     for name in request.sources:
         try:
             sources.append(source_named(name))
         except NotFound as error:
             unknown.append(str(error))
     provider, _, kind = request.type_column.partition("/")
-    plan = Plan(
+    plan = MeasurementPlan(
         provider=provider,
         types={kind: max(request.steps_vcpus)},
         steps=request.steps_vcpus,
@@ -240,7 +240,7 @@ def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
     )
 
 
-def _rates(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> dict[float, Rate]:
+def _rates(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> dict[float, Rate]:
     """Measure performance at every size."""
     found = {}
     for vcpus in plan.sizes:
@@ -256,7 +256,7 @@ def _refuse_other_measures(rates: Mapping[float, Rate]) -> None:
             raise Unmeasurable(f"its loop told of too little progress at {vcpus:g} vCPU")
 
 
-def _performance(plan: Plan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
+def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
     """Return the cells of types and steps. A slice is an amount of this machine, so one measurement serves both."""
     columns = [("type", f"{plan.provider}/{kind}", vcpus) for kind, vcpus in plan.types.items()]
     columns += [("step", f"{vcpus:g} vCPU", vcpus) for vcpus in plan.steps]
@@ -273,7 +273,7 @@ def _performance(plan: Plan, rates: Mapping[float, Rate], total: float = 1.0) ->
     ]
 
 
-def _interference(bench: Answers, plan: Plan, advance: Callable[[str], None]) -> Iterator[Reading]:
+def _interference(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> Iterator[Reading]:
     """Measure every source both ways; what cannot be had is noted and left out."""
     for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):
         for source in plan.sources:
@@ -290,7 +290,7 @@ def _within_scale(reading: Reading) -> Reading:
 
 
 # --------------------------------------------------------------------------------------------------------- provenance
-def _provenance(recipe: Recipe, plan: Plan, *, load: float, now: float, took_s: float) -> Provenance:
+def _provenance(recipe: Recipe, plan: MeasurementPlan, *, load: float, now: float, took_s: float) -> Provenance:
     return Provenance(
         measured_at=utc_text(now),
         provider=plan.provider,
@@ -322,7 +322,7 @@ def _stress_ng_version() -> str:
     return found[1] if found else "unknown"
 
 
-def confidence(profile: Profile) -> Mapping[str, float]:
+def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
     """Return how sure a profile is: the median half width of the 95 % limits, by performance (%) and pressure (points).
 
     Questions without a cell are left out.

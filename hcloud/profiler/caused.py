@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 
 from hcloud.errors import HCloudError, Unmeasurable
 from hcloud.known import Reading
-from hcloud.profiler.beside import Placed, Switch, pressing
+from hcloud.profiler.beside import PlacedSource, SourceSwitch, pressing
 from hcloud.profiler.probe import TARGETS, answer, tell, victim
 from hcloud.profiler.repeats import Interval, enough, interval
 from hcloud.profiler.scratch import scratch
-from hcloud.profiler.sources import Source
+from hcloud.profiler.sources import InterferenceSource
 from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
 
@@ -32,7 +32,7 @@ TIGHT_LOSS = 0.03
 HOLDING_LOOKS = 3
 
 
-def caused(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> Reading:
+def caused(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Reading:
     """Return the intensity (0..100) of the source that presses as hard as the subject. Raises Unmeasurable."""
     source = placed.source
     if source.full_mib is not None:
@@ -45,7 +45,7 @@ def caused(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> Readi
     return Reading(question="caused", column=source.name, value=value, low=low, high=high, runs=found.runs)
 
 
-def _holding(stage: Stage, source: Source, vcpus: float) -> Interval:
+def _holding(stage: Stage, source: InterferenceSource, vcpus: float) -> Interval:
     assert source.full_mib is not None
     held = []
     for _ in range(HOLDING_LOOKS):
@@ -56,7 +56,7 @@ def _holding(stage: Stage, source: Source, vcpus: float) -> Interval:
     return interval([FULL * each / source.full_mib for each in held])
 
 
-def _compared(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> Interval:
+def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Interval:
     kind, began = TARGETS[placed.source.name], time.monotonic()
     pressed, beside = list[float](), list[float]()
     # The source takes the subject's place: as far from the probe as the subject is.
@@ -65,7 +65,7 @@ def _compared(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> In
         "beside": lambda: _playing(stage, vcpus),
         "pressed": lambda: _pressed(stage, placed, vcpus),
     }
-    with _Probe(stage, kind, placed.cpu) as probe, Switch(ways) as switch:
+    with _Probe(stage, kind, placed.cpu) as probe, SourceSwitch(ways) as switch:
         stage.play(vcpus)
         order = list(ways)
         while not beside or not (enough(beside, TIGHT_LOSS) and enough(pressed, TIGHT_LOSS)):
@@ -85,13 +85,13 @@ def _compared(stage: Stage, placed: Placed, vcpus: float, within_s: float) -> In
     return _ratio(interval(beside), interval(pressed), placed)
 
 
-def _probed(stage: Stage, switch: Switch, way: str, probe: _Probe) -> float:
+def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> float:
     if switch.to(way):
         stage.attend(SETTLE_S)
     return probe.rate()
 
 
-def _ratio(beside: Interval, pressed: Interval, placed: Placed) -> Interval:
+def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource) -> Interval:
     """Divide two losses; limits of the quotient are those of the losses at their worst together."""
     if pressed.value < FELT_LOSS:
         raise Unmeasurable(
@@ -112,7 +112,7 @@ def _playing(stage: Stage, vcpus: float) -> Iterator[None]:
 
 
 @contextmanager
-def _pressed(stage: Stage, placed: Placed, vcpus: float) -> Iterator[None]:
+def _pressed(stage: Stage, placed: PlacedSource, vcpus: float) -> Iterator[None]:
     with stage.paused(), pressing(stage, placed, placed.highest, stage.cpus_of(vcpus)[0]):
         yield
 

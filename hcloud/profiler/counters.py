@@ -38,7 +38,7 @@ TASK_CLOCK = Countable(name="task-clock", kind=1, number=1)
 """CPU time in ns: counted by the kernel itself, so that it is there on every machine."""
 
 
-class Counter:
+class PerfCounter:
     """Counts for a set of threads, and for all that they start from now on."""
 
     def __init__(self, handles: list[int]) -> None:
@@ -64,7 +64,7 @@ def can_count(what: Countable) -> bool:
 
 
 @contextmanager
-def counted(processes: Iterable[int], what: Countable) -> Iterator[Counter]:
+def counted(processes: Iterable[int], what: Countable) -> Iterator[PerfCounter]:
     """Count for processes, all their threads and what they start, while a block lasts.
 
     Raises Unmeasurable: this machine does not count it, does not let us, or none of the processes lives.
@@ -77,7 +77,7 @@ def counted(processes: Iterable[int], what: Countable) -> Iterator[Counter]:
                 handles.append(handle)
         if not handles:
             raise Unmeasurable(f"{what.name} could not be counted: it ended meanwhile")
-        yield Counter(handles)
+        yield PerfCounter(handles)
     finally:
         for handle in handles:
             os.close(handle)

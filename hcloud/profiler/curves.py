@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from hcloud.classifier.interference import kept
 from hcloud.classifier.library import Question
-from hcloud.classifier.profiles import Cell, Pressure, Profile
+from hcloud.classifier.profiles import Cell, PressureCell, ReferenceProfile
 
 ROW, LEFT, BAR, GAP, CURVE = 26, 150, 190, 24, 130
 TOP = 64
@@ -21,7 +21,7 @@ KEPT_FLOOR = 0.4
 COLOURS = {Question.TOLERATED: "#4682b4", Question.CAUSED: "#cd5c5c"}
 
 
-def svg(profile: Profile) -> str:
+def svg(profile: ReferenceProfile) -> str:
     """Draw a profile: bars of performance, one row per source with tolerated, caused and the sensitivity curve."""
     sources = list(profile.cells.tolerated) or list(profile.cells.caused)
     sizes = list(_sizes(profile))
@@ -41,12 +41,12 @@ def svg(profile: Profile) -> str:
     )
 
 
-def _subtitle(profile: Profile) -> str:
+def _subtitle(profile: ReferenceProfile) -> str:
     about = profile.provenance
     return f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
 
 
-def _sizes(profile: Profile) -> Iterator[tuple[str, Cell]]:
+def _sizes(profile: ReferenceProfile) -> Iterator[tuple[str, Cell]]:
     """Types that are amounts of one machine repeat its steps, so they are drawn only where there are no steps."""
     chosen: Mapping[str, Cell] = profile.cells.step or profile.cells.type
     yield from chosen.items()
@@ -69,7 +69,7 @@ def _heads(top: int) -> Iterator[str]:
     yield f'<text x="{LEFT + 2 * (BAR + GAP)}" y="{line}">performance kept</text>'
 
 
-def _drawn_source(profile: Profile, source: str, top: int) -> Iterator[str]:
+def _drawn_source(profile: ReferenceProfile, source: str, top: int) -> Iterator[str]:
     yield _label(source, top)
     for at, question in enumerate((Question.TOLERATED, Question.CAUSED)):
         cell, left = profile.cells.of(question).get(source), LEFT + at * (BAR + GAP)
@@ -98,7 +98,7 @@ def _bar(left: int, top: int, full: int, cell: Cell, most: float, colour: str) -
     yield f'<path d="M{left + low:.1f},{below} H{left + high:.1f}" stroke="black" stroke-width="1.2"/>'
 
 
-def _curve(tolerated: Pressure, left: int, top: int) -> Iterator[str]:
+def _curve(tolerated: PressureCell, left: int, top: int) -> Iterator[str]:
     upper = [_point(at, tolerated.high, left, top) for at in range(0, 101, 5)]
     lower = [_point(at, tolerated.low, left, top) for at in range(100, -1, -5)]
     line = [_point(at, tolerated.value, left, top) for at in range(0, 101, 5)]

@@ -49,7 +49,7 @@ class TreeTotals(Protocol):
         """Written to storage."""
 
 
-class Group(Protocol):
+class ControlGroup(Protocol):
     """A control group for one run."""
 
     def enter(self) -> None:
@@ -115,7 +115,7 @@ class ServiceReader(Protocol):
         """End a reading in progress."""
 
 
-class Host(Protocol):
+class ProfilingHost(Protocol):
     """The machine, as the profiler uses it."""
 
     @property
@@ -141,7 +141,7 @@ class Host(Protocol):
 
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
-    ) -> AbstractContextManager[Group | None]:
+    ) -> AbstractContextManager[ControlGroup | None]:
         """Make a group for a block, emptied and removed at its end. None: this process may not."""
 
     def enclosure(self, root: Path, uid: int, *, network: bool) -> Enclosure:

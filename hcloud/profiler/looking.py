@@ -8,7 +8,7 @@ from itertools import pairwise
 from hcloud.errors import Unmeasurable
 from hcloud.known import Measure
 from hcloud.profiler.counters import INSTRUCTIONS, can_count
-from hcloud.profiler.subject import READ_EVERY_S, SERVICE_PATIENCE_S, UNSEEN_S_MAX, Stage, Watched
+from hcloud.profiler.subject import READ_EVERY_S, SERVICE_PATIENCE_S, UNSEEN_S_MAX, ObservedSpan, Stage
 
 LOOKS_MIN = 4
 PROGRESS_STEPS_MIN = 5
@@ -20,7 +20,7 @@ IDLE_VCPUS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FirstLook:
     """What a first run showed. ``duration_s`` None: it was still at work. ``notes`` say what was missing."""
 
     measure: Measure
@@ -52,13 +52,13 @@ class _Seen:
         self.served = self.served or stage.served() is not None
 
 
-def first_look(stage: Stage, vcpus: float) -> Look:
+def first_look(stage: Stage, vcpus: float) -> FirstLook:
     """Run the subject for ``run_s`` (a service until it serves) and choose the best measure it offers.
 
     Raises Unmeasurable: it cannot be run, or nothing of it can be seen.
     """
     live = stage.play(vcpus)
-    watched, seen = Watched(min(UNSEEN_S_MAX, stage.run_s / LOOKS_MIN)), _Seen()
+    watched, seen = ObservedSpan(min(UNSEEN_S_MAX, stage.run_s / LOOKS_MIN)), _Seen()
     output, cpu_s = [live.output_mib()], list[float]()
     patience_s = max(stage.run_s, min(SERVICE_PATIENCE_S, stage.left_s() / 3)) if stage.subject.metrics else stage.run_s
     while (spent_s := watched.look()) < patience_s and not (spent_s >= stage.run_s and seen.served):
@@ -73,39 +73,39 @@ def first_look(stage: Stage, vcpus: float) -> Look:
     return _of_running(stage, seen, output, (live.cpu_s() - cpu_s[0]) / patience_s)
 
 
-def _of_ended(stage: Stage, duration_s: float, seen: _Seen) -> Look:
+def _of_ended(stage: Stage, duration_s: float, seen: _Seen) -> FirstLook:
     lasts = duration_s >= 4 * stage.window_s
     if lasts and seen.steps >= PROGRESS_STEPS_MIN and not seen.fell:
-        return Look(measure=Measure.PROGRESS, duration_s=duration_s)
+        return FirstLook(measure=Measure.PROGRESS, duration_s=duration_s)
     notes = list(_missing(stage, seen))
     if duration_s < SHORT_S:
         notes.append(
             f"it is over in {duration_s * 1000:.0f} ms, most of which is its start: its readings say little, and "
             "sources of interference were not tuned beside it"
         )
-    return Look(measure=Measure.COMPLETION, duration_s=duration_s, notes=tuple(notes))
+    return FirstLook(measure=Measure.COMPLETION, duration_s=duration_s, notes=tuple(notes))
 
 
-def _of_running(stage: Stage, seen: _Seen, output: list[float], busy: float) -> Look:
+def _of_running(stage: Stage, seen: _Seen, output: list[float], busy: float) -> FirstLook:
     notes = _missing(stage, seen)
     if seen.steps >= 3 and not seen.fell:
-        return Look(measure=Measure.PROGRESS, duration_s=None)
+        return FirstLook(measure=Measure.PROGRESS, duration_s=None)
     if seen.served:
-        return Look(measure=Measure.REQUESTS, duration_s=None, notes=notes)
+        return FirstLook(measure=Measure.REQUESTS, duration_s=None, notes=notes)
     if _grows_evenly(output, stage.run_s):
-        return Look(measure=Measure.OUTPUT, duration_s=None, notes=notes)
+        return FirstLook(measure=Measure.OUTPUT, duration_s=None, notes=notes)
     if busy < IDLE_VCPUS:
         raise Unmeasurable(
             f"it did not end within {stage.run_s:g} s, and neither progress, requests, output nor CPU time told how "
             "fast it works" + "".join(f"; {note}" for note in notes)
         )
     if can_count(INSTRUCTIONS):
-        return Look(measure=Measure.INSTRUCTIONS, duration_s=None, notes=notes)
+        return FirstLook(measure=Measure.INSTRUCTIONS, duration_s=None, notes=notes)
     said = (
         "its performance was taken from the CPU time it got, as nothing better was to be had: a neighbour on its own "
         "core shows in that, one on another core (cache, memory, disk) does not"
     )
-    return Look(measure=Measure.CPU, duration_s=None, notes=(*notes, said))
+    return FirstLook(measure=Measure.CPU, duration_s=None, notes=(*notes, said))
 
 
 def _missing(stage: Stage, seen: _Seen) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from functools import partial
 from types import TracebackType
 
 from hcloud.errors import NotFound, Unmeasurable
-from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee, told_by_rank
+from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
 from hcloud.model import ProfileRequest
-from hcloud.profiler.beside import Placed, Switch, place, pressing
+from hcloud.profiler.beside import PlacedSource, SourceSwitch, place, pressing
 from hcloud.profiler.caused import caused
-from hcloud.profiler.host import Host
-from hcloud.profiler.looking import Look, first_look
+from hcloud.profiler.host import ProfilingHost
+from hcloud.profiler.looking import FirstLook, first_look
 from hcloud.profiler.repeats import Interval, enough, interval
-from hcloud.profiler.sources import Source, source_named
+from hcloud.profiler.sources import InterferenceSource, source_named
 from hcloud.profiler.subject import Stage, Subject
 from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
 
@@ -62,11 +62,11 @@ class Bench:
     together may take. ``notes`` collects, in whole sentences, what readers of the answers should know.
     """
 
-    def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline_s: float) -> None:
+    def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float) -> None:
         """Take a subject and the machine; nothing runs yet, but the time of ``deadline_s`` does."""
         self.host, self.notes = host, list[str]()
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
-        self._look: Look | None = None
+        self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
 
     def __enter__(self) -> Bench:
@@ -81,7 +81,7 @@ class Bench:
         """End what is at work."""
         self._stage.clear()
 
-    def look(self, vcpus: float) -> Look:
+    def look(self, vcpus: float) -> FirstLook:
         """Run it once, for ``run_s`` at most, and say how it is measured. Raises Unmeasurable."""
         if self._look is None:
             self._look = first_look(self._stage, vcpus)
@@ -95,7 +95,9 @@ class Bench:
             self.notes.append(sentence)
 
     # -------------------------------------------------------------------------------------------------------- answers
-    def rate(self, vcpus: float, beside: tuple[Source, float] | None = None, *, within_s: float | None = None) -> Rate:
+    def rate(
+        self, vcpus: float, beside: tuple[InterferenceSource, float] | None = None, *, within_s: float | None = None
+    ) -> Rate:
         """Return performance at a size, alone or beside a source at an intensity.
 
         Raises Unmeasurable: the program or the machine gives no number, or the time is over; the sentence says which.
@@ -132,11 +134,13 @@ class Bench:
             use=tuple(statistics.median(each) for each in zip(*used, strict=False)),
         )
 
-    def kept(self, source: Source, intensity: float, vcpus: float, *, within_s: float | None = None) -> Interval:
+    def kept(
+        self, source: InterferenceSource, intensity: float, vcpus: float, *, within_s: float | None = None
+    ) -> Interval:
         """Return the share of its performance (1: all) that it keeps beside a source. Raises Unmeasurable."""
         return self._kept(self._placed(source, vcpus), intensity, vcpus, self._within(within_s, RATE_RUNS))
 
-    def _kept(self, placed: Placed, intensity: float, vcpus: float, within_s: float) -> Interval:
+    def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
         measure = self.look(vcpus).measure
         ratios: list[float] = []
         began = time.monotonic()
@@ -144,7 +148,7 @@ class Bench:
             "alone": nullcontext,
             "beside": lambda: pressing(self._stage, placed, intensity),
         }
-        with Switch(ways) as switch:
+        with SourceSwitch(ways) as switch:
             while not ratios or not enough(ratios, TIGHT_KEPT):
                 round_at, order = time.monotonic(), ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone")
                 try:
@@ -159,12 +163,12 @@ class Bench:
                     break
         return interval(ratios)
 
-    def _window(self, switch: Switch, way: str, measure: Measure, vcpus: float) -> float:
+    def _window(self, switch: SourceSwitch, way: str, measure: Measure, vcpus: float) -> float:
         if switch.to(way) and measure is not Measure.COMPLETION:
             self._stage.attend(SETTLE_S)
         return self._stage.sample(measure, vcpus)
 
-    def tolerated(self, source: Source, vcpus: float, *, within_s: float | None = None) -> Reading:
+    def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which performance is 5 % below alone; 100 if it never is. Raises Unmeasurable."""
         within_s = self._within(within_s, TOLERATED_RUNS)
         if source.name == NETWORK and not self._stage.subject.network:
@@ -187,7 +191,7 @@ class Bench:
             question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
         )
 
-    def caused(self, source: Source, vcpus: float, *, within_s: float | None = None) -> Reading:
+    def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which the source presses as hard as the subject does. Raises Unmeasurable."""
         self.look(vcpus)
         within_s = self._within(within_s, TOLERATED_RUNS)
@@ -199,13 +203,13 @@ class Bench:
         self.note("it has no network: it tolerates any load of it, and causes none")
         return Reading(question=question, column=NETWORK, value=value, low=value, high=value)
 
-    def _placed(self, source: Source, vcpus: float) -> Placed:
+    def _placed(self, source: InterferenceSource, vcpus: float) -> PlacedSource:
         placed = place(self._stage, source, vcpus)
         for sentence in placed.notes:
             self.note(sentence)
         return placed
 
-    def _tunable(self, source: Source) -> bool:
+    def _tunable(self, source: InterferenceSource) -> bool:
         if source.full_mib is None and not self._stage.bounded:
             self.note("without control groups sources are on or off: what is tolerated follows from full intensity")
             return False
@@ -221,7 +225,7 @@ def _lost(kept: Interval) -> Interval:
 
 
 def measure(
-    request: ProfileRequest, subject: Subject, host: Host, *, told: Callable[[Findings], None] = lambda _: None
+    request: ProfileRequest, subject: Subject, host: ProfilingHost, *, told: Callable[[Findings], None] = lambda _: None
 ) -> Findings:
     """Do what one profiling run asks for, as far as its time goes; ``told`` gets all that is known after each step.
 
@@ -230,7 +234,7 @@ def measure(
     """
     warm = replace(subject, warm_up_s=max(subject.warm_up_s, request.warm_up_s))
     with Bench(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
-        run = _Run(request, bench, told)
+        run = _ProfilingRun(request, bench, told)
         try:
             run.answer_all()
         except OSError as error:
@@ -238,7 +242,7 @@ def measure(
     return run.findings()
 
 
-class _Run:
+class _ProfilingRun:
     """One profiling run: its questions in the order of their worth, each with its share of the time that is left."""
 
     def __init__(self, request: ProfileRequest, bench: Bench, told: Callable[[Findings], None]) -> None:
@@ -288,7 +292,7 @@ class _Run:
         first, request = self._first is None, self._request
         self._first = self._first or rate
         if request.nodes > 1:
-            together = 1.0 / told_by_rank(rate.measure, request.nodes)
+            together = 1.0 / per_rank(rate.measure, request.nodes)
             self._add("nodes", str(request.nodes), rate, together)
             return
         if first:
@@ -322,7 +326,7 @@ class _Run:
                 questions.append((weight, partial(self._neighbour, ask, source, size)))
         return questions
 
-    def _neighbour(self, ask: Callable[..., Reading], source: Source, size: float, within_s: float) -> None:
+    def _neighbour(self, ask: Callable[..., Reading], source: InterferenceSource, size: float, within_s: float) -> None:
         if not self._bench.look(size).short:
             self._readings.append(ask(source, size, within_s=within_s))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hcloud.profiler.host import Host
+from hcloud.profiler.host import ProfilingHost
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
@@ -59,7 +59,7 @@ def works_in_child(action: Callable[[], None]) -> bool:
 
 
 @contextmanager
-def loopback_network(host: Host) -> Iterator[Callable[[], None] | None]:
+def loopback_network(host: ProfilingHost) -> Iterator[Callable[[], None] | None]:
     """Make a network that holds nothing but a loopback interface; yield what lets a child enter it.
 
     None: this machine refuses network namespaces.
@@ -88,7 +88,7 @@ def _enter(handles: list[tuple[int, int]]) -> None:
         _check(_libc.setns(handle, kind), "setns")
 
 
-def _hold_network(host: Host, writer: int) -> None:
+def _hold_network(host: ProfilingHost, writer: int) -> None:
     """In the child: make the network, say so, and wait to be killed. Never returns."""
     try:
         host.die_with_parent()

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from hcloud.profiler.validation import INTENSITIES, METER_UNITS, Measured, Validation
+from hcloud.profiler.validation import INTENSITIES, METER_UNITS, SourceValidation, Validation
 
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 74, 22, 170, 46
 PLOT_WIDTH = 90
 WORST = 3.0  # slowdown drawn in the darkest colour
 
 
-def row(each: Measured) -> dict[str, Any]:
+def row(each: SourceValidation) -> dict[str, Any]:
     """Return one source as a flat row; slowdowns are at full intensity, pressure by intensity."""
     pressure = {f"pressure_{at}": round(each.pressure[at], 3) for at in INTENSITIES}
     slowdown = {f"slowdown_{victim}": round(by[100], 2) for victim, by in each.slowdown.items()}
@@ -115,7 +115,7 @@ def svg(validation: Validation) -> str:
     )
 
 
-def _drawn_row(each: Measured, kinds: list[str], top: int) -> Iterator[str]:
+def _drawn_row(each: SourceValidation, kinds: list[str], top: int) -> Iterator[str]:
     core = "same core" if each.shares_core else "other core"
     yield f'<text x="4" y="{top + 15}">{escape(each.source.name)}<title>{core}</title></text>'
     for at, kind in enumerate(kinds):
@@ -129,7 +129,7 @@ def _drawn_row(each: Measured, kinds: list[str], top: int) -> Iterator[str]:
     yield _drawn_pressure(each, LEFT + CELL_WIDTH * len(kinds) + 20, top)
 
 
-def _drawn_pressure(each: Measured, left: int, top: int) -> str:
+def _drawn_pressure(each: SourceValidation, left: int, top: int) -> str:
     most = max([*each.pressure.values(), 1e-9])
     points = [(0, 0.0), *((at, each.pressure[at] / most) for at in INTENSITIES)]
     line = " ".join(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hcloud.errors import UnitRefused
 from hcloud.profiler import victims
-from hcloud.profiler.host import Group, Host
+from hcloud.profiler.host import ControlGroup, ProfilingHost
 from hcloud.profiler.sources import become_neighbour
 
 TARGETS = {
@@ -47,7 +47,12 @@ def answer(kind: str, process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def victim(
-    host: Host, kind: str, cpu: int, directory: Path, group: Group | None, enter: Callable[[], None] | None
+    host: ProfilingHost,
+    kind: str,
+    cpu: int,
+    directory: Path,
+    group: ControlGroup | None,
+    enter: Callable[[], None] | None,
 ) -> Iterator[subprocess.Popen[str]]:
     """Start one victim and wait until it is ready; it ends with the block."""
     with subprocess.Popen(

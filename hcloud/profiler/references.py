@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hcloud import __version__
-from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
+from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.errors import Unmeasurable
 from hcloud.known import SOURCES, Measure, Reading
 from hcloud.profiler import loop
@@ -116,7 +116,7 @@ def _reading(line: str) -> Reading:
     return Reading(question=question, column=column, value=value, low=low, high=high, runs=int(numbers[3]))
 
 
-def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> Profile:
+def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferenceProfile:
     """Return the profile made of what jobs found on one or more types; the whole one tells sizes and neighbours.
 
     Raises:
@@ -128,13 +128,13 @@ def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> Profile:
         notes = [note for part in parts for note in part.notes]
         raise Unmeasurable("; ".join(notes) or "its loop told of too little progress")
     cells = [*_cells(main), *(cell for part in told if part is not main for cell in _cells(part) if _on_type(cell))]
-    return Profile(
+    return ReferenceProfile(
         profile=name,
         format=1,
         group=recipe.group,
         program=recipe.program or name,
         measure=Measure.PROGRESS,
-        units=Units(performance=f"{recipe.unit}/s"),
+        units=ProfileUnits(performance=f"{recipe.unit}/s"),
         provenance=_provenance(recipe, main, sum(part.took_s for part in told)),
         cells=cells_of_readings(cells),
         use={part.column: part.use for part in told if part.use},

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hcloud.errors import BadInput
-from hcloud.profiler.host import Group, Host, Started
+from hcloud.profiler.host import ControlGroup, ProfilingHost, Started
 from hcloud.profiler.namespaces import mount_overlay, works_in_child
 from hcloud.profiler.scratch import scratch
 
@@ -45,7 +45,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CopyResult:
     """How a copy ended and what it used. ``exit_code`` is 128 + signal for a killed one; ``missing``: no such command.
 
     ``lacks`` names in whole sentences what could not be isolated or bounded here.
@@ -74,7 +74,7 @@ class CopyUse:
     written_mib: float
 
 
-def run_copy(copy: Copy, host: Host) -> Outcome:
+def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
     """Run a copy to its end, or for ``max_s``; afterwards nothing of it is left.
 
     Raises:
@@ -86,7 +86,7 @@ def run_copy(copy: Copy, host: Host) -> Outcome:
 
 
 @contextmanager
-def live_copy(copy: Copy, host: Host) -> Iterator[LiveCopy]:
+def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
     """Run a copy while the block lasts; who stays in the block longer than ``max_s`` ends it.
 
     Raises BadInput as ``run_copy`` does.
@@ -122,7 +122,7 @@ def _refuse_nonsense(copy: Copy) -> None:
             raise BadInput(f"{name} of a profiling copy is {getattr(copy, name)}; it must be more than 0")
 
 
-def _lacks(copy: Copy, group: Group | None) -> Iterator[str]:
+def _lacks(copy: Copy, group: ControlGroup | None) -> Iterator[str]:
     if group is None:
         yield "no writable control groups: memory is bounded per process by plain limits, CPU only by pinning"
     if copy.network:
@@ -170,7 +170,7 @@ def _copy_tree(source: Path, target: Path, uid: int) -> None:
                 os.chown(path, uid, uid, follow_symlinks=False)
 
 
-def _take_bounds(host: Host, copy: Copy, group: Group | None) -> None:
+def _take_bounds(host: ProfilingHost, copy: Copy, group: ControlGroup | None) -> None:
     """In the child, before it turns into the sandbox."""
     if group is not None:
         group.enter()
@@ -190,14 +190,20 @@ class LiveCopy:
     """
 
     def __init__(
-        self, host: Host, launch: Started, group: Group | None, job: Path, log: Path, lacks: tuple[str, ...]
+        self,
+        host: ProfilingHost,
+        launch: Started,
+        group: ControlGroup | None,
+        job: Path,
+        log: Path,
+        lacks: tuple[str, ...],
     ) -> None:
         """Take a process that has been launched; ``lacks`` says what this machine could not isolate, in sentences."""
         self._host, self._launch, self._group, self._log = host, launch, group, log
         self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()
         self._memory_mib = 0.0
-        self._outcome: Outcome | None = None
+        self._outcome: CopyResult | None = None
         self.pid, self.job, self.lacks = launch.pid, job, lacks
         self.ended = False
 
@@ -257,7 +263,7 @@ class LiveCopy:
         """Let it go on."""
         self._signal(signal.SIGCONT)
 
-    def end(self) -> Outcome:
+    def end(self) -> CopyResult:
         """End it if it has not ended by itself; nothing of it is left but what is returned, the same every time."""
         if self._outcome is None:
             os.close(self._handle)
@@ -266,13 +272,13 @@ class LiveCopy:
             self._outcome = self._judge(status, spent)
         return self._outcome
 
-    def _judge(self, status: int, spent: resource.struct_rusage) -> Outcome:
+    def _judge(self, status: int, spent: resource.struct_rusage) -> CopyResult:
         duration_s = time.monotonic() - self._began
         self._launch.drain()
         code = os.waitstatus_to_exitcode(status)
         used = self._group.usage() if self._group is not None else None
         cpu_s = used.cpu_s if used is not None else None
-        return Outcome(
+        return CopyResult(
             exit_code=code if code >= 0 else 128 - code,
             timed_out=not self.ended,
             missing=self._launch.missing,

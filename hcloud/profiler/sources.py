@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.errors import BadInput, NotFound, UnitRefused
-from hcloud.profiler.host import Group, Host
+from hcloud.profiler.host import ControlGroup, ProfilingHost
 
 MIB = 1 << 20
 NICE = 10
@@ -31,7 +31,7 @@ END_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class InterferenceSource:
     """One source. ``arguments`` of stress-ng may hold ``{mib}``: ``full_mib`` at intensity 100
     (``dataclasses.replace`` sets what is full on another machine).
 
@@ -66,12 +66,14 @@ class Source:
 
 
 def _source(number: str, name: str, resource: str, arguments: str, *, meter: str = "cpu_s", cross_core: bool = False,
-            full_mib: int | None = None) -> Source:  # fmt: skip
-    return Source(number=number, name=name, resource=resource, arguments=arguments, meter=meter, cross_core=cross_core,
-                  full_mib=full_mib)  # fmt: skip
+            full_mib: int | None = None) -> InterferenceSource:  # fmt: skip
+    return InterferenceSource(
+        number=number, name=name, resource=resource, arguments=arguments, meter=meter, cross_core=cross_core,
+        full_mib=full_mib,
+    )  # fmt: skip
 
 
-SOURCES: tuple[Source, ...] = (
+SOURCES: tuple[InterferenceSource, ...] = (
     _source("1", "memory-capacity", "memory capacity", "--vm 1 --vm-bytes {mib}M --vm-keep --vm-method write64",
             meter="memory_mib", cross_core=True, full_mib=MEMORY_FULL_MIB),
     _source("2", "memory-bandwidth", "memory bandwidth", "--stream 1 --stream-l3-size 64M", cross_core=True),
@@ -95,7 +97,7 @@ SOURCES: tuple[Source, ...] = (
 )  # fmt: skip
 
 
-def source_named(name: str) -> Source:
+def source_named(name: str) -> InterferenceSource:
     """Return the source of that name. Raises NotFound."""
     for source in SOURCES:
         if source.name == name:
@@ -124,10 +126,12 @@ class Used:
     network_mib: float
 
 
-class Load:
+class RunningSource:
     """A source at work. ``tunable``: intensities between 0 and 100 can be had on this machine."""
 
-    def __init__(self, host: Host, process: subprocess.Popen[bytes] | None, group: Group | None) -> None:
+    def __init__(
+        self, host: ProfilingHost, process: subprocess.Popen[bytes] | None, group: ControlGroup | None
+    ) -> None:
         """Take the process of the source (None: intensity 0) and its control group (None: there is none here)."""
         self._host, self._process, self._group = host, process, group
         self.tunable = group is not None
@@ -172,15 +176,15 @@ class Load:
 
 @contextmanager
 def start(
-    source: Source,
+    source: InterferenceSource,
     intensity: float,
     cpus: tuple[int, ...],
     *,
-    host: Host,
+    host: ProfilingHost,
     max_s: float = 60.0,
     directory: Path | None = None,
     enter: Callable[[], None] | None = None,
-) -> Iterator[Load]:
+) -> Iterator[RunningSource]:
     """Press on a resource at ``intensity`` (0..100 %) from these CPUs until the block ends, at most ``max_s``.
 
     Files go below ``directory`` (else the usual place for temporary ones) and vanish. ``enter`` is called in the child,
@@ -201,7 +205,7 @@ def start(
         load = (
             _begun(host, source, intensity, cpus, max_s, Path(place), group, enter)
             if intensity > 0
-            else Load(host, None, group)
+            else RunningSource(host, None, group)
         )
         try:
             yield load
@@ -219,7 +223,7 @@ def _refuse_nonsense(intensity: float, cpus: tuple[int, ...], max_s: float) -> N
         raise BadInput(f"CPUs {cpus} cannot be used; this process may use {sorted(allowed)}")
 
 
-def _refuse_untunable(source: Source, intensity: float, group: Group | None) -> None:
+def _refuse_untunable(source: InterferenceSource, intensity: float, group: ControlGroup | None) -> None:
     if group is None and source.full_mib is None and intensity not in (0, 100):
         raise BadInput(
             f"the intensity of {source.name} cannot be tuned here, without writable control groups; "
@@ -228,7 +232,7 @@ def _refuse_untunable(source: Source, intensity: float, group: Group | None) -> 
 
 
 def become_neighbour(
-    host: Host, group: Group | None, cpus: tuple[int, ...], enter: Callable[[], None] | None
+    host: ProfilingHost, group: ControlGroup | None, cpus: tuple[int, ...], enter: Callable[[], None] | None
 ) -> Callable[[], None]:
     """Return what a child of this process does between fork and exec to become a load or a victim.
 
@@ -253,15 +257,15 @@ def become_neighbour(
 
 
 def _begun(
-    host: Host,
-    source: Source,
+    host: ProfilingHost,
+    source: InterferenceSource,
     intensity: float,
     cpus: tuple[int, ...],
     max_s: float,
     place: Path,
-    group: Group | None,
+    group: ControlGroup | None,
     enter: Callable[[], None] | None,
-) -> Load:
+) -> RunningSource:
     process = subprocess.Popen(
         source.command(intensity, place, max_s),
         cwd=place,
@@ -271,7 +275,7 @@ def _begun(
         start_new_session=True,
         preexec_fn=become_neighbour(host, group, cpus, enter),
     )
-    return Load(host, process, group)
+    return RunningSource(host, process, group)
 
 
 def _held_mib(pids: set[int]) -> float:

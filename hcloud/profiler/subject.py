@@ -15,8 +15,8 @@ from hcloud.errors import BadInput, Unmeasurable
 from hcloud.known import Measure
 from hcloud.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
-from hcloud.profiler.host import Host, ServiceReader
-from hcloud.profiler.sandbox import Copy, CopyUse, LiveCopy, Outcome, live_copy
+from hcloud.profiler.host import ProfilingHost, ServiceReader
+from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_copy
 
 READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
@@ -53,7 +53,7 @@ class Subject:
     warm_up_s: float = 0.0
 
 
-class Watched:
+class ObservedSpan:
     """Seconds in which a copy was looked at.
 
     Hosts take the CPU away from a whole instance for seconds: then the program does nothing and nobody looks, and that
@@ -75,7 +75,7 @@ class Watched:
 class Stage:
     """Holds at most one copy of a subject at work. ``starts`` counts them; ``use`` is of the last whole window."""
 
-    def __init__(self, subject: Subject, host: Host, *, run_s: float, deadline: float) -> None:
+    def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline: float) -> None:
         """Take a subject and the machine; ``run_s``: seconds of a look, ``deadline``: monotonic time of the end."""
         self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
@@ -193,7 +193,7 @@ class Stage:
             except OSError:  # it ends right now
                 return
 
-    def ended_well(self) -> Outcome:
+    def ended_well(self) -> CopyResult:
         """Take down the copy that ended by itself. Raises Unmeasurable: it failed."""
         assert self._live is not None
         outcome = self._live.end()
@@ -260,7 +260,7 @@ class Stage:
     def _window(self, vcpus: float, read: Callable[[], float | None]) -> float:
         """Rate of a counter from its first change within the window to its last: how coarse it is does not matter."""
         live = self.play(vcpus)
-        began, first_use, starts, watched = time.monotonic(), live.use(), self.starts, Watched()
+        began, first_use, starts, watched = time.monotonic(), live.use(), self.starts, ObservedSpan()
         window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
         first: tuple[float, float] | None = None
         last = seen = (began, read() or 0.0)
@@ -270,7 +270,13 @@ class Stage:
             self.attend(READ_EVERY_S)
             if self.starts != starts:  # the work was done, and begun anew
                 live = self.play(vcpus)
-                began, first_use, starts, first, watched = time.monotonic(), live.use(), self.starts, None, Watched()
+                began, first_use, starts, first, watched = (
+                    time.monotonic(),
+                    live.use(),
+                    self.starts,
+                    None,
+                    ObservedSpan(),
+                )
                 last = seen = (began, 0.0)
                 continue
             value = read()

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.profiler import victims
-from hcloud.profiler.host import Group, Host
+from hcloud.profiler.host import ControlGroup, ProfilingHost
 from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.probe import TARGETS, ask, victim
-from hcloud.profiler.sources import Load, Source, start
+from hcloud.profiler.sources import InterferenceSource, RunningSource, start
 
 INTENSITIES = (25, 50, 100)
 SETTLE_S, PRESSURE_S, LOAD_CHANGE_S = 0.2, 0.4, 0.3
@@ -40,10 +40,10 @@ _HOLDINGS = ("memory_mib", "held_mib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class SourceValidation:
     """One source here. ``pressure``: meter reading by intensity; ``slowdown``: by victim, then intensity (1 = none)."""
 
-    source: Source
+    source: InterferenceSource
     shares_core: bool
     pressure: Mapping[int, float]
     slowdown: Mapping[str, Mapping[int, float]]
@@ -80,7 +80,7 @@ class Measured:
 class Validation:
     """All sources measured; ``noise`` is each victim's typical departure between two runs alone, as a fraction."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[SourceValidation, ...]
     noise: Mapping[str, float]
     repeats: int
     victim_s: float
@@ -91,13 +91,13 @@ class Validation:
         """Names of sources that slow no victim here by more than its noise and 15 %."""
         return tuple(each.source.name for each in self.measured if not self._felt(each))
 
-    def _felt(self, each: Measured) -> bool:
+    def _felt(self, each: SourceValidation) -> bool:
         return any(by[100] > max(FELT, 1 + 2 * self.noise[name]) for name, by in each.slowdown.items())
 
     @property
     def indistinguishable(self) -> tuple[tuple[str, ...], ...]:
         """Groups of sources whose effects on every victim agree within 15 % or twice the noise."""
-        groups: list[list[Measured]] = []
+        groups: list[list[SourceValidation]] = []
         for each in self.measured:
             home = next((group for group in groups if all(self._alike(each, other) for other in group)), None)
             if home is None:
@@ -106,7 +106,7 @@ class Validation:
                 home.append(each)
         return tuple(tuple(each.source.name for each in group) for group in groups if len(group) > 1)
 
-    def _alike(self, one: Measured, other: Measured) -> bool:
+    def _alike(self, one: SourceValidation, other: SourceValidation) -> bool:
         return all(
             abs(one.slowdown[name][100] / other.slowdown[name][100] - 1) <= max(ALIKE, 2 * self.noise[name])
             for name in one.slowdown
@@ -121,10 +121,10 @@ class _Bench:
     other_cpu: int
     victim_s: float
     directory: Path
-    group: Group | None
+    group: ControlGroup | None
     enter_network: Callable[[], None] | None
     running: Mapping[str, subprocess.Popen[str]]
-    host: Host
+    host: ProfilingHost
 
     def rates(self) -> dict[str, float]:
         """Run each victim once, one after the other; operations per second."""
@@ -135,7 +135,7 @@ class _Bench:
 
 
 @contextmanager
-def _bench(host: Host, victim_s: float) -> Iterator[_Bench]:
+def _bench(host: ProfilingHost, victim_s: float) -> Iterator[_Bench]:
     usable = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hcloud-victims-")))
@@ -159,13 +159,18 @@ def _bench(host: Host, victim_s: float) -> Iterator[_Bench]:
         )
 
 
-def steps(sources: Sequence[Source], repeats: int) -> int:
+def steps(sources: Sequence[InterferenceSource], repeats: int) -> int:
     """Return how many times ``validate`` reports progress."""
     return len(sources) * repeats
 
 
 def validate(
-    sources: Sequence[Source], *, seconds: float, repeats: int, host: Host, advance: Callable[[str], None]
+    sources: Sequence[InterferenceSource],
+    *,
+    seconds: float,
+    repeats: int,
+    host: ProfilingHost,
+    advance: Callable[[str], None],
 ) -> Validation:
     """Measure sources within about ``seconds`` in all; ``advance`` is told each source begun.
 
@@ -189,20 +194,22 @@ def validate(
 class _Trial:
     """One source, once: pressure and slowdown by intensity, and how far the two runs alone lie apart."""
 
-    source: Source
+    source: InterferenceSource
     pressure: Mapping[int, float]
     slowdown: Mapping[int, Mapping[str, float]]
     drift: Mapping[str, float]
 
 
-def _trials(bench: _Bench, sources: Sequence[Source], repeats: int, advance: Callable[[str], None]) -> Iterator[_Trial]:
+def _trials(
+    bench: _Bench, sources: Sequence[InterferenceSource], repeats: int, advance: Callable[[str], None]
+) -> Iterator[_Trial]:
     for _ in range(repeats):
         for source in sources:
             advance(source.name)
             yield _trial(bench, source)
 
 
-def _trial(bench: _Bench, source: Source) -> _Trial:
+def _trial(bench: _Bench, source: InterferenceSource) -> _Trial:
     before = bench.rates()
     pressure, beside = {}, {}
     for intensity in INTENSITIES:
@@ -217,7 +224,7 @@ def _trial(bench: _Bench, source: Source) -> _Trial:
     )
 
 
-def _beside(bench: _Bench, source: Source, intensity: int) -> tuple[float, dict[str, float]]:
+def _beside(bench: _Bench, source: InterferenceSource, intensity: int) -> tuple[float, dict[str, float]]:
     cpu = bench.other_cpu if source.cross_core else bench.cpu
     most_s = 10 + len(victims.KINDS) * (bench.victim_s + 1)
     # Only a tunable machine can give what lies between off and full; elsewhere the ends are measured at every step.
@@ -229,7 +236,7 @@ def _beside(bench: _Bench, source: Source, intensity: int) -> tuple[float, dict[
         return _pressure(load, source), bench.rates()
 
 
-def _pressure(load: Load, source: Source) -> float:
+def _pressure(load: RunningSource, source: InterferenceSource) -> float:
     """Read a source's meter: a rate over a short span, or the most it held within it."""
     first, began = getattr(load.used(), source.meter), time.monotonic()
     if source.meter not in _HOLDINGS:
@@ -242,9 +249,9 @@ def _pressure(load: Load, source: Source) -> float:
     return most
 
 
-def _summary(source: Source, trials: Sequence[_Trial], bench: _Bench) -> Measured:
+def _summary(source: InterferenceSource, trials: Sequence[_Trial], bench: _Bench) -> SourceValidation:
     own = [trial for trial in trials if trial.source == source]
-    return Measured(
+    return SourceValidation(
         source=source,
         shares_core=source.same_core or bench.cpu == bench.other_cpu,
         pressure={at: statistics.median(trial.pressure[at] for trial in own) for at in INTENSITIES},

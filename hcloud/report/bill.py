@@ -14,7 +14,7 @@ from typing import Final
 from hcloud.model import Event, EventKind
 from hcloud.pricing import cost_usd
 from hcloud.report.bill_lines import Bill
-from hcloud.report.fleet import FleetHistory, Machine
+from hcloud.report.fleet import FleetHistory, MachineHistory
 from hcloud.report.grouping import minute_of, text
 from hcloud.report.table import Column, ReportTable, Row, dollars
 
@@ -49,7 +49,7 @@ class _Entry:
     """One machine in both books, by the cloud's name for it."""
 
     resource: str
-    machine: Machine | None = None
+    machine: MachineHistory | None = None
     ledger_usd: float = 0.0
     bill_usd: float = 0.0
     other_usd: float = 0.0
@@ -57,12 +57,12 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _OwnAccount:
     """What machines cost by our own account. ``names`` are the cloud's names by ours."""
 
     history: FleetHistory
     names: dict[str, str] = field(default_factory=dict)
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, MachineHistory] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def read(self, events: Iterable[Event]) -> None:
@@ -75,7 +75,7 @@ class _Ledger:
         for stretch in self.history.finish():
             self._add(stretch.machine, cost_usd(stretch.price_usd_per_h, stretch.seconds))
 
-    def _add(self, machine: Machine, usd: float) -> None:
+    def _add(self, machine: MachineHistory, usd: float) -> None:
         self.machines[machine.id] = machine
         self.usd[machine.id] += usd
 
@@ -89,7 +89,7 @@ def bill_table(
     about (empty: all that are told of). ``owner`` is the tag of our machines; ``tolerance`` the share (0..1) by which
     two amounts may differ and still agree.
     """
-    ledger = _Ledger(FleetHistory(bill.since, bill.until))
+    ledger = _OwnAccount(FleetHistory(bill.since, bill.until))
     ledger.read(events)
     entries = _entries(ledger, bill, providers)
     ours = [each for each in entries.values() if each.machine is not None or bill.owners.get(each.resource) == owner]
@@ -108,7 +108,7 @@ def bill_table(
     )
 
 
-def _entries(ledger: _Ledger, bill: Bill, providers: Sequence[str]) -> dict[str, _Entry]:
+def _entries(ledger: _OwnAccount, bill: Bill, providers: Sequence[str]) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     for machine_id, machine in ledger.machines.items():
         if providers and machine.provider not in providers:

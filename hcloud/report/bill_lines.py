@@ -33,7 +33,7 @@ _AWS_CANCELS: Final = "SavingsPlanNegation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class BillLine:
     """What one thing cost in some time. ``machine``: the machine itself, not its disk or traffic."""
 
     resource: str
@@ -51,7 +51,7 @@ class Bill:
     cloud: str
     since: float = math.inf
     until: float = -math.inf
-    lines: list[Line] = field(default_factory=list)
+    lines: list[BillLine] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     has_owners: bool = False
     not_compared: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -116,7 +116,7 @@ def _take_aws(plain: Fields, row: Fields, where: str, bill: Bill) -> None:
         _moment(plain, "line_item_usage_start_date", where), _moment(plain, "line_item_usage_end_date", where)
     )
     machine = _AWS_MACHINE.search(_text(plain, "line_item_usage_type", where)) is not None
-    bill.lines.append(Line(resource=resource, usd=_usd(plain, column, where), machine=machine))
+    bill.lines.append(BillLine(resource=resource, usd=_usd(plain, column, where), machine=machine))
     owner = _aws_owner(plain, row)
     if owner:
         bill.owners[resource] = owner
@@ -149,7 +149,7 @@ def _take_gcp(plain: Fields, row: Fields, where: str, bill: Bill) -> None:
         bill.not_compared[service if kind == "regular" else kind] += usd
         return
     bill.note_time(_moment(plain, "usage_start_time", where), _moment(plain, "usage_end_time", where))
-    bill.lines.append(Line(resource=resource, usd=usd, machine=_GCP_MACHINE.search(sku) is not None))
+    bill.lines.append(BillLine(resource=resource, usd=usd, machine=_GCP_MACHINE.search(sku) is not None))
     owner = _owner(plain)
     if owner:
         bill.owners[resource] = owner

@@ -23,7 +23,7 @@ IDLE = "(unused)"
 
 
 @dataclass(slots=True)
-class _Line:
+class _CommitmentLine:
     seconds: float = 0.0
     held_s: float = 0.0
     usd: float = 0.0
@@ -31,9 +31,9 @@ class _Line:
     held_list_usd: float = 0.0
     list_usd: float = 0.0
 
-    def add(self, other: _Line) -> None:
+    def add(self, other: _CommitmentLine) -> None:
         """Add another line's sums."""
-        for name in _Line.__slots__:
+        for name in _CommitmentLine.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -41,14 +41,14 @@ def commitments_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
     """Return how reserved machines were used, by pool, market or day; or by job, user or tag who held them."""
-    lines: dict[tuple[str, ...], _Line] = {}
+    lines: dict[tuple[str, ...], _CommitmentLine] = {}
     history = FleetHistory(since, until)
     for event in events:
         for stretch in history.take(event):
             _count(lines, grouping, stretch)
     for stretch in history.finish():
         _count(lines, grouping, stretch)
-    whole = _Line()
+    whole = _CommitmentLine()
     for line in lines.values():
         whole.add(line)
     return ReportTable(
@@ -69,7 +69,7 @@ def commitments_table(
     )
 
 
-def _count(lines: dict[tuple[str, ...], _Line], grouping: Grouping, stretch: Stretch) -> None:
+def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, stretch: Stretch) -> None:
     if stretch.machine.market != Market.RESERVED.value:
         return
     fractions, rest = split([holding.share for holding in stretch.holdings])
@@ -81,8 +81,8 @@ def _count(lines: dict[tuple[str, ...], _Line], grouping: Grouping, stretch: Str
         parts = [(grouping.job_key(holding.job), fraction, 1.0) for holding, fraction in held]
         parts.append((grouping.filler(IDLE), rest, 0.0))
     for key, part, used in parts:
-        lines.setdefault(key, _Line()).add(
-            _Line(
+        lines.setdefault(key, _CommitmentLine()).add(
+            _CommitmentLine(
                 seconds=stretch.seconds * part,
                 held_s=stretch.seconds * part * used,
                 usd=usd * part,
@@ -97,7 +97,7 @@ def _machine_parts(grouping: Grouping, stretch: Stretch) -> list[tuple[tuple[str
     return [((key,), part) for key, part in machine_keys(grouping, stretch)]
 
 
-def _row(line: _Line) -> Row:
+def _row(line: _CommitmentLine) -> Row:
     return (
         line.seconds / HOUR_S,
         share_pct(line.held_s, line.seconds),

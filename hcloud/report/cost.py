@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hcloud.model import PROFILE_TAG, Event, EventKind
 from hcloud.pricing import HOUR_S, cost_usd, split
-from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Machine, Stretch
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch
 from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 
@@ -17,7 +17,7 @@ IDLE, BOOT = "(idle)", "(boot)"
 
 
 @dataclass(slots=True)
-class Line:
+class CostLine:
     """Sums of one row. ``seconds`` is unit time for jobs and machine time for machines."""
 
     seconds: float = 0.0
@@ -33,12 +33,12 @@ class Line:
         return self.jobs_usd + self.idle_usd + self.boot_usd
 
 
-class Ledger:
+class CostTable:
     """Adds stretches up into lines by group."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping = grouping
-        self.lines: dict[tuple[str, ...], Line] = {}
+        self.lines: dict[tuple[str, ...], CostLine] = {}
         self.prices_from: float | None = None
         self.prices_to: float | None = None
         self.profiling_usd = 0.0
@@ -70,22 +70,22 @@ class Ledger:
             line.jobs_usd += usd * (1.0 - rest) * part
             self._add_rest(line, stretch, usd * rest * part, list_usd * part)
 
-    def _add_rest(self, line: Line, stretch: Stretch, usd: float, list_usd: float) -> None:
+    def _add_rest(self, line: CostLine, stretch: Stretch, usd: float, list_usd: float) -> None:
         if stretch.booting:
             line.boot_usd += usd
         else:
             line.idle_usd += usd
         line.list_usd += list_usd
 
-    def _line(self, key: tuple[str, ...]) -> Line:
-        return self.lines.setdefault(key, Line())
+    def _line(self, key: tuple[str, ...]) -> CostLine:
+        return self.lines.setdefault(key, CostLine())
 
-    def _note_price_age(self, machine: Machine) -> None:
+    def _note_price_age(self, machine: MachineHistory) -> None:
         at = machine.priced_at
         self.prices_from = at if self.prices_from is None else min(self.prices_from, at)
         self.prices_to = at if self.prices_to is None else max(self.prices_to, at)
 
-    def sorted(self) -> list[tuple[tuple[str, ...], Line]]:
+    def sorted(self) -> list[tuple[tuple[str, ...], CostLine]]:
         """Return lines in the order of a report: days in order, else the dearest first; idle and boot last."""
         if self.grouping.kind == "day":
             return sorted(self.lines.items())
@@ -121,9 +121,9 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
     return [(day_of(a), (b - a) / stretch.seconds) for a, b in days(stretch.since, stretch.until)]
 
 
-def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[Ledger, FleetHistory]:
+def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[CostTable, FleetHistory]:
     """Read the log once and add up what machines cost between ``since`` and ``until``."""
-    ledger, history = Ledger(grouping), FleetHistory(since, until)
+    ledger, history = CostTable(grouping), FleetHistory(since, until)
     for event in events:
         for stretch in history.take(event):
             ledger.add(stretch)

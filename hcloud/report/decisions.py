@@ -37,7 +37,7 @@ _SUM_COLUMNS = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredCandidate:
     """A candidate as it was stored: type and market (empty where it was stored without), US dollars per hour of a rank,
     expected performance, why it was not taken."""
 
@@ -48,20 +48,20 @@ class Stored:
     rejected: str
 
     @property
-    def ware(self) -> str:
+    def shape(self) -> str:
         """Return type and market."""
         return f"{self.column} {self.market}".rstrip()
 
 
 @dataclass(slots=True)
-class _Story:
+class _PlacementRecord:
     """A job on its way: the candidates of its present attempt, its ranks by number, and what it was measured to do."""
 
     facts: JobFacts
     deadline_at: float | None
     attempt: str = ""
     numbers: frozenset[str] = frozenset()
-    candidates: tuple[Stored, ...] = ()
+    candidates: tuple[StoredCandidate, ...] = ()
     started_at: float | None = None
     ended_at: float = 0.0
     run_s: float = 0.0
@@ -75,10 +75,10 @@ class _Story:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CandidateVerdict:
     """One candidate by the now-known numbers."""
 
-    stored: Stored
+    stored: StoredCandidate
     run_s: float
     usd: float
     kept: bool
@@ -95,7 +95,7 @@ class _Sums:
     regret_usd: float = 0.0
     regret_s: list[float] = field(default_factory=list)
 
-    def add(self, chosen: Verdict, best: Verdict) -> None:
+    def add(self, chosen: CandidateVerdict, best: CandidateVerdict) -> None:
         """Count one job: regret is what was chosen less the best, in USD and in seconds of running."""
         self.jobs += 1
         self.best += chosen.stored is best.stored
@@ -117,11 +117,11 @@ class _Sums:
 
 
 @dataclass(slots=True)
-class _Book:
+class _DecisionLog:
     """Follows the log: jobs that have ended well wait for its end, as later measurements judge them too."""
 
-    live: dict[str, _Story] = field(default_factory=dict)
-    ended: list[_Story] = field(default_factory=list)
+    live: dict[str, _PlacementRecord] = field(default_factory=dict)
+    ended: list[_PlacementRecord] = field(default_factory=list)
     measured: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     unknown: int = 0
 
@@ -131,7 +131,7 @@ class _Book:
         if event.kind is EventKind.JOB_SUBMITTED and PROFILE_TAG not in _tags(event):
             deadline = number(event, "deadline_at", -1.0)
             facts = JobFacts(id=event.job_id or "", name=text(event, "name"), user=event.user or "")
-            self.live[facts.id] = _Story(facts, deadline if deadline >= 0 else None)
+            self.live[facts.id] = _PlacementRecord(facts, deadline if deadline >= 0 else None)
         elif event.kind is EventKind.PREDICTION:
             self._measured(event, story)
         elif story is not None and event.kind is EventKind.ATTEMPT_PLACED:
@@ -144,7 +144,7 @@ class _Book:
             if event.at >= since and text(event, "state") == "succeeded" and story.run_s > 0:
                 self.ended.append(story)
 
-    def _measured(self, event: Event, story: _Story | None) -> None:
+    def _measured(self, event: Event, story: _PlacementRecord | None) -> None:
         if text(event, "question") not in ("run", ""):
             return
         application, column, value = text(event, "application"), text(event, "instance_type"), number(event, "measured")
@@ -154,7 +154,7 @@ class _Book:
             if story is not None:
                 story.application, story.measured = application, value
 
-    def judge(self, story: _Story) -> tuple[Verdict, ...]:
+    def judge(self, story: _PlacementRecord) -> tuple[CandidateVerdict, ...]:
         """Return the chosen candidate and the others by the now-known numbers; nothing where too little is known."""
         if not story.candidates or (story.candidates[0].predicted is None and story.measured is None):
             return ()
@@ -177,7 +177,7 @@ def _tags(event: Event) -> Mapping[str, object]:
     return tags if isinstance(tags, Mapping) else {}
 
 
-def _placed(story: _Story, event: Event) -> None:
+def _placed(story: _PlacementRecord, event: Event) -> None:
     attempt, allocations, given = (event.fields.get(key) for key in ("attempt", "allocations", "candidates"))
     told = allocations if isinstance(allocations, list | tuple) else ()
     numbers = frozenset(str(each).split(":")[1] for each in told)  # "inst:rank:vcpus:memory_mib"
@@ -188,10 +188,10 @@ def _placed(story: _Story, event: Event) -> None:
     story.candidates = tuple(map(_stored, given)) if isinstance(given, list | tuple) else ()
 
 
-def _stored(given: object) -> Stored:
-    ware, usd_per_h, predicted, _, _, rejected = str(given).split("|", 5)
-    column, _, market = ware.partition(" ")
-    return Stored(
+def _stored(given: object) -> StoredCandidate:
+    shape, usd_per_h, predicted, _, _, rejected = str(given).split("|", 5)
+    column, _, market = shape.partition(" ")
+    return StoredCandidate(
         column=column,
         market=market,
         usd_per_h=float(usd_per_h),
@@ -200,15 +200,15 @@ def _stored(given: object) -> Stored:
     )
 
 
-def _verdict(story: _Story, stored: Stored, run_s: float) -> Verdict:
+def _verdict(story: _PlacementRecord, stored: StoredCandidate, run_s: float) -> CandidateVerdict:
     started_at = story.started_at if story.started_at is not None else story.ended_at - story.run_s
     kept = story.deadline_at is None or started_at + run_s <= story.deadline_at
-    return Verdict(stored=stored, run_s=run_s, usd=stored.usd_per_h * story.ranks * run_s / 3600.0, kept=kept)
+    return CandidateVerdict(stored=stored, run_s=run_s, usd=stored.usd_per_h * story.ranks * run_s / 3600.0, kept=kept)
 
 
 def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
     """Return the regret of placements of jobs that ended well between ``since`` and ``until``."""
-    book = _Book()
+    book = _DecisionLog()
     for event in events:
         book.take(event, since)
     judged = list(_judged(book))
@@ -231,7 +231,9 @@ def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, u
     )
 
 
-def _grouped(judged: Iterable[tuple[_Story, Verdict, Verdict]], grouping: Grouping) -> Iterator[Row]:
+def _grouped(
+    judged: Iterable[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]], grouping: Grouping
+) -> Iterator[Row]:
     groups = dict[str, _Sums]()
     for story, chosen, best in judged:
         groups.setdefault(_key(grouping, story, chosen, best), _Sums()).add(chosen, best)
@@ -239,7 +241,7 @@ def _grouped(judged: Iterable[tuple[_Story, Verdict, Verdict]], grouping: Groupi
         yield (key, *groups[key].row())
 
 
-def _judged(book: _Book) -> Iterator[tuple[_Story, Verdict, Verdict]]:
+def _judged(book: _DecisionLog) -> Iterator[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]]:
     for story in sorted(book.ended, key=lambda each: int(each.facts.id.rpartition("-")[2])):
         verdicts = book.judge(story)
         if not verdicts:
@@ -249,7 +251,7 @@ def _judged(book: _Book) -> Iterator[tuple[_Story, Verdict, Verdict]]:
         yield story, verdicts[0], best
 
 
-def _key(grouping: Grouping, story: _Story, chosen: Verdict, best: Verdict) -> str:
+def _key(grouping: Grouping, story: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> str:
     if grouping.kind == "user":
         return story.facts.user
     if grouping.kind == "type":
@@ -259,7 +261,7 @@ def _key(grouping: Grouping, story: _Story, chosen: Verdict, best: Verdict) -> s
     return best.stored.rejected or "(best taken)"
 
 
-def _job_row(story: _Story, chosen: Verdict, best: Verdict) -> Row:
+def _job_row(story: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> Row:
     facts, target = story.facts, ""
     if story.deadline_at is not None:
         target = "kept" if chosen.kept else "missed; the best keeps it" if best.kept else "missed"
@@ -267,10 +269,10 @@ def _job_row(story: _Story, chosen: Verdict, best: Verdict) -> Row:
         facts.id,
         facts.name,
         facts.user,
-        chosen.stored.ware,
+        chosen.stored.shape,
         chosen.run_s,
         chosen.usd,
-        best.stored.ware,
+        best.stored.shape,
         best.stored.rejected,
         best.run_s,
         best.usd,
@@ -280,7 +282,7 @@ def _job_row(story: _Story, chosen: Verdict, best: Verdict) -> Row:
     )
 
 
-def _notes(book: _Book) -> list[str]:
+def _notes(book: _DecisionLog) -> list[str]:
     notes = [
         "best: keeps the deadline where one does, then the cheapest, then the quickest; of types, neighbours aside",
         "run times elsewhere: measured since on that type, else as expected, off by as much as it was here",

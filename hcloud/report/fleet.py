@@ -21,7 +21,7 @@ _LATENESS_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Holding:
+class UnitHold:
     """One unit's hold of a machine; ``share`` is its dominant share (0..1); ``ended_at`` None: still running."""
 
     job: JobFacts
@@ -33,7 +33,7 @@ class Holding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Machine:
+class MachineHistory:
     """A machine as the log tells of it. ``prices`` are (since, USD/h), rising in time."""
 
     id: str
@@ -52,7 +52,7 @@ class Machine:
     ended_at: float | None = None
     settled_at: float = 0.0
     heard_at: float = 0.0
-    holdings: list[Holding] = field(default_factory=list)
+    holdings: list[UnitHold] = field(default_factory=list)
     settle_at_holdings: int = _SETTLE_AT
 
     @property
@@ -74,11 +74,11 @@ class Machine:
 class Stretch:
     """A span of billed time in which nothing about a machine changed. ``booting``: it was not ready yet."""
 
-    machine: Machine
+    machine: MachineHistory
     since: float
     until: float
     price_usd_per_h: float
-    holdings: tuple[Holding, ...]
+    holdings: tuple[UnitHold, ...]
     booting: bool
 
     @property
@@ -96,10 +96,10 @@ class FleetHistory:
     def __init__(self, since: float, until: float) -> None:
         self.since = since
         self.until = until
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, MachineHistory] = {}
         self.jobs: dict[str, JobFacts] = {}
         self.unknown_machines: set[str] = set()
-        self.units: dict[str, tuple[Machine, Holding]] = {}
+        self.units: dict[str, tuple[MachineHistory, UnitHold]] = {}
 
     def take(self, event: Event) -> Iterator[Stretch]:
         """Take in one event; yields the stretches it settles."""
@@ -122,7 +122,7 @@ class FleetHistory:
         for machine in self.machines.values():
             yield from self._settle(machine, self.until)
 
-    def _settle(self, machine: Machine, until: float) -> Iterator[Stretch]:
+    def _settle(self, machine: MachineHistory, until: float) -> Iterator[Stretch]:
         if machine.launched_at is None:
             return
         end = self.until
@@ -150,7 +150,7 @@ class FleetHistory:
 
     def _requested(self, event: Event) -> None:
         price = number(event, "price_usd_per_h")
-        self.machines[event.instance_id or ""] = Machine(
+        self.machines[event.instance_id or ""] = MachineHistory(
             id=event.instance_id or "",
             provider=text(event, "provider"),
             zone=text(event, "zone"),
@@ -192,7 +192,7 @@ class FleetHistory:
         if machine is None:
             return
         vcpus, memory_mib = number(event, "vcpus"), number(event, "memory_mib")
-        holding = Holding(
+        holding = UnitHold(
             job=self.jobs.get(event.job_id or "") or JobFacts(id=event.job_id or "", user=event.user or ""),
             vcpus=vcpus,
             memory_mib=memory_mib,
@@ -212,7 +212,7 @@ class FleetHistory:
             self._ended(event)
             self._started(event)
 
-    def _known(self, event: Event) -> Machine | None:
+    def _known(self, event: Event) -> MachineHistory | None:
         machine = self.machines.get(event.instance_id or "")
         if machine is None and event.kind is EventKind.INSTANCE_LAUNCHED:
             self.unknown_machines.add(event.instance_id or "")
@@ -240,14 +240,14 @@ def unit_id(event: Event) -> str:
     return f"{event.fields.get('attempt')}.{event.fields.get('rank')}"
 
 
-def _stretches(machine: Machine, since: float, until: float) -> Iterator[Stretch]:
+def _stretches(machine: MachineHistory, since: float, until: float) -> Iterator[Stretch]:
     """Cut ``since``..``until`` wherever the price, the readiness or the set of holdings changes."""
     if since >= until:
         return
     ready_at = until if machine.ready_at is None else machine.ready_at
     spans = [(max(h.started_at, since), _end_of(h, machine, until), h) for h in machine.holdings]
-    starts: dict[float, list[Holding]] = defaultdict(list)
-    ends: dict[float, list[Holding]] = defaultdict(list)
+    starts: dict[float, list[UnitHold]] = defaultdict(list)
+    ends: dict[float, list[UnitHold]] = defaultdict(list)
     for started_at, ended_at, holding in spans:
         if started_at < ended_at:
             starts[started_at].append(holding)
@@ -269,6 +269,6 @@ def _stretches(machine: Machine, since: float, until: float) -> Iterator[Stretch
         since = cut
 
 
-def _end_of(holding: Holding, machine: Machine, until: float) -> float:
+def _end_of(holding: UnitHold, machine: MachineHistory, until: float) -> float:
     """Return when a hold ended: with its machine at the latest, however late its end was told."""
     return min(at for at in (until, holding.ended_at, machine.ended_at) if at is not None)

@@ -69,7 +69,7 @@ class _JobStory:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PerformanceSums:
     """What is added up over many jobs: 16 bytes per job, for the percentiles."""
 
     jobs: int = 0
@@ -82,7 +82,7 @@ class _Group:
     run_s: array[float] = field(default_factory=lambda: array("d"))
 
 
-class _Book:
+class _JobLog:
     """Follows jobs through the log; each job becomes a row, or joins a group, when it has ended or the log has.
 
     Profiling runs are no jobs that anybody submitted: they are told only by their own tag.
@@ -95,7 +95,7 @@ class _Book:
         self.live: dict[str, _JobStory] = {}
         self.machines: dict[str, tuple[str, str]] = {}
         self.rows: list[Row] = []
-        self.groups: dict[tuple[str, ...], _Group] = {}
+        self.groups: dict[tuple[str, ...], _PerformanceSums] = {}
         self.leaves_out = False
 
     def take(self, event: Event) -> None:
@@ -151,7 +151,7 @@ class _Book:
         if self.grouping.kind == "job":
             self.rows.append(_job_row(story, self.now))
             return
-        group = self.groups.setdefault(self._key(story), _Group())
+        group = self.groups.setdefault(self._key(story), _PerformanceSums())
         group.jobs += 1
         for state in ("succeeded", "failed", "cancelled"):
             setattr(group, state, getattr(group, state) + (story.state == state))
@@ -181,7 +181,7 @@ def performance_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
     """Return waiting and running times and promises kept, of jobs that ended since ``since`` and of live ones."""
-    book = _Book(grouping, since, min(now, until))
+    book = _JobLog(grouping, since, min(now, until))
     for event in events:
         book.take(event)
     for story in book.live.values():
@@ -199,7 +199,7 @@ _NOTES = (
 _LEAVES_OUT = f"profiling runs are left out; --by tag:{PROFILE_TAG} tells of them"
 
 
-def _by_job(book: _Book) -> ReportTable:
+def _by_job(book: _JobLog) -> ReportTable:
     names = columns(
         "job", "name", "user", "target", "state", "queue_s", "run_s", "total_s", "attempts", "target_met_pct"
     )
@@ -220,7 +220,7 @@ def _job_row(story: _JobStory, now: float) -> Row:
     return (*began, story.queue_s(now), run_s, end - story.submitted_at, len(story.attempts), met)
 
 
-def _by_group(book: _Book) -> ReportTable:
+def _by_group(book: _JobLog) -> ReportTable:
     names = columns(
         *book.grouping.columns,
         "jobs",
@@ -235,7 +235,7 @@ def _by_group(book: _Book) -> ReportTable:
         "with_target",
         "target_met_pct",
     )
-    whole = _Group()
+    whole = _PerformanceSums()
     for group in book.groups.values():
         _add_group(whole, group)
     return ReportTable(
@@ -247,14 +247,14 @@ def _by_group(book: _Book) -> ReportTable:
     )
 
 
-def _group_values(group: _Group) -> Row:
+def _group_values(group: _PerformanceSums) -> Row:
     live = group.jobs - group.succeeded - group.failed - group.cancelled
     times = (*_percentiles(group.queue_s), *_percentiles(group.run_s))
     counts = (group.jobs, live, group.succeeded, group.failed, group.cancelled)
     return (*counts, *times, group.promised, share_pct(group.kept, group.promised))
 
 
-def _add_group(whole: _Group, group: _Group) -> None:
+def _add_group(whole: _PerformanceSums, group: _PerformanceSums) -> None:
     for name in ("jobs", "succeeded", "failed", "cancelled", "promised", "kept"):
         setattr(whole, name, getattr(whole, name) + getattr(group, name))
     whole.queue_s.extend(group.queue_s)

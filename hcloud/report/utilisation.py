@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hcloud.model import Event, EventKind
 from hcloud.pricing import HOUR_S, split
 from hcloud.report.cost import machine_keys
-from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Holding, Machine, Stretch, unit_id
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
 from hcloud.report.grouping import Grouping, number
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 
@@ -17,7 +17,7 @@ UTILISATION_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.SAMPLE}
 
 
 @dataclass(slots=True)
-class _Line:
+class _UtilisationLine:
     seconds: float = 0.0
     held_s: float = 0.0
     idle_s: float = 0.0
@@ -35,8 +35,8 @@ class _Line:
 class _Counter:
     """A unit's CPU counter when last read."""
 
-    machine: Machine
-    holding: Holding
+    machine: MachineHistory
+    holding: UnitHold
     read_at: float
     cpu_s: float = 0.0
 
@@ -48,7 +48,7 @@ class _Usage:
         self.grouping = grouping
         self.since = since
         self.until = until
-        self.lines: dict[tuple[str, ...], _Line] = {}
+        self.lines: dict[tuple[str, ...], _UtilisationLine] = {}
         self.counters: dict[str, _Counter] = {}
         self.unmeasured = 0
 
@@ -64,7 +64,7 @@ class _Usage:
         for key, part in machine_keys(self.grouping, stretch):
             self._add_machine(self._line((key,)), stretch, stretch.seconds * part, rest)
 
-    def _add_machine(self, line: _Line, stretch: Stretch, seconds: float, rest: float) -> None:
+    def _add_machine(self, line: _UtilisationLine, stretch: Stretch, seconds: float, rest: float) -> None:
         line.seconds += seconds
         line.held_s += seconds * (1.0 - rest)
         if stretch.booting:
@@ -98,7 +98,7 @@ class _Usage:
             self.unmeasured += cpu_s < 0 and counter.cpu_s == 0
             del self.counters[unit]
 
-    def _parts(self, counter: _Counter, until: float) -> Iterator[tuple[_Line, float]]:
+    def _parts(self, counter: _Counter, until: float) -> Iterator[tuple[_UtilisationLine, float]]:
         since, whole_s = counter.read_at, until - counter.read_at
         inside = Stretch(
             machine=counter.machine,
@@ -116,8 +116,8 @@ class _Usage:
         for key, part in machine_keys(self.grouping, inside):
             yield self._line((key,)), part * inside.seconds / whole_s
 
-    def _line(self, key: tuple[str, ...]) -> _Line:
-        return self.lines.setdefault(key, _Line())
+    def _line(self, key: tuple[str, ...]) -> _UtilisationLine:
+        return self.lines.setdefault(key, _UtilisationLine())
 
 
 def utilisation_table(
@@ -154,7 +154,7 @@ def _of_jobs(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
     )
 
 
-def _used(line: _Line) -> Row:
+def _used(line: _UtilisationLine) -> Row:
     return (line.seconds / HOUR_S, line.vcpu_s / HOUR_S, line.cpu_s / HOUR_S, share_pct(line.cpu_s, line.vcpu_s))
 
 
@@ -179,7 +179,7 @@ def _of_machines(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
     )
 
 
-def _shares(line: _Line) -> Row:
+def _shares(line: _UtilisationLine) -> Row:
     return (
         line.seconds / HOUR_S,
         share_pct(line.held_s, line.seconds),
@@ -191,9 +191,9 @@ def _shares(line: _Line) -> Row:
     )
 
 
-def _sum(lines: Iterable[_Line]) -> _Line:
-    whole = _Line()
+def _sum(lines: Iterable[_UtilisationLine]) -> _UtilisationLine:
+    whole = _UtilisationLine()
     for line in lines:
-        for name in _Line.__slots__:
+        for name in _UtilisationLine.__slots__:
             setattr(whole, name, getattr(whole, name) + getattr(line, name))
     return whole

@@ -18,7 +18,7 @@ NOBODY_GONE: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
-class _Machine:
+class _MachineCost:
     vcpus: float
     memory_mib: float
     minimum_s: float
@@ -38,7 +38,7 @@ class _Holding:
     user: str
     job_id: str
     instance_id: str
-    machine: _Machine
+    machine: _MachineCost
     share: float
     started_at: float
     ended_at: float = inf
@@ -52,7 +52,7 @@ class _Holding:
 class Accounts:
     """Follows the events of ``hcloud.spend.SPEND_KINDS``, each once and in order."""
 
-    _machines: dict[str, _Machine] = field(default_factory=dict)
+    _machines: dict[str, _MachineCost] = field(default_factory=dict)
     _holdings: list[_Holding] = field(default_factory=list)
     _open: dict[str, int] = field(default_factory=dict)
     """Where in the holdings each unit's present one stands."""
@@ -103,7 +103,7 @@ class Accounts:
 
     # -------------------------------------------------------------------------------------------------------- handlers
     def _requested(self, event: Event) -> None:
-        self._machines[event.instance_id or ""] = _Machine(
+        self._machines[event.instance_id or ""] = _MachineCost(
             vcpus=_number(event, "vcpus"),
             memory_mib=_number(event, "memory_mib"),
             minimum_s=_number(event, "billing_minimum_s"),
@@ -157,7 +157,7 @@ _HANDLERS = {
 }
 
 
-def _billed_until(machine: _Machine) -> float:
+def _billed_until(machine: _MachineCost) -> float:
     return max(machine.ended_at, machine.prices[0][0] + machine.minimum_s)
 
 

@@ -58,7 +58,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class _Machines:
+class _OfferArrays:
     """Offers as arrays over M offers; ``count`` is infinite where no limit is stated."""
 
     vcpus: np.ndarray
@@ -120,7 +120,7 @@ def lower_bound(
     )
 
 
-def _machines(offers: Sequence[Offer]) -> _Machines:
+def _machines(offers: Sequence[Offer]) -> _OfferArrays:
     """Merge offers of one size and market: the cheapest of them is as good as any, where its number is not limited."""
     rented: dict[tuple[float, int, bool], float] = {}
     rows: list[tuple[float, int, float, float, bool, bool]] = []
@@ -134,7 +134,7 @@ def _machines(offers: Sequence[Offer]) -> _Machines:
         rented[key] = min(rented.get(key, math.inf), offer.price_usd_per_h)
     rows += [(vcpus, mib, usd, math.inf, steady, False) for (vcpus, mib, steady), usd in sorted(rented.items())]
     table = np.array(rows, dtype=np.float64).reshape(-1, 6)
-    return _Machines(
+    return _OfferArrays(
         vcpus=table[:, 0],
         memory_mib=table[:, 1],
         usd_per_s=table[:, 2] / HOUR_S,
@@ -144,7 +144,7 @@ def _machines(offers: Sequence[Offer]) -> _Machines:
     )
 
 
-def _fits(job: Arrival, machines: _Machines) -> bool:
+def _fits(job: Arrival, machines: _OfferArrays) -> bool:
     fits = (machines.vcpus >= _least_vcpus(job)) & (machines.memory_mib >= job.spec.resources.memory_mib)
     return bool((fits & (machines.steady | job.spec.interruptible)).any())
 
@@ -220,7 +220,7 @@ def _least_vcpus(job: Arrival) -> float:
     return asked if within is None else min(asked, within[0])
 
 
-def _solved(crowds: _Crowds, machines: _Machines, edges: np.ndarray, last_at_s: float) -> float:
+def _solved(crowds: _Crowds, machines: _OfferArrays, edges: np.ndarray, last_at_s: float) -> float:
     """Solve the program; return what is rented and, after the last arrival, what of the reserved is used, in USD."""
     begins, length_s = edges[:-1], np.diff(edges)
     crowd_of, slot_of = np.nonzero(crowds.most_s > 0)
@@ -247,7 +247,7 @@ def _solved(crowds: _Crowds, machines: _Machines, edges: np.ndarray, last_at_s: 
     return float(solved.fun or 0.0)
 
 
-def _kinds(crowds: _Crowds, machines: _Machines) -> list[tuple[np.ndarray, np.ndarray]]:
+def _kinds(crowds: _Crowds, machines: _OfferArrays) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return masks of crowds and of the offers that may serve them: all, the larger ones, those not for spot."""
     kinds: dict[tuple[bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
     for size in [0.0, *np.unique(machines.vcpus)][:SIZES]:

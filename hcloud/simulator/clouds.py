@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from hcloud.catalog import Catalogue, Plan, Size
+from hcloud.catalog import PriceCatalogue, PricePlan, TypeSize
 from hcloud.errors import BadInput
 from hcloud.model import Market, Offer
 from hcloud.policy import Policy
@@ -30,7 +30,7 @@ QUALITY: Mapping[str, object] = {"spread": 0.025}
 """Machines of one EC2 type differ by 0.2 to 0.5 % (CPU, memory), 2 to 3 % (serving the web) and 7 to 20 % (disks):
 standard deviations over 244 machines (Scheuner & Leitner 2018). A whole application is taken for the middle one."""
 MEASURED: Mapping[str, object] = {"quality": QUALITY, "keep_terminated_s": 600}
-PLANS = {Market.ON_DEMAND: Plan.ON_DEMAND, Market.SPOT: Plan.SPOT, Market.RESERVED: Plan.COMMIT_1Y}
+PLANS = {Market.ON_DEMAND: PricePlan.ON_DEMAND, Market.SPOT: PricePlan.SPOT, Market.RESERVED: PricePlan.COMMIT_1Y}
 CLOUD_MINIMUM_S = 60.0
 """Both clouds of the catalogue bill the first minute whole."""
 
@@ -184,7 +184,7 @@ def _as_one_type(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]
 
 
 # ----------------------------------------------------------------------------------------------------------- catalogue
-def cloud_of_catalogue(known: Catalogue, cloud: str, region: str) -> dict[str, object]:
+def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[str, object]:
     """Return settings of a mock provider with the types and prices of a region in the catalogue, in one zone: ordinary
     x86-64 machines, neither burstable nor with accelerators. Reserved machines cost what a year's commitment does.
 
@@ -216,11 +216,11 @@ def cloud_of_catalogue(known: Catalogue, cloud: str, region: str) -> dict[str, o
     }
 
 
-def _ordinary(size: Size) -> bool:
+def _ordinary(size: TypeSize) -> bool:
     return not size.burstable and size.arch == "x86_64" and not size.gpus
 
 
-def _listed(known: Catalogue, place: tuple[str, str, str], size: Size) -> dict[str, object]:
+def _listed(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:
     """Return a type's settings; empty where its price on demand is not known. It is in those markets that have one."""
     usd = {market: quote.usd_per_h for market, plan in PLANS.items() if (quote := known.price(*place, plan))}
     whole = usd.get(Market.ON_DEMAND)

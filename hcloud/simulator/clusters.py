@@ -179,7 +179,7 @@ def _quasar(rng: np.random.Generator, times: Sequence[float]) -> list[Arrival]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _ClusterExperiment:
     """One experiment on a cluster. ``arrivals(rng, share)``."""
 
     summary: str
@@ -209,41 +209,41 @@ _SMALL, _LARGE = _private(5.2, PARAGON_SMALL), _private(2.8, PARAGON_EC2)
 """So much do types differ that any of the servers on which a job fits runs it at 0.77 and 0.78 of its best speed, on
 average: choosing types well gained 24 %, 20 %, 38 % and 40 % by kind of workload on the small cluster (§2.2), and who
 ignores them loses 22 % on the large one (§1)."""
-_PLANS: dict[str, _Plan] = {
-    "paragon-small-low": _Plan(
+_PLANS: dict[str, _ClusterExperiment] = {
+    "paragon-small-low": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s", servers=PARAGON_SMALL, truth=_SMALL,
         arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 150.0),
     ),
-    "paragon-small-medium": _Plan(
+    "paragon-small-medium": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s or so, Gaussian", servers=PARAGON_SMALL, truth=_SMALL,
         arrivals=lambda rng, share: _paragon(rng, _gaussian(rng, 10.0 / share, 1.0 / share, round(178 * share)), 330.0),
     ),
-    "paragon-small-phases": _Plan(
+    "paragon-small-phases": _ClusterExperiment(
         summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
         truth=replace(_SMALL, phased=1.0),
         arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 450.0),
     ),
-    "paragon-small-oversubscribed": _Plan(
+    "paragon-small-oversubscribed": _ClusterExperiment(
         summary="178 jobs on 40 servers, every second", servers=PARAGON_SMALL, truth=_SMALL,
         arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(178 * share)), 330.0),
     ),
-    "paragon-large-low": _Plan(
+    "paragon-large-low": _ClusterExperiment(
         summary="2,500 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
         arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(2500 * share)), 1000.0),
     ),
-    "paragon-large-high": _Plan(
+    "paragon-large-high": _ClusterExperiment(
         summary="5,000 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
         arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(5000 * share)), 2200.0),
     ),
-    "paragon-large-oversubscribed": _Plan(
+    "paragon-large-oversubscribed": _ClusterExperiment(
         summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
         arrivals=lambda rng, share: _paragon(rng, _burst(share), 2600.0),
     ),
-    "paragon-day": _Plan(
+    "paragon-day": _ClusterExperiment(
         summary="100,000 jobs on 10,000 servers, in a day", servers=PARAGON_DAY, truth=_LARGE,
         arrivals=lambda rng, share: _paragon(rng, _every(0.864 / share, round(100_000 * share)), 8640.0),
     ),
-    "quasar": _Plan(
+    "quasar": _ClusterExperiment(
         summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,
         arrivals=lambda rng, share: _quasar(rng, _every(1.0 / share, round(1200 * share))),
     ),

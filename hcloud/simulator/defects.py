@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from hcloud.apply.facts import Change, Host, UnitEnd
+from hcloud.apply.facts import Change, UnitEnd, UnitHost
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
 from hcloud.holders import Owner
@@ -21,7 +21,7 @@ from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy
 from hcloud.provider import UnitReport, UnitSpec
-from hcloud.store import Lease, Transaction
+from hcloud.store import LeaderLease, Transaction
 
 Told = Callable[[Sequence[str]], object]
 DEFECT = "planning_fails"
@@ -80,7 +80,7 @@ class ClumsyUnits(UnitActions):
             raise Planted(f"planted in starting {job.id}")
         return UnitActions.unit_spec(self, job, attempt, allocation)
 
-    def drive_stops(self, intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_stops(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Ask units to end, and perhaps fail then."""
         UnitActions.drive_stops(self, intents, lease)
         for intent in intents:
@@ -126,7 +126,7 @@ class ClumsyObserver(Observer):
 
     lasts: Callable[[], bool] = lambda: True
 
-    def _unit(self, report: UnitReport, host: Host, owner: Owner | None, policy: Policy) -> Iterator[Change]:
+    def _unit(self, report: UnitReport, host: UnitHost, owner: Owner | None, policy: Policy) -> Iterator[Change]:
         for change in Observer._unit(self, report, host, owner, policy):
             deed = owner[0].spec.tags.get(DEFECT, "") if owner is not None else ""
             if isinstance(change, UnitEnd) and deed == "hearing" and self.lasts():

@@ -12,7 +12,7 @@ from hcloud.model import PROFILE_TAG, Event, EventKind, Offer
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
 from hcloud.simulator.compare import PEERS, PREFIX
-from hcloud.simulator.outcome import Outcome, notes_on
+from hcloud.simulator.outcome import SimulationResult, notes_on
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.workload import Workload
 
@@ -74,14 +74,16 @@ def _price_step_s(cloud: Mapping[str, object]) -> float:
     return float(spot.get("step_s", PRICE_STEP_S)) if isinstance(spot, dict) else PRICE_STEP_S
 
 
-def distance(setting: Setting, folder: Path, outcomes: Sequence[Outcome], runs: Sequence[Sequence[float]]) -> Bound:
+def distance(
+    setting: Setting, folder: Path, outcomes: Sequence[SimulationResult], runs: Sequence[Sequence[float]]
+) -> Bound:
     """Return the bound that holds for all of these outcomes of the setting's workload on its cloud."""
     span_s = max(each.span_s for each in outcomes)
     offers = offers_at_their_lowest(setting, folder, span_s)
     return lower_bound(at_their_best(setting.workload, runs), offers, keep_deadlines=False)
 
 
-def peer_comparison(outcomes: Sequence[Outcome], bounds: Sequence[Bound]) -> ReportTable:
+def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound]) -> ReportTable:
     """Return one row per outcome: money, promises, waits, churn, commitments, and how far it is from its bound."""
     names = columns(
         "policy", "cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "launches", "used_once_pct",
@@ -101,18 +103,18 @@ def peer_notes(names: Sequence[str]) -> Iterator[str]:
         yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
 
 
-def unused_commitment_usd(outcome: Outcome) -> float:
+def unused_commitment_usd(outcome: SimulationResult) -> float:
     """Return what was paid for reserved machines while no job held them."""
     whole = outcome.committed_vcpu_h
     return outcome.committed_usd * (1.0 - outcome.committed_held_vcpu_h / whole) if whole else 0.0
 
 
-def times_bound(outcome: Outcome, bound: Bound) -> float | None:
+def times_bound(outcome: SimulationResult, bound: Bound) -> float | None:
     """Return how many times the bound was paid; who leaves jobs undone may pay less than it takes to do them all."""
     return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
 
 
-def _row(each: Outcome, bound: Bound) -> Row:
+def _row(each: SimulationResult, bound: Bound) -> Row:
     return (
         each.name,
         each.cost_usd,

@@ -16,7 +16,7 @@ _ORDER = tuple(market.value for market in (Market.RESERVED, Market.ON_DEMAND, Ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class MachineLifetime:
     """A machine that was up from ``since_s`` to ``until_s`` (s from the start), paid for as ``market`` says."""
 
     market: str
@@ -36,7 +36,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fullness:
+class Utilisation:
     """Rows of machines, or of groups that came up one after the other: reserved ones first, then on-demand, then spot.
 
     ``markets``: how each row is paid for. ``shares``: for each row the part (0..1) of its vCPUs that was held in each
@@ -48,7 +48,7 @@ class Fullness:
     shares: tuple[tuple[float | None, ...], ...] = ()
 
 
-def fullness_of(lives: Mapping[str, Life], holds: Iterable[Hold], span_s: float) -> Fullness:
+def fullness_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], span_s: float) -> Utilisation:
     """Return how full machines were, from when each was up and when units held how much of it."""
     rows = _rows(lives)
     at = {name: row for row, (_, names) in enumerate(rows) for name in names}
@@ -60,14 +60,14 @@ def fullness_of(lives: Mapping[str, Life], holds: Iterable[Hold], span_s: float)
         since_s, until_s = max(hold.since_s, life.since_s), min(hold.until_s, life.until_s)
         held[at[hold.machine]] += hold.vcpus * _seconds_in(since_s, until_s, span_s)
     shares = np.where(up > 0, held / np.where(up > 0, up, 1.0), np.nan)
-    return Fullness(
+    return Utilisation(
         machines=len(lives),
         markets=tuple(market for market, _ in rows),
         shares=tuple(tuple(None if np.isnan(part) else float(part) for part in row) for row in shares),
     )
 
 
-def _rows(lives: Mapping[str, Life]) -> list[tuple[str, list[str]]]:
+def _rows(lives: Mapping[str, MachineLifetime]) -> list[tuple[str, list[str]]]:
     """Return the rows, each with its market and its machines in the order in which they came up."""
     together = -(-len(lives) // ROWS) or 1
     rows: list[tuple[str, list[str]]] = []

@@ -21,7 +21,7 @@ _OF_UNITS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
 
 
 @dataclass(slots=True)
-class Leaseholds:
+class LeaseChecks:
     """Remembers since when each machine's daemon and worker have gone on undisturbed, and what was in use then."""
 
     _looked_at: float = -inf

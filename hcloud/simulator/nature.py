@@ -19,7 +19,7 @@ import numpy as np
 
 from hcloud import shipped
 from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NOT_COUNTED
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.config import load_library
 
 SOURCES = (
@@ -169,7 +169,7 @@ def _measured(chances: random.Random) -> tuple[tuple[float, ...], tuple[float, .
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> tuple[Measured, ...]:
+def _shipped() -> tuple[MeasuredApplication, ...]:
     library = load_library([shipped.path("profiles")])
     return tuple(library.known[name] for name in sorted(library.known))
 
@@ -268,5 +268,5 @@ def offline_library(
             Question.TOLERATED: dict(zip(SOURCES, (min(100.0, each) for each in nature.tolerated), strict=True)),
             Question.CAUSED: dict(zip(SOURCES, nature.caused, strict=True)),
         }
-        known[name] = Measured(name=name, program=name, cells=cells)
+        known[name] = MeasuredApplication(name=name, program=name, cells=cells)
     return Library(known=known)

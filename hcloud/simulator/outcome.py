@@ -13,7 +13,7 @@ from hcloud.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
-from hcloud.simulator.fullness import Fullness, Hold, Life, fullness_of
+from hcloud.simulator.fullness import Hold, MachineLifetime, Utilisation, fullness_of
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Commitment
 
@@ -26,7 +26,7 @@ REASONS, SHOWN_FROM = 2, 0.1
 
 
 @dataclass(slots=True)
-class _Machine:
+class _MachineUse:
     vcpus: float
     market: str
     type_name: str
@@ -78,7 +78,7 @@ class FailedBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimulationResult:
     """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
     ``waited_for``: what jobs waited for until they started first, the longest first; ``failed_by``: why jobs failed,
     the most frequent first. ``used_once``: machines launched for a single job; ``misbehaved``: let go since they
@@ -106,7 +106,7 @@ class Outcome:
     committed_vcpu_h: float
     committed_held_vcpu_h: float
     series: Series
-    fullness: Fullness = field(default_factory=Fullness)
+    fullness: Utilisation = field(default_factory=Utilisation)
     performance: tuple[JobPerformance, ...] = ()
     waited_for: tuple[WaitedFor, ...] = ()
     failed_by: tuple[FailedBy, ...] = ()
@@ -124,10 +124,10 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _EventReader:
     """Follows the log once."""
 
-    machines: dict[str, _Machine] = field(default_factory=dict)
+    machines: dict[str, _MachineUse] = field(default_factory=dict)
     jobs: dict[str, _Job] = field(default_factory=dict)
     profiled: dict[str, str] = field(default_factory=dict)
     """Of profiling runs, which users did not submit: whom they profile. They hold machines, and are no jobs here."""
@@ -141,7 +141,7 @@ class _Reader:
     misbehaved: set[str] = field(default_factory=set)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
     """Of each running unit: since when it holds how many vCPUs of which machine."""
-    lives: dict[str, Life] = field(default_factory=dict)
+    lives: dict[str, MachineLifetime] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class _Reader:
 
     def requested(self, event: Event) -> None:
         """A machine is on order; it costs nothing yet."""
-        self.machines[event.instance_id or ""] = _Machine(
+        self.machines[event.instance_id or ""] = _MachineUse(
             vcpus=_number(event, "vcpus"),
             market=str(event.fields.get("market")),
             type_name=str(event.fields.get("type")),
@@ -231,15 +231,17 @@ class _Reader:
         self._lived(event.instance_id or "", machine, ended_at)
         self._up(ended_at, machine, -machine.vcpus)
 
-    def _up(self, at: float, machine: _Machine, by_vcpus: float) -> None:
+    def _up(self, at: float, machine: _MachineUse, by_vcpus: float) -> None:
         self.change(at, machine.market, by_vcpus)
         if machine.market != Market.RESERVED.value:
             self.change(at, RENTED + machine.type_name, by_vcpus)
 
-    def _lived(self, name: str, machine: _Machine, until_at: float) -> None:
+    def _lived(self, name: str, machine: _MachineUse, until_at: float) -> None:
         if machine.launched_at is not None:
             since_s, until_s = machine.launched_at - self.began_at, max(machine.launched_at, until_at) - self.began_at
-            self.lives[name] = Life(market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s)
+            self.lives[name] = MachineLifetime(
+                market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s
+            )
 
     def unit_started(self, event: Event) -> None:
         """vCPUs are held; a job's wait ends with its first unit."""
@@ -325,18 +327,18 @@ def _unit(event: Event) -> tuple[str, object]:
 
 
 _HANDLERS = {
-    EventKind.JOB_SUBMITTED: _Reader.submitted,
-    EventKind.JOB_STATE: _Reader.told,
-    EventKind.INSTANCE_REQUESTED: _Reader.requested,
-    EventKind.INSTANCE_LAUNCHED: _Reader.launched,
-    EventKind.INSTANCE_STATE: _Reader.judged,
-    EventKind.INSTANCE_TERMINATED: _Reader.terminated,
-    EventKind.UNIT_STARTED: _Reader.unit_started,
-    EventKind.UNIT_RESIZED: _Reader.unit_resized,
-    EventKind.UNIT_ENDED: _Reader.unit_ended,
-    EventKind.SAMPLE: _Reader.sample,
-    EventKind.JOB_FINISHED: _Reader.finished,
-    EventKind.PLANNING_TROUBLE: _Reader.planning_trouble,
+    EventKind.JOB_SUBMITTED: _EventReader.submitted,
+    EventKind.JOB_STATE: _EventReader.told,
+    EventKind.INSTANCE_REQUESTED: _EventReader.requested,
+    EventKind.INSTANCE_LAUNCHED: _EventReader.launched,
+    EventKind.INSTANCE_STATE: _EventReader.judged,
+    EventKind.INSTANCE_TERMINATED: _EventReader.terminated,
+    EventKind.UNIT_STARTED: _EventReader.unit_started,
+    EventKind.UNIT_RESIZED: _EventReader.unit_resized,
+    EventKind.UNIT_ENDED: _EventReader.unit_ended,
+    EventKind.SAMPLE: _EventReader.sample,
+    EventKind.JOB_FINISHED: _EventReader.finished,
+    EventKind.PLANNING_TROUBLE: _EventReader.planning_trouble,
 }
 
 
@@ -346,7 +348,7 @@ def outcome_of(
     commitments: Sequence[Commitment] = (),
     ideals: Mapping[str, Ideal] | None = None,
     paid_s: float | None = None,
-) -> Outcome:
+) -> SimulationResult:
     """Read a finished simulation's log, several times.
 
     Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the end: of what is rented to
@@ -354,13 +356,13 @@ def outcome_of(
     ``ideals`` (``Simulation.ideals()``) says what each job would do at its best; without, no
     performance is told.
     """
-    reader = _Reader()
+    reader = _EventReader()
     reader.follow(events())
     span_s = reader.last_at - reader.began_at
     worked_s = reader.worked_until_at - reader.began_at
     paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
-    return Outcome(
+    return SimulationResult(
         name=name,
         span_s=span_s,
         jobs=len(reader.jobs),
@@ -387,12 +389,12 @@ def outcome_of(
     )
 
 
-def _failed_by(reader: _Reader) -> tuple[FailedBy, ...]:
+def _failed_by(reader: _EventReader) -> tuple[FailedBy, ...]:
     found = [FailedBy(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
     return tuple(sorted(found, key=lambda each: (-each.jobs, each.code)))
 
 
-def _waited_for(reader: _Reader) -> tuple[WaitedFor, ...]:
+def _waited_for(reader: _EventReader) -> tuple[WaitedFor, ...]:
     found = [
         WaitedFor(code=code, text=reader.wait_texts[code], job_s=job_s)
         for code, job_s in reader.waited_for_s.items()
@@ -430,7 +432,7 @@ def _amounts(changes: Sequence[tuple[float, float]], at_s: np.ndarray) -> tuple[
     return tuple(float(sums[place - 1]) if place else 0.0 for place in places)
 
 
-def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
+def comparison(outcomes: Sequence[SimulationResult]) -> ReportTable:
     """Return one row per outcome, the first being what the others' ``cost_pct`` is a part of."""
     names = columns(
         "policy", "cost_usd", "cost_pct", "metered_usd", "committed_usd", "target_met_pct", "batch_met_pct",
@@ -443,21 +445,21 @@ def comparison(outcomes: Sequence[Outcome]) -> ReportTable:
     return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*NOTES, *notes_on(outcomes)))
 
 
-def notes_on(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def notes_on(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
     """Yield lines on what jobs waited for, why some failed, and what planning failed on."""
     yield from wait_notes(outcomes)
     for each in outcomes:
         yield from filter(None, (failures_of(each), defects_of(each)))
 
 
-def failures_of(outcome: Outcome) -> str | None:
+def failures_of(outcome: SimulationResult) -> str | None:
     """Return a line on why jobs failed; None where none did."""
     parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS]]
     failed = sum(reason.jobs for reason in outcome.failed_by)
     return f"{outcome.name}: {failed} of {outcome.jobs} jobs failed: {'; '.join(parts)}" if parts else None
 
 
-def defects_of(outcome: Outcome) -> str | None:
+def defects_of(outcome: SimulationResult) -> str | None:
     """Return a line on what planning failed on; None where it did not."""
     if not outcome.planning_failed:
         return None
@@ -465,7 +467,7 @@ def defects_of(outcome: Outcome) -> str | None:
     return f"{outcome.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
 
 
-def wait_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def wait_notes(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
     """Yield a line for each outcome whose jobs waited: what for, the longest first, with the words of one of them."""
     for each in outcomes:
         waited_s = sum(reason.job_s for reason in each.waited_for)
@@ -491,7 +493,7 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100.0 * part
 
 
-def _row(each: Outcome, first_usd: float) -> Row:
+def _row(each: SimulationResult, first_usd: float) -> Row:
     return (
         each.name,
         each.cost_usd,

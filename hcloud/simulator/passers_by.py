@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from hcloud.model import Event, EventKind, Instance, InstanceState, Offer
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.provider import LaunchRequest
 from hcloud.simulator.truths import ASKED, MachineTruth, Moment, VirtualCloud
 from hcloud.store import LiveView
@@ -31,12 +31,12 @@ def launch_of_others(rng: np.random.Generator, offers: Sequence[Offer], number: 
     )
 
 
-def order_about(rng: np.random.Generator, row: Instance, now: float) -> Order:
+def order_about(rng: np.random.Generator, row: Instance, now: float) -> Directive:
     """Return an order to drain a machine, or all of its type, by a time or whenever, or to destroy it."""
     kind = rng.random()
     whole_type = kind < 0.2
-    return Order(
-        scope=OrderScope.TYPE if whole_type else OrderScope.INSTANCE,
+    return Directive(
+        scope=DirectiveScope.TYPE if whole_type else DirectiveScope.INSTANCE,
         name=row.offer.instance_type.name if whole_type else row.id,
         by=OPERATOR,
         ordered_at=now,
@@ -46,24 +46,24 @@ def order_about(rng: np.random.Generator, row: Instance, now: float) -> Order:
 
 
 @dataclass(slots=True)
-class PassersBy:
+class Bystanders:
     """Promises to them. ``others`` are machines that are not ours, by cloud and provider id, with their expiry."""
 
     owner: str
     clouds: Mapping[str, VirtualCloud]
     others: dict[tuple[str, str], float] = field(default_factory=dict)
-    _orders: Collection[Order] = ()
+    _orders: Collection[Directive] = ()
     """Those in force at the last look."""
 
     def look(self, seen: LiveView, moment: Moment, events: Sequence[Event], rows: Sequence[Instance]) -> Iterator[str]:
         """Return what does not hold of orders, and of machines of others. ``rows``: of all machines ever."""
-        standing = [order for order in seen.orders if order in self._orders]
+        standing = [order for order in seen.directives if order in self._orders]
         by_id = {row.id: row for row in rows} if standing else {}
         for event in events if standing else ():
             yield from _despite(event, standing, by_id)
         for order in standing if moment.undisturbed else ():
             yield from _disobeyed(order, seen, moment)
-        self._orders = seen.orders
+        self._orders = seen.directives
         yield from self._not_ours(moment.now, rows)
 
     def _not_ours(self, now: float, rows: Sequence[Instance]) -> Iterator[str]:
@@ -85,7 +85,7 @@ class PassersBy:
         return [((name, m.provider_id), m) for name, m in everything if m.owner != self.owner]
 
 
-def _despite(event: Event, standing: Sequence[Order], rows: Mapping[str, Instance]) -> Iterator[str]:
+def _despite(event: Event, standing: Sequence[Directive], rows: Mapping[str, Instance]) -> Iterator[str]:
     """Nothing is launched, and nothing placed, that an operator forbade before the last cycle."""
     bought = rows.get(event.instance_id or "") if event.kind is EventKind.INSTANCE_REQUESTED else None
     if bought is not None and any(order.closes(bought.offer) for order in standing):
@@ -97,7 +97,7 @@ def _despite(event: Event, standing: Sequence[Order], rows: Mapping[str, Instanc
                 yield f"ordered: {event.job_id} was placed on {name}, which is to be drained"
 
 
-def _disobeyed(order: Order, seen: LiveView, moment: Moment) -> Iterator[str]:
+def _disobeyed(order: Directive, seen: LiveView, moment: Moment) -> Iterator[str]:
     """Who is to be destroyed ends; by the deadline of a drain, whoever still runs there has been asked to end."""
     covered = {row.id: row for row in seen.instances if order.covers(row)}
     for name, row in covered.items():

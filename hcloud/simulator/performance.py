@@ -44,7 +44,7 @@ class JobPerformance:
 
 
 @dataclass(slots=True)
-class _Story:
+class _JobTimes:
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
@@ -56,14 +56,14 @@ class _Story:
 
 def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[JobPerformance, ...]:
     """Read how the jobs of ``ideals`` did out of a finished simulation's log, in the order in which they ended."""
-    stories: dict[str, _Story] = {}
+    stories: dict[str, _JobTimes] = {}
     found = []
     for event in events:
         job_id = event.job_id or ""
         if job_id not in ideals:
             continue
         if event.kind is EventKind.JOB_SUBMITTED:
-            stories[job_id] = _Story(submitted_at=event.at)
+            stories[job_id] = _JobTimes(submitted_at=event.at)
         elif event.kind is EventKind.UNIT_STARTED and event.fields.get("attempt") != stories[job_id].attempt:
             stories[job_id].attempt, stories[job_id].started_at = event.fields.get("attempt"), event.at
         elif event.kind is EventKind.SAMPLE:
@@ -79,7 +79,7 @@ def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[
     return tuple(found)
 
 
-def _of(job_id: str, ideal: Ideal, story: _Story, finished: Event) -> JobPerformance:
+def _of(job_id: str, ideal: Ideal, story: _JobTimes, finished: Event) -> JobPerformance:
     kind = "batch" if ideal.latency_ms is None else "service"
     if finished.fields.get("state") != JobState.SUCCEEDED.value or story.started_at is None:
         return JobPerformance(job_id=job_id, kind=kind, running=0.0, turnaround=0.0, kept=False)
@@ -92,7 +92,9 @@ def _of(job_id: str, ideal: Ideal, story: _Story, finished: Event) -> JobPerform
     return JobPerformance(job_id=job_id, kind="batch", running=running, turnaround=turnaround, kept=kept)
 
 
-def _service(job_id: str, ideal: Ideal, best_ms: float, story: _Story, ran_s: float, ended_at: float) -> JobPerformance:
+def _service(
+    job_id: str, ideal: Ideal, best_ms: float, story: _JobTimes, ran_s: float, ended_at: float
+) -> JobPerformance:
     """Of a service its mean latency counts; one that ended before it was asked did as well as it could."""
     latency_ms = float(np.average(story.latencies_ms, weights=story.looks)) if story.latencies_ms else best_ms
     running = best_ms / latency_ms

@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 @dataclass(slots=True)
-class Peril:
+class CrashPoints:
     """Counts the moments before and after each call of a port and each commit, and strikes at the chosen ones.
 
     ``kill_in``: so many moments from now (1: the next); ``kill_at``: at the next moment of this name. ``pause_in``: so
@@ -76,10 +76,10 @@ class Peril:
 
     def around(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
         """Return ``port`` with moments around the named calls."""
-        return cast(Port, Watched(port, {call: f"{name}.{call}" for call in calls}, self.hit))
+        return cast(Port, CrashPointProxy(port, {call: f"{name}.{call}" for call in calls}, self.hit))
 
 
-class Watched:
+class CrashPointProxy:
     """Passes everything on to ``inner``; the named methods (with their labels) tell ``hit`` before and after."""
 
     def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:

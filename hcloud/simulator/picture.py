@@ -12,7 +12,7 @@ from unicodedata import east_asian_width
 from hcloud.pricing import HOUR_S
 from hcloud.simulator.fullness import COLUMNS
 from hcloud.simulator.means import Mean
-from hcloud.simulator.outcome import Outcome
+from hcloud.simulator.outcome import SimulationResult
 from hcloud.simulator.performance import mean, quantile
 
 WIDTH, PLOT_LEFT, PLOT_WIDTH, PLOT_HEIGHT, GAP, BOX_LEFT = 860, 64, 560, 150, 46, 220
@@ -28,7 +28,7 @@ FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 
 
-def allocation_svg(outcomes: Sequence[Outcome]) -> str:
+def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Draw, for each outcome on the same scales, vCPUs up by market (areas) and held by jobs (line) over time."""
     most = max((max(_up(each), default=1.0) for each in outcomes), default=1.0)
     span_s = max((each.span_s for each in outcomes), default=1.0)
@@ -38,7 +38,7 @@ def allocation_svg(outcomes: Sequence[Outcome]) -> str:
     return _document(parts, GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
 
 
-def cost_svg(outcomes: Sequence[Outcome]) -> str:
+def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Draw a bar per outcome: what was committed and what was metered, with the share of targets met beside it."""
     most = max([each.cost_usd for each in outcomes] + [1e-9])
     words = {"reserved": "reserved (used or not)", "on_demand": "metered"}
@@ -78,7 +78,7 @@ def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
     yield f'<text x="{BAR_LEFT + width + half + 8:.1f}" y="{top + 13}">{escape(each.text())}</text>'
 
 
-def fullness_svg(outcomes: Sequence[Outcome]) -> str:
+def fullness_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Draw, for each outcome, its machines from top to bottom and the time from left to right: the darker, the more of
     their vCPUs units held; white where they were not up. The strip to the left says how each is paid for.
     """
@@ -91,7 +91,7 @@ def fullness_svg(outcomes: Sequence[Outcome]) -> str:
     return _document(parts, 20 + GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
 
 
-def performance_svg(outcomes: Sequence[Outcome]) -> str:
+def performance_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Draw how well jobs did beside their best, by outcome and kind of job, as boxes: half of the jobs lie within one,
     90 % within its whiskers; the line is the median, the dot the mean. Outcomes without performances have none.
     """
@@ -110,7 +110,7 @@ def performance_svg(outcomes: Sequence[Outcome]) -> str:
     return _document(parts, bottom + 30)
 
 
-def waits_svg(outcomes: Sequence[Outcome]) -> str:
+def waits_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Draw the distribution of waits to the first start, the time on a logarithmic scale from one second."""
     longest = max([each.wait_s[-1] for each in outcomes if each.wait_s] + [10.0])
     top, bottom = 34, 34 + 220
@@ -137,7 +137,7 @@ def waits_svg(outcomes: Sequence[Outcome]) -> str:
     return _document(parts, max(bottom + 30, top + 30 + 18 * len(outcomes)))
 
 
-def _fullness(outcome: Outcome, top: int) -> Iterator[str]:
+def _fullness(outcome: SimulationResult, top: int) -> Iterator[str]:
     full = outcome.fullness
     name, high = _fitting(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
     machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
@@ -171,7 +171,7 @@ def _part_x(part: float, most: float) -> float:
     return BOX_LEFT + (WIDTH - BOX_LEFT - 60) * part / most
 
 
-def _box(outcome: Outcome, kind: str, top: int, most: float) -> Iterator[str]:
+def _box(outcome: SimulationResult, kind: str, top: int, most: float) -> Iterator[str]:
     found, colour, y = outcome.performance, KINDS[kind], top + 10
     low, first, middle, third, high, dot = (
         _part_x(part or 0.0, most)
@@ -189,11 +189,11 @@ def _log_x(seconds: float, longest: float) -> float:
     return PLOT_LEFT + PLOT_WIDTH * math.log10(max(seconds, 1.0)) / max(math.log10(longest), 1e-9)
 
 
-def _up(outcome: Outcome) -> list[float]:
+def _up(outcome: SimulationResult) -> list[float]:
     return [sum(amounts) for amounts in zip(*outcome.series.up_vcpus.values(), strict=True)]
 
 
-def _allocation(outcome: Outcome, top: int, most: float, span_s: float) -> Iterator[str]:
+def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float) -> Iterator[str]:
     bottom, series = top + PLOT_HEIGHT, outcome.series
 
     def place(at_s: float, vcpus: float) -> tuple[float, float]:

@@ -32,9 +32,9 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Budgets, Policy
 from hcloud.provider import unmarked
 from hcloud.simulator.defects import unplanted
-from hcloud.simulator.leaseholds import Leaseholds
-from hcloud.simulator.passers_by import PassersBy
-from hcloud.simulator.purses import CENT_DUST, ORPHAN_GRACE_S, Purses
+from hcloud.simulator.leaseholds import LeaseChecks
+from hcloud.simulator.passers_by import Bystanders
+from hcloud.simulator.purses import CENT_DUST, ORPHAN_GRACE_S, MoneyChecks
 from hcloud.simulator.small_worlds import DESERVES
 from hcloud.simulator.truths import MachineTruth, Moment, VirtualCloud
 from hcloud.store import LiveView, Store, Submission
@@ -44,7 +44,7 @@ UNUSED = ("idle", "misbehaved", "make_room")
 
 
 @dataclass(slots=True)
-class Witness:
+class InvariantMonitor:
     """Reads the database as another process would, beside the daemons, and remembers what it must not unlearn.
 
     ``certain``: no machine can be launched by a daemon that lost its lead. ``one_policy``: it never changes.
@@ -79,17 +79,17 @@ class Witness:
     """What should have been driven by the last cycle, as it was."""
     _looked_at: float = -inf
     _epoch: int = 0
-    purses: Purses = field(init=False)
+    money: MoneyChecks = field(init=False)
     offers: Mapping[str, Sequence[Offer]] = field(init=False)
     """By cloud, what it offers in the beginning."""
-    leaseholds: Leaseholds = field(default_factory=Leaseholds)
-    passers_by: PassersBy = field(init=False)
+    lease_checks: LeaseChecks = field(default_factory=LeaseChecks)
+    passers_by: Bystanders = field(init=False)
 
     def __post_init__(self) -> None:
         """Open the purses: they see every policy that is added here."""
-        self.passers_by = PassersBy(owner=self.owner, clouds=self.clouds)
+        self.passers_by = Bystanders(owner=self.owner, clouds=self.clouds)
         self.offers = {name: cloud.offers() for name, cloud in self.clouds.items()}
-        self.purses = Purses(
+        self.money = MoneyChecks(
             store=self.store,
             clouds=self.clouds,
             owner=self.owner,
@@ -120,9 +120,9 @@ class Witness:
         found += self._units(seen)
         found += self._bounds(seen)
         found += self._ends(seen)
-        found += self.purses.look(seen, moment, events)
-        found += self.leaseholds.look(seen, moment, events, self.purses.ours(moment.now))
-        found += self.leaseholds.booting(seen, moment)
+        found += self.money.look(seen, moment, events)
+        found += self.lease_checks.look(seen, moment, events, self.money.ours(moment.now))
+        found += self.lease_checks.booting(seen, moment)
         found += self.passers_by.look(seen, moment, events, rows)
         self.in_force, self._looked_at = self.policies[-1:], moment.now
         return found
@@ -136,7 +136,7 @@ class Witness:
         for machine in self._up(now):
             if machine.market is not Market.RESERVED:
                 found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
-        return found + list(self.purses.books(now))
+        return found + list(self.money.books(now))
 
     # ------------------------------------------------------------------------------------------------------------ rows
     def _rows(self, seen: LiveView, moment: Moment) -> Iterator[str]:
@@ -269,12 +269,12 @@ class Witness:
 
     # ----------------------------------------------------------------------------------------------------------- truth
     def _up(self, now: float) -> list[MachineTruth]:
-        return [machine for machine in self.purses.ours(now) if machine.terminated_at is None]
+        return [machine for machine in self.money.ours(now) if machine.terminated_at is None]
 
     def _machines_and_rows(self, now: float, instances: Sequence[Instance]) -> Iterator[str]:
         """Every machine has a record made before it, one machine each, and lives no longer than is paid for."""
         rows = {row.token: row for row in instances}
-        everything = self.purses.ours(now)
+        everything = self.money.ours(now)
         twice = [token for token, count in Counter(m.token for m in everything).items() if count > 1]
         yield from (f"two machines: for token {token}" for token in twice)
         for machine in everything:

@@ -19,7 +19,7 @@ from hcloud.simulator.accounts import Accounts
 from hcloud.simulator.defects import DEFECT, UNHEARD
 from hcloud.simulator.small_worlds import DESERVES
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
-from hcloud.spend import DAY_S, SPEND_KINDS, SpendBook, month_start
+from hcloud.spend import DAY_S, SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LiveView, Store
 
 HOUR_S = 3600.0
@@ -41,7 +41,7 @@ class Unheard:
 
 
 @dataclass(slots=True)
-class Purses:
+class MoneyChecks:
     """Follows the log. ``policies``: every one that was in force so far, which others add to; limits are the loosest.
 
     ``certain``: no machine can be launched by a daemon that lost its lead. ``skew_s``: how far the daemons' clock may
@@ -243,7 +243,7 @@ class Purses:
 
     def books(self, now: float) -> Iterator[str]:
         """The ledger, the parts of each report and, where prices stand still, the clouds' bill are one sum."""
-        book = SpendBook()
+        book = SpendLedger()
         book.follow(self.store.iter_events(kinds=SPEND_KINDS))
         # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
         until = now + self.skew_s + LONGEST_MINIMUM_S

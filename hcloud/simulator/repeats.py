@@ -14,7 +14,7 @@ from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.distance import peer_notes, times_bound, unused_commitment_usd
 from hcloud.simulator.means import Mean, mean_of
-from hcloud.simulator.outcome import NOTES, Outcome, defects_of, failures_of, wait_notes
+from hcloud.simulator.outcome import NOTES, SimulationResult, defects_of, failures_of, wait_notes
 from hcloud.simulator.performance import kept_pct, mean
 
 SAME = 0.005
@@ -28,7 +28,7 @@ class Repeated:
     """What came of one policy with each seed; ``bounds``: the least it can cost with each, where that is wanted."""
 
     name: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulationResult, ...]
     bounds: tuple[Bound, ...] = ()
 
 
@@ -76,7 +76,7 @@ class _Measure:
 
     name: str
     unit: Unit
-    of: Callable[[Outcome, Outcome, Bound | None], float | None]
+    of: Callable[[SimulationResult, SimulationResult, Bound | None], float | None]
 
     @property
     def ending(self) -> str:

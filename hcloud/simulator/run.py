@@ -12,23 +12,23 @@ from typing import cast
 
 import numpy as np
 
-from hcloud.apply import Outcome
+from hcloud.apply import ApplyResult
 from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
 from hcloud.engine.fake import FakeRunner, Work
-from hcloud.errors import BadInput, Standstill
-from hcloud.garbage import rarely_collecting
-from hcloud.logs import UnkeptLogs
+from hcloud.errors import BadInput, SimulationStalled
+from hcloud.garbage import infrequent_gc
+from hcloud.logs import NoLogArchive
 from hcloud.model import Event, Job, JobSpec, Market, Offer, ServiceTarget
 from hcloud.planner import make_plan
 from hcloud.planner.despite import Planner
 from hcloud.policy import Policy
 from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec
-from hcloud.rows import Chosen
+from hcloud.rows import FilteredRows
 from hcloud.sampling import gap_s
 from hcloud.sentences import counted, nearest
 from hcloud.simulator.losses import lost_by
@@ -71,7 +71,7 @@ class Setting:
     truth: Truth | None = None
     cycle_s: float = STEP_S
     planner: Planner = make_plan
-    told: bool = False
+    oracle: bool = False
     clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class Setting:
     def __post_init__(self) -> None:
         if self.cloud and self.clouds:
             raise BadInput("a simulation has one cloud or several by name; leave out cloud or clouds")
-        if self.told and self.truth is None:
+        if self.oracle and self.truth is None:
             raise BadInput("a planner can be told the truth only in a world that has one; truth is None")
         if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
             raise BadInput(f"cycle_s is {self.cycle_s}; it must be a number of seconds above 0")
@@ -129,7 +129,7 @@ class Simulation:
     _specs: dict[str, JobSpec] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
-    _profiling: Chosen[Job] = field(default_factory=lambda: Chosen(_is_of_profiling))
+    _profiling: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_of_profiling))
 
     def __post_init__(self) -> None:
         """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
@@ -160,12 +160,12 @@ class Simulation:
             holder=OWNER,
             library=self._library(),
             planner=self._planner(),
-            logs=UnkeptLogs(self.folder),
+            logs=NoLogArchive(self.folder),
         )
 
     def _planner(self) -> Planner:
         planner = self.setting.planner
-        return told_the_truth(self._world, planner) if self.setting.told and self._world is not None else planner
+        return told_the_truth(self._world, planner) if self.setting.oracle and self._world is not None else planner
 
     def _library(self) -> Library | None:
         """Return the world's library; nothing where nobody asks: reading the shipped one takes longer than a little
@@ -199,7 +199,7 @@ class Simulation:
 
         Raises Standstill where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
         """
-        with rarely_collecting(LOG_LOOKED_AT_EVERY, LOG_OF):
+        with infrequent_gc(LOG_LOOKED_AT_EVERY, LOG_OF):
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:
@@ -222,7 +222,7 @@ class Simulation:
             if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
                 late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s
                 have = f"{counted(left, 'job')} {'has' if left == 1 else 'have'}"
-                raise Standstill(f"{have} not ended {late_s:.0f} s after the last arrival; {self._why()}")
+                raise SimulationStalled(f"{have} not ended {late_s:.0f} s after the last arrival; {self._why()}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
     def _unreserved(self) -> bool:
@@ -247,7 +247,7 @@ class Simulation:
         clouds = (cloud.next_event_at() for cloud in self._clouds)
         return bool(self._waiting) or self._runner.next_event_at() is not None or any(at is not None for at in clouds)
 
-    def _step_s(self, outcome: Outcome, still_s: float) -> float:
+    def _step_s(self, outcome: ApplyResult, still_s: float) -> float:
         """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
         seconds, or a minute when all has just gone on for an hour; straight to it where nobody is there at all."""
         step_s = self.setting.cycle_s

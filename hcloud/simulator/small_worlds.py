@@ -21,7 +21,7 @@ from hcloud.model import (
     ServiceTarget,
     Target,
 )
-from hcloud.planner.make import OPTIONAL
+from hcloud.planner.make import OPTIONAL_STAGES
 from hcloud.policy import Policy, parse_policy
 from hcloud.provider import UnitSpec
 from hcloud.simulator.defects import DEEDS, DEFECT
@@ -81,7 +81,7 @@ class Dangers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class SoakWorld:
     """All that a soak run depends on. ``clouds`` are mock providers' settings by name; the first policy is in force."""
 
     seed: int
@@ -92,7 +92,7 @@ class World:
     dangers: Dangers
 
 
-def draw_world(seed: int) -> World:
+def draw_world(seed: int) -> SoakWorld:
     """Return the world of a seed."""
     rng, more = np.random.default_rng([seed, 77]), np.random.default_rng([seed, 79])
     dangers = _dangers(rng, more)
@@ -101,7 +101,7 @@ def draw_world(seed: int) -> World:
     clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
     many = 1 if dangers.policy == 0 else 4
     limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
-    world = World(
+    world = SoakWorld(
         seed=seed,
         starts_at=_start(rng),
         clouds=clouds,
@@ -119,7 +119,7 @@ def draw_world(seed: int) -> World:
     return _crowded(crowded, world) if crowded.random() < 0.2 else world
 
 
-def _crowded(rng: np.random.Generator, world: World) -> World:
+def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with half of its jobs in need of much memory and hardly any vCPU: the shares of those beside
     each other are more than their machine."""
     jobs = list(world.jobs)
@@ -129,7 +129,7 @@ def _crowded(rng: np.random.Generator, world: World) -> World:
     return replace(world, jobs=tuple(jobs))
 
 
-def _clumsy(rng: np.random.Generator, world: World) -> World:
+def _clumsy(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with two to four jobs with which starting, stopping, or hearing of them fails."""
     jobs = list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(2, 5))]:
@@ -138,17 +138,17 @@ def _clumsy(rng: np.random.Generator, world: World) -> World:
     return replace(world, jobs=tuple(jobs))
 
 
-def _with_defects(rng: np.random.Generator, world: World) -> World:
+def _with_defects(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with one or two jobs that planning, or placing, fails with, or a stage that fails, or both."""
     kind, jobs = rng.random(), list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(1, 3))] if kind < 0.8 else ():
         job, when = jobs[at], str(rng.choice(["waiting", "running", "always", "placing"]))
         jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
-    stage = str(rng.choice(OPTIONAL)) if kind > 0.6 else ""
+    stage = str(rng.choice(OPTIONAL_STAGES)) if kind > 0.6 else ""
     return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))
 
 
-def _thirsty(rng: np.random.Generator, world: World) -> World:
+def _thirsty(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with services that need more than they ask for, and policies that soon see and resize them."""
 
     def thirsty(job: Coming) -> Coming:

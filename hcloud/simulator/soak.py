@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hcloud.apply.orders import PAUSED, give_order, take_back_order
+from hcloud.apply.orders import PAUSED, record_directive, withdraw_directive
 from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
 from hcloud.clock import Clock, ManualClock
@@ -33,9 +33,9 @@ from hcloud.simulator.defects import with_defects
 from hcloud.simulator.folder import folder_in
 from hcloud.simulator.leaseholds import left_alone
 from hcloud.simulator.passers_by import OPERATOR, launch_of_others, order_about
-from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, Killed, Peril
-from hcloud.simulator.promises import Witness
-from hcloud.simulator.small_worlds import TROUBLED_S, Coming, World, draw_world, work_of
+from hcloud.simulator.peril import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
+from hcloud.simulator.promises import InvariantMonitor
+from hcloud.simulator.small_worlds import TROUBLED_S, Coming, SoakWorld, draw_world, work_of
 from hcloud.simulator.truths import Booked, MachineTruth, Moment, VirtualCloud
 from hcloud.spend import DAY_S
 from hcloud.store import Store, Submission
@@ -77,7 +77,7 @@ class HostClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SoakResult:
     """How a soak run ended. ``violations`` are those of the first moment at which there were any."""
 
     seed: int
@@ -98,11 +98,11 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Life:
+class DaemonLife:
     """One daemon process, as far as it matters here: its memory, which is gone when it is killed."""
 
     holder: str
-    peril: Peril
+    crash_points: CrashPoints
     store: Store
     controller: Controller
     clock: HostClock
@@ -112,15 +112,15 @@ class Life:
 class Soak:
     """One world and the daemons in it. ``tamper`` is let at each new daemon: it seeds bugs."""
 
-    world: World
+    world: SoakWorld
     home: Path
     tamper: Tamper = lambda _: None
     tell: Tell = lambda _: None
     clock: ManualClock = field(init=False)
     clouds: dict[str, VirtualCloud] = field(init=False)
     runner: FakeRunner = field(init=False)
-    witness: Witness = field(init=False)
-    lives: list[Life] = field(default_factory=list)
+    monitor: InvariantMonitor = field(init=False)
+    lives: list[DaemonLife] = field(default_factory=list)
     cycles: int = 0
     bugs: list[str] = field(default_factory=list)
     _config: Config = field(init=False)
@@ -158,7 +158,7 @@ class Soak:
         providers = build_providers(self._config, self.clock)
         self.clouds = cast(dict[str, VirtualCloud], providers)
         self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=work_of)
-        self.witness = Witness(
+        self.monitor = InvariantMonitor(
             store=Store.open(self._config.database),
             clouds=self.clouds,
             runner=self.runner,
@@ -176,7 +176,7 @@ class Soak:
             self.lives.append(self._birth(holder, 0.0))
 
     # ------------------------------------------------------------------------------------------------------------- run
-    def run(self, most: int = MOST_CYCLES) -> Verdict:
+    def run(self, most: int = MOST_CYCLES) -> SoakResult:
         """Run to the end, to the first broken promise, or for ``most`` cycles."""
         found: list[str] = []
         calm_cycles = 0
@@ -189,7 +189,7 @@ class Soak:
             self._clients()
             found += self._one_cycle()
             if not found and calm_cycles and (self._settled() or calm_cycles >= MOST_CALM_CYCLES):
-                found = self.witness.at_the_end(self.clock.now())
+                found = self.monitor.at_the_end(self.clock.now())
                 found += [] if self._settled() else ["stuck: it never ends"]
                 break
             self._advance()
@@ -199,22 +199,22 @@ class Soak:
         """Let go of all databases."""
         for life in self.lives:
             life.store.close()
-        self.witness.store.close()
+        self.monitor.store.close()
 
-    def _verdict(self, found: list[str]) -> Verdict:
+    def _verdict(self, found: list[str]) -> SoakResult:
         if self._away:  # stopped in the middle of it
             self._move_database()
         digest = hashlib.sha256()
-        for event in self.witness.store.iter_events():
+        for event in self.monitor.store.iter_events():
             digest.update(repr(event).encode())
-        return Verdict(
+        return SoakResult(
             seed=self.world.seed,
             cycles=self.cycles,
             violations=tuple(found),
             jobs=len(self._accepted),
-            machines=len(self.witness.purses.ours(self.clock.now())),
+            machines=len(self.monitor.money.ours(self.clock.now())),
             lives=self._born,
-            struck=self._struck + sum(len(life.peril.struck) for life in self.lives),
+            struck=self._struck + sum(len(life.crash_points.struck) for life in self.lives),
             digest=digest.hexdigest()[:16],
         )
 
@@ -246,12 +246,12 @@ class Soak:
             answering=daemon.last_seen.reachable,
             booked=_booked(daemon) if undisturbed else None,
         )
-        return bugs + self.witness.look(moment)
+        return bugs + self.monitor.look(moment)
 
     def _cycle(self, at: int) -> bool:
         """Run one cycle of a daemon, as its own loop would; return whether nothing disturbed it."""
         life = self.lives[at]
-        struck = len(life.peril.struck)
+        struck = len(life.crash_points.struck)
         try:
             self._moved = life.controller.cycle().moved
         except StaleWrite as lost:
@@ -268,14 +268,14 @@ class Soak:
             self._fails("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
-        whole = not life.controller.setbacks.left_out(life.clock.now()).stages
-        return led and whole and len(life.peril.struck) == struck
+        whole = not life.controller.quarantine.left_out(life.clock.now()).stages
+        return led and whole and len(life.crash_points.struck) == struck
 
     def _fails(self, what: str, trace: Sequence[str]) -> None:
         self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")
 
     def _settled(self) -> bool:
-        live = self.witness.store.live()
+        live = self.monitor.store.live()
         rented = [m for m in live.instances if m.offer.market is not Market.RESERVED]
         on_the_way = [m for m in live.instances if m.state not in (InstanceState.READY, InstanceState.DRAINING)]
         return not (live.jobs or rented or on_the_way or live.intents) and len(self._accepted) == len(self.world.jobs)
@@ -290,20 +290,22 @@ class Soak:
         self.clock.advance(1.0 if self._moved else min(LONGEST_STEP_S, max(1.0, soon - now)))
 
     # --------------------------------------------------------------------------------------------------------- daemons
-    def _birth(self, holder: str, error_s: float) -> Life:
+    def _birth(self, holder: str, error_s: float) -> DaemonLife:
         """Start a daemon on what earlier ones left behind."""
         self._born += 1
-        clock, peril = HostClock(self.clock, error_s), Peril()
+        clock, crash_points = HostClock(self.clock, error_s), CrashPoints()
         store = Store.open(self._config.database)
-        store.crash_point = peril.hit
-        providers = {name: peril.around(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()}
+        store.crash_point = crash_points.hit
+        providers = {
+            name: crash_points.around(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()
+        }
         controller = build_controller(
             self._config,
             store,
             providers,
-            peril.around(self.runner, RUNNER_CALLS, "runner"),
+            crash_points.around(self.runner, RUNNER_CALLS, "runner"),
             cast(Clock, clock),
-            self.witness.policies[-1],
+            self.monitor.policies[-1],
             rng=np.random.default_rng([self.world.seed, self._born]),
             holder=holder,
             library=Library(),  # reading the shipped one would take longer than the whole run
@@ -311,14 +313,14 @@ class Soak:
         self.tamper(controller)
         stage = self.world.dangers.failing_stage
         with_defects(controller, stage, self._troubled, partial(self._fails, "plan"))
-        life = Life(holder=holder, peril=peril, store=store, controller=controller, clock=clock)
-        peril.pause = lambda: self._meanwhile(holder)
+        life = DaemonLife(holder=holder, crash_points=crash_points, store=store, controller=controller, clock=clock)
+        crash_points.pause = lambda: self._meanwhile(holder)
         return life
 
     def _rebirth(self, at: int, where: str) -> None:
         """Start a killed daemon anew, after a while; its host's clock may have been set meanwhile."""
         killed = self.lives[at]
-        self._struck += len(killed.peril.struck)
+        self._struck += len(killed.crash_points.struck)
         killed.store.close()
         away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
         self._say(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
@@ -367,23 +369,26 @@ class Soak:
         if self._happens(0.2 if self._paused else dangers.operator_pause):
             self._pause(not self._paused)
 
-    def _endanger(self, life: Life) -> None:
-        dangers, peril = self.world.dangers, life.peril
-        if not (peril.kill_in or peril.kill_at or self._away) and self._happens(dangers.kill):
-            self._aim(peril)
-        if not peril.pause_in and self._happens(dangers.pause):
-            peril.pause_in = int(self._rng.integers(1, 20))
-        if not peril.fail_commit_in and self._happens(dangers.commit):
-            peril.fail_commit_in, peril.too_late = int(self._rng.integers(1, 4)), bool(self._rng.random() < 0.4)
+    def _endanger(self, life: DaemonLife) -> None:
+        dangers, crash_points = self.world.dangers, life.crash_points
+        if not (crash_points.kill_in or crash_points.kill_at or self._away) and self._happens(dangers.kill):
+            self._aim(crash_points)
+        if not crash_points.pause_in and self._happens(dangers.pause):
+            crash_points.pause_in = int(self._rng.integers(1, 20))
+        if not crash_points.fail_commit_in and self._happens(dangers.commit):
+            crash_points.fail_commit_in, crash_points.too_late = (
+                int(self._rng.integers(1, 4)),
+                bool(self._rng.random() < 0.4),
+            )
         if self._happens(dangers.clock_step):
             life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
 
-    def _aim(self, peril: Peril) -> None:
+    def _aim(self, crash_points: CrashPoints) -> None:
         """Let a daemon be killed soon: at any moment or, as these are few, around an effect on the world."""
         if self._rng.random() < 0.5:
-            peril.kill_in = int(self._rng.integers(1, 30))
+            crash_points.kill_in = int(self._rng.integers(1, 30))
         else:
-            peril.kill_at = str(self._rng.choice(EFFECTS))
+            crash_points.kill_at = str(self._rng.choice(EFFECTS))
 
     def _trouble_engine(self) -> None:
         dangers = self.world.dangers
@@ -422,8 +427,8 @@ class Soak:
     def _let_others_launch(self) -> None:
         """Somebody launches a machine on the same account, with a name and a token like ours, or none."""
         name = str(self._rng.choice(sorted(self.clouds)))
-        cloud, others = self.clouds[name], self.witness.passers_by.others
-        request = launch_of_others(self._rng, self.witness.offers[name], len(others), self.clock.now())
+        cloud, others = self.clouds[name], self.monitor.passers_by.others
+        request = launch_of_others(self._rng, self.monitor.offers[name], len(others), self.clock.now())
         others[name, cloud.appear(request)] = request.expires_at
         self._say(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
 
@@ -440,15 +445,15 @@ class Soak:
         """An operator drains or destroys a machine, drains a type, or takes back what was ordered."""
         if self._away:
             return
-        store, now = self.witness.store, self.clock.now()
+        store, now = self.monitor.store, self.clock.now()
         view = store.live()
-        if view.orders and self._happens(0.5):
+        if view.directives and self._happens(0.5):
             self._take_orders_back()
         elif view.instances:
             order = order_about(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
             self._say(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
             with store.transaction(now) as txn:
-                give_order(txn, order)
+                record_directive(txn, order)
 
     def _move_database(self) -> None:
         """Take the database's file away from under everybody, or bring it back."""
@@ -456,12 +461,12 @@ class Soak:
         (there if self._away else here).rename(here if self._away else there)
         self._away = not self._away
         for life in self.lives:
-            life.peril.spare()  # who is born without a database makes a new one
+            life.crash_points.spare()  # who is born without a database makes a new one
         self._say("the database is gone" if self._away else "the database is back")
 
     def _pause(self, paused: bool) -> None:
         if not self._away:
-            self.witness.store.set_meta(PAUSED, "an operator looks" if paused else "")
+            self.monitor.store.set_meta(PAUSED, "an operator looks" if paused else "")
             self._paused = paused
             self._say("an operator pauses" if paused else "an operator resumes")
 
@@ -470,8 +475,8 @@ class Soak:
 
     def _enforce(self, policy: Policy) -> None:
         self._say(f"policy {policy.name} is in force")
-        self.witness.policies.append(policy)
-        self.witness.in_force.append(policy)
+        self.monitor.policies.append(policy)
+        self.monitor.in_force.append(policy)
         for life in self.lives:
             life.controller.policy = policy
 
@@ -488,31 +493,31 @@ class Soak:
             self._calm_since = self.clock.now()
             self._take_orders_back()
         for life in self.lives:
-            life.peril.calm()
+            life.crash_points.calm()
         self.runner.reconnect()
         for _, machine in self._up():
             self.runner.unsilence(machine.instance_id)
         if not self._lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
             self._lifted = True
             lifted = replace(self.world.policies[0], name="lifted", budgets=Budgets(), caps=Caps(), allow=Allow())
-            self.witness.one_policy = False
+            self.monitor.one_policy = False
             self._enforce(lifted)
         return found
 
     def _take_orders_back(self) -> None:
-        view = self.witness.store.live()
-        with self.witness.store.transaction(self.clock.now()) as txn:
-            for order in view.orders:
-                take_back_order(txn, order.scope, order.name, OPERATOR, view.instances)
+        view = self.monitor.store.live()
+        with self.monitor.store.transaction(self.clock.now()) as txn:
+            for order in view.directives:
+                withdraw_directive(txn, order.scope, order.name, OPERATOR, view.instances)
 
     def _desert(self) -> list[str]:
         """Let all daemons be away for longer than a machine may live without; return which are still up."""
         self._say("all daemons are away")
         for life in self.lives:
-            self._struck += len(life.peril.struck)
+            self._struck += len(life.crash_points.struck)
             life.store.close()
         self.clock.advance(LONGEST_LIFE_S)
-        found = list(left_alone(self.clock.now(), self.witness.purses.ours(self.clock.now())))
+        found = list(left_alone(self.clock.now(), self.monitor.money.ours(self.clock.now())))
         self.lives = [self._birth(life.holder, 0.0) for life in self.lives]
         return found
 
@@ -543,7 +548,7 @@ class Soak:
         (made,) = life.store.submit([wanted], life.clock.now())
         if self._accepted.setdefault(job.token, made.id) != made.id:
             self.bugs.append(f"twice: {job.token} is {self._accepted[job.token]} and {made.id}")
-        self.witness.accepted[made.id] = wanted
+        self.monitor.accepted[made.id] = wanted
 
     def _cancel(self, job: Coming) -> None:
         life = self.lives[0]
@@ -589,7 +594,7 @@ def soaking(seed: int, tamper: Tamper = silent, tell: Tell = silent, place: Path
 
 def soak_seed(
     seed: int, most: int = MOST_CYCLES, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None
-) -> Verdict:
+) -> SoakResult:
     """Run the world of a seed, to its end or for ``most`` cycles."""
     with soaking(seed, tamper, tell, place) as soak:
         return soak.run(most)

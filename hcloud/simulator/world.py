@@ -18,7 +18,7 @@ from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import BadInput
 from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.model import JobSpec, Market, Resources, ServiceTarget
-from hcloud.provider import Machine, UnitSpec, unmarked
+from hcloud.provider import SimulatedMachine, UnitSpec, unmarked
 from hcloud.simulator.nature import (
     NOTHING_CAUSED,
     SOURCES,
@@ -217,7 +217,9 @@ class World:
         return self._tasks[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
 
     # ------------------------------------------------------------------------------------------------------------ speed
-    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+    def speeds(
+        self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
+    ) -> tuple[Sequence[float], float]:
         """Return how fast each unit on a machine is, and until when (see :class:`Surroundings`)."""
         tasks = [self._task(each.unit) for each in residents]
         phases = [self._phase(each, task) for each, task in zip(residents, tasks, strict=True)]
@@ -244,7 +246,7 @@ class World:
             return STEADY
         return task.nature.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
 
-    def _own(self, machine: Machine, unit: UnitSpec, task: Task) -> float:
+    def _own(self, machine: SimulatedMachine, unit: UnitSpec, task: Task) -> float:
         """Return the factor of type, size and luck; of a unit that is measured they are in what is found."""
         if unit.profile is not None:
             return 1.0
@@ -271,7 +273,7 @@ class World:
             self._speeds[nature.name] = speeds
         return speeds[type_name]
 
-    def _weather_of(self, machine: Machine, now: float) -> _Weather:
+    def _weather_of(self, machine: SimulatedMachine, now: float) -> _Weather:
         """Return what is so on a machine until the next step, whoever runs there; drawn once for each step."""
         step = math.floor(now / self.truth.external_step_s)
         which = (machine.instance_id, machine.type_name, machine.market)
@@ -285,7 +287,7 @@ class World:
             self._weather[which] = known
         return known
 
-    def _outside(self, machine: Machine, step: int) -> Sequence[float]:
+    def _outside(self, machine: SimulatedMachine, step: int) -> Sequence[float]:
         """Return how others press on a machine from outside during a step."""
         truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
         if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
@@ -294,7 +296,7 @@ class World:
         load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
         return [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
 
-    def _bearing(self, machine: Machine) -> Sequence[float]:
+    def _bearing(self, machine: SimulatedMachine) -> Sequence[float]:
         """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
         found = self._bearings.get(machine.instance_id)
         if found is None:
@@ -302,7 +304,7 @@ class World:
             found = self._bearings[machine.instance_id] = [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
         return found
 
-    def _drift(self, machine: Machine, step: int) -> float:
+    def _drift(self, machine: SimulatedMachine, step: int) -> float:
         """Return the factor of a machine's speed during a step: part of it changes with each, part every six."""
         if not self.truth.drift:
             return 1.0

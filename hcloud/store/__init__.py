@@ -10,11 +10,11 @@ from hcloud.store.live import LiveView
 from hcloud.store.memory import MemoryStore
 from hcloud.store.opening import Examined, check_database, examine
 from hcloud.store.store import Store
-from hcloud.store.transaction import Lease, Submission, Transaction
+from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
 __all__ = [
     "Examined",
-    "Lease",
+    "LeaderLease",
     "LiveView",
     "MemoryStore",
     "Store",

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from hcloud.errors import BadInput, NotFound, StoreError
 from hcloud.known import Application
 from hcloud.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
-from hcloud.planner.snapshot import OfferBackoff, Order
+from hcloud.planner.snapshot import Directive, OfferBackoff
 
 _JOB_COLUMNS = {"id", "spec", "revision"}
 _INSTANCE_COLUMNS = {"id", "revision"}
@@ -148,9 +148,9 @@ def load_backoff(document: str) -> OfferBackoff:
     return backoff
 
 
-def load_order(document: str) -> Order:
+def load_order(document: str) -> Directive:
     """Return the operator's order of a document."""
-    order: Order = _load(Order, "operator's order", document)
+    order: Directive = _load(Directive, "operator's order", document)
     return order
 
 

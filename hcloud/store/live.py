@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
-from hcloud.known import Application, Layers
+from hcloud.known import Application, LayeredRows
 from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
-from hcloud.planner.snapshot import OfferBackoff, Order
-from hcloud.rows import Living
+from hcloud.planner.snapshot import Directive, OfferBackoff
+from hcloud.rows import RowSet
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     backoff_key,
@@ -63,8 +63,8 @@ class LiveView:
     instances: tuple[Instance, ...] = ()
     intents: tuple[Intent, ...] = ()
     backoffs: tuple[OfferBackoff, ...] = ()
-    applications: Mapping[str, Application] = field(default_factory=Layers[Application])
-    orders: tuple[Order, ...] = ()
+    applications: Mapping[str, Application] = field(default_factory=LayeredRows[Application])
+    directives: tuple[Directive, ...] = ()
 
 
 class LiveCache:
@@ -73,10 +73,10 @@ class LiveCache:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._jobs: Living[Job] = Living()
-        self._instances: Living[Instance] = Living()
+        self._jobs: RowSet[Job] = RowSet()
+        self._instances: RowSet[Instance] = RowSet()
         self._intents: dict[str, Intent] = {}
-        self._applications: Layers[Application] = Layers()
+        self._applications: LayeredRows[Application] = LayeredRows()
         # The revisions below are those of the last refresh that went through to its end.
         self._seen = -1
         self._seen_intents = -1
@@ -116,7 +116,7 @@ class LiveCache:
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
             applications=self._applications,
-            orders=orders,
+            directives=orders,
         )
         self._seen = now.revision
         self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision

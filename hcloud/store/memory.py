@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
 
-from hcloud.changed import changed
+from hcloud.changed import replace_fields
 from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
-from hcloud.known import Application, Layers
+from hcloud.known import Application, LayeredRows
 from hcloud.model import (
     JOB_ENDED,
     Event,
@@ -34,14 +34,14 @@ from hcloud.model import (
     check_instance_move,
     check_job_move,
 )
-from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
-from hcloud.rows import Living
+from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
+from hcloud.rows import RowSet
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.forgetting import referred_to
 from hcloud.store.live import LiveView
 from hcloud.store.overlay import Over
 from hcloud.store.store import Store, check_lease, nearest_number
-from hcloud.store.transaction import Lease, Submission, Transaction, check_revision, searched_by
+from hcloud.store.transaction import LeaderLease, Submission, Transaction, check_revision, searched_by
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -95,7 +95,7 @@ class MemoryTransaction(Transaction):
             check_job_move(stored, job.state)
         if job.spec is not stored.spec and job.spec != stored.spec:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
-        written = self._jobs.fresh[number] = changed(job, spec=stored.spec, revision=self.revision)
+        written = self._jobs.fresh[number] = replace_fields(job, spec=stored.spec, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -148,7 +148,7 @@ class MemoryTransaction(Transaction):
         return self._write_instance(number, instance)
 
     def _write_instance(self, number: int, instance: Instance) -> Instance:
-        written = self._instances.fresh[number] = changed(instance, revision=self.revision)
+        written = self._instances.fresh[number] = replace_fields(instance, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -167,7 +167,7 @@ class MemoryTransaction(Transaction):
         """Write what is known of an application; see :meth:`Transaction.put_application`."""
         stored = self._applications.get(checked_text(application.name, "application"))
         check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
-        written = self._applications.fresh[application.name] = changed(application, revision=self.revision)
+        written = self._applications.fresh[application.name] = replace_fields(application, revision=self.revision)
         self.head["revision"] = self.revision
         return written
 
@@ -214,12 +214,12 @@ class MemoryTransaction(Transaction):
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     # ---------------------------------------------------------------------------------------------------------- orders
-    def put_order(self, order: Order) -> None:
+    def put_directive(self, order: Directive) -> None:
         """Write an operator's order; it replaces an earlier one about the same."""
         self._orders = {**self._orders, (order.scope.value, checked_text(order.name, "name")): order}
         self.head["revision"] = self.revision
 
-    def drop_order(self, scope: OrderScope, name: str) -> bool:
+    def drop_directive(self, scope: DirectiveScope, name: str) -> bool:
         """Forget an order; return whether there was one."""
         if (scope.value, name) not in self._orders:
             return False
@@ -279,15 +279,15 @@ class MemoryStore(Store):
         self.intents: dict[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
         self.log: list[Event] = []
-        self.orders: Mapping[tuple[str, str], Order] = {}
+        self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
-        self._living_jobs: Living[Job] = Living()
-        self._living_instances: Living[Instance] = Living()
+        self._living_jobs: RowSet[Job] = RowSet()
+        self._living_instances: RowSet[Instance] = RowSet()
         self._view = LiveView()
         self._viewing = threading.Lock()
         self._stale: set[str] = set()
         self._learnt: dict[str, Application] = {}
-        self._known: Layers[Application] = Layers()
+        self._known: LayeredRows[Application] = LayeredRows()
         self._highest_revision = 0
         self._lock = threading.RLock()
         self._writing_now = False
@@ -308,7 +308,7 @@ class MemoryStore(Store):
 
     # --------------------------------------------------------------------------------------------------------- writing
     @contextmanager
-    def transaction(self, now: float, lease: Lease | None = None) -> Iterator[Transaction]:
+    def transaction(self, now: float, lease: LeaderLease | None = None) -> Iterator[Transaction]:
         """Yield a transaction; see :meth:`Store.transaction`."""
         with self._lock:
             if self._writing_now:
@@ -374,7 +374,7 @@ class MemoryStore(Store):
             else view.intents,
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,
             applications=self._known,
-            orders=tuple(self.orders[key] for key in sorted(self.orders)) if "orders" in stale else view.orders,
+            directives=tuple(self.orders[key] for key in sorted(self.orders)) if "orders" in stale else view.directives,
         )  # fmt: skip
 
     def set_meta(self, key: str, value: str) -> None:

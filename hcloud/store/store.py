@@ -26,7 +26,7 @@ from hcloud.store.documents import (
 from hcloud.store.forgetting import PIECE, forget_events, forget_rows, referred_to, untold, whole_stories
 from hcloud.store.live import LiveCache, LiveView
 from hcloud.store.opening import prepare
-from hcloud.store.transaction import Lease, Submission, Transaction
+from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
 _JOBS = select(
     schema.job.c.number, schema.job.c.revision, schema.job.c.document, schema.job_spec.c.document.label("spec")
@@ -78,7 +78,7 @@ class Store:
 
     # --------------------------------------------------------------------------------------------------------- writing
     @contextmanager
-    def transaction(self, now: float, lease: Lease | None = None) -> Iterator[Transaction]:
+    def transaction(self, now: float, lease: LeaderLease | None = None) -> Iterator[Transaction]:
         """Yield a transaction: committed on exit, rolled back on an exception. Never hold it across an outside call.
 
         Raises:
@@ -185,7 +185,7 @@ class Store:
             last = found[-1]
 
     # ----------------------------------------------------------------------------------------------------------- lease
-    def acquire_lease(self, holder: str, now: float, ttl_s: float) -> Lease | None:
+    def acquire_lease(self, holder: str, now: float, ttl_s: float) -> LeaderLease | None:
         """Become leader for ``ttl_s``, if nobody else leads at ``now``.
 
         The same holder gets it at once under a new epoch: a restarted daemon fences off its former self. Epochs are
@@ -196,11 +196,11 @@ class Store:
             if other not in (None, holder) and tx.head["lease_until"] > now:
                 return None
             epoch = max(tx.head["lease_epoch"] + 1, int(now))
-            lease = Lease(holder=checked_text(holder, "holder"), epoch=epoch, until=now + ttl_s)
+            lease = LeaderLease(holder=checked_text(holder, "holder"), epoch=epoch, until=now + ttl_s)
             tx.head.update(lease_holder=lease.holder, lease_epoch=lease.epoch, lease_until=lease.until)
             return lease
 
-    def renew_lease(self, lease: Lease, now: float, ttl_s: float) -> Lease | None:
+    def renew_lease(self, lease: LeaderLease, now: float, ttl_s: float) -> LeaderLease | None:
         """Lead on until ``now + ttl_s``; None when somebody else has led meanwhile."""
         with self.transaction(now) as tx:
             if not _holds(tx, lease):
@@ -208,7 +208,7 @@ class Store:
             tx.head["lease_until"] = now + ttl_s
             return replace(lease, until=now + ttl_s)
 
-    def release_lease(self, lease: Lease) -> None:
+    def release_lease(self, lease: LeaderLease) -> None:
         """Let others lead at once; without effect when the lease is lost already."""
         with self.transaction(0.0) as tx:
             if _holds(tx, lease):
@@ -377,11 +377,11 @@ def _no_move(job: Job, code: str, text: str) -> dict[str, Any]:
     return {"from": job.state.value, "to": job.state.value, "code": code, "text": text}
 
 
-def _holds(tx: Transaction, lease: Lease) -> bool:
+def _holds(tx: Transaction, lease: LeaderLease) -> bool:
     return (tx.head["lease_holder"], tx.head["lease_epoch"]) == (lease.holder, lease.epoch)
 
 
-def check_lease(tx: Transaction, lease: Lease | None) -> None:
+def check_lease(tx: Transaction, lease: LeaderLease | None) -> None:
     """Raise StaleWrite unless ``lease`` (None: anybody) still leads."""
     if lease is not None and not _holds(tx, lease):
         leader = tx.head["lease_holder"] or "nobody"

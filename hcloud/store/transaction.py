@@ -25,7 +25,7 @@ from hcloud.model import (
     check_instance_move,
     check_job_move,
 )
-from hcloud.planner.snapshot import OfferBackoff, Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.store import schema
 from hcloud.store.documents import (
     backoff_key,
@@ -94,7 +94,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class LeaderLease:
     """The right to lead until ``until``; ``epoch`` grows with every new holder and fences off earlier ones."""
 
     holder: str
@@ -361,14 +361,14 @@ class Transaction:
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     # ---------------------------------------------------------------------------------------------------------- orders
-    def put_order(self, order: Order) -> None:
+    def put_directive(self, order: Directive) -> None:
         """Write an operator's order; it replaces an earlier one about the same."""
-        self.drop_order(order.scope, order.name)
+        self.drop_directive(order.scope, order.name)
         columns = {"scope": order.scope.value, "name": checked_text(order.name, "name"), "document": dump(order)}
         self._connection.execute(insert(schema.machine_order), columns)
         self.head["revision"] = self.revision
 
-    def drop_order(self, scope: OrderScope, name: str) -> bool:
+    def drop_directive(self, scope: DirectiveScope, name: str) -> bool:
         """Forget an order; return whether there was one."""
         if not self._connection.execute(_DELETE_ORDER, {"the_scope": scope.value, "the_name": name}).rowcount:
             return False

@@ -31,7 +31,7 @@ class _Picture:
     recount: bool = False
 
 
-class Catalogue:
+class Ec2Catalogue:
     """Reads lazily; answers from memory until a part is too old. ``troubles`` tells what could not be read, by part."""
 
     def __init__(self, provider: str, settings: Ec2Settings, clients: Clients, clock: Clock) -> None:

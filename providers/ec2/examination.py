@@ -14,7 +14,7 @@ from typing import Any
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError
 from hcloud.provider import Finding
-from providers.ec2.catalogue import Catalogue
+from providers.ec2.catalogue import Ec2Catalogue
 from providers.ec2.clients import Clients
 from providers.ec2.failures import FAILURES, NOT_ALLOWED, error_code
 from providers.ec2.settings import Ec2Settings
@@ -40,7 +40,11 @@ _PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")
 
 
 def examine(
-    clients: Clients, settings: Ec2Settings, catalogue: Catalogue, clock: Clock, order: Callable[[], Mapping[str, Any]]
+    clients: Clients,
+    settings: Ec2Settings,
+    catalogue: Ec2Catalogue,
+    clock: Clock,
+    order: Callable[[], Mapping[str, Any]],
 ) -> Iterator[Finding]:
     """Yield what was found; ``order`` gives the arguments of a launch that is only tried."""
     who = _who(clients)
@@ -126,7 +130,7 @@ def _tried(action: str, attempt: Callable[[], object]) -> str:
     return ""
 
 
-def _region(catalogue: Catalogue) -> Iterator[Finding]:
+def _region(catalogue: Ec2Catalogue) -> Iterator[Finding]:
     try:
         site = catalogue.site()
     except ProviderError as error:
@@ -137,7 +141,7 @@ def _region(catalogue: Catalogue) -> Iterator[Finding]:
     yield Finding(check="region", verdict="ok", finding=f"{len(site.subnets)} zones, {len(site.types)} types")
 
 
-def _quotas(catalogue: Catalogue) -> Iterator[Finding]:
+def _quotas(catalogue: Ec2Catalogue) -> Iterator[Finding]:
     quotas = catalogue.quotas
     if not quotas:
         why = catalogue.troubles.get("quotas", "not read")

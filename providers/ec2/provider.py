@@ -24,7 +24,7 @@ from hcloud.errors import (
 from hcloud.model import Market, Offer
 from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.cloud_init import WorkerSetup, render_user_data
-from providers.ec2.catalogue import Catalogue
+from providers.ec2.catalogue import Ec2Catalogue
 from providers.ec2.clients import Clients
 from providers.ec2.credential import Credential
 from providers.ec2.examination import examine
@@ -69,7 +69,7 @@ class Ec2Provider:
         except OSError as error:
             raise ConfigError(f"cannot write to {directory}: {error.strerror}", where=f"providers.{name}") from error
         self.clients = Clients(name, settings)
-        self._catalogue = Catalogue(name, settings, self.clients, clock)
+        self._catalogue = Ec2Catalogue(name, settings, self.clients, clock)
         self._credential = Credential(self.clients, settings, name)
         self._notices = Notices(self.clients, settings.interruption_queue, directory)
         self._ended: dict[str, float] = {}

@@ -33,7 +33,7 @@ class CapacityReservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class ReservedInstances:
     """Reserved Instances of one scope (a zone, or None for the region), type and price."""
 
     zone: str | None
@@ -46,7 +46,7 @@ class Reserved:
 class Reservations:
     """As last read."""
 
-    reserved: tuple[Reserved, ...] = ()
+    reserved: tuple[ReservedInstances, ...] = ()
     rooms: tuple[CapacityReservation, ...] = ()
 
     def room(self, zone: str, type_name: str) -> CapacityReservation | None:
@@ -131,7 +131,7 @@ def read_reservations(clients: Clients) -> Reservations:
         return Reservations(reserved=tuple(_reserved_instances(clients)), rooms=tuple(_capacity_reservations(clients)))
 
 
-def _reserved_instances(clients: Clients) -> list[Reserved]:
+def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
     answer = clients.reading().describe_reserved_instances(Filters=[{"Name": "state", "Values": ["active"]}])
     found = []
     for each in answer["ReservedInstances"]:
@@ -139,7 +139,7 @@ def _reserved_instances(clients: Clients) -> list[Reserved]:
             continue
         zone = each.get("AvailabilityZone") if each.get("Scope") == "Availability Zone" else None
         found.append(
-            Reserved(
+            ReservedInstances(
                 zone=zone,
                 type_name=str(each["InstanceType"]),
                 count=int(each["InstanceCount"]),

@@ -51,18 +51,18 @@ ParameterPath = Annotated[str, _matching(r"(/[A-Za-z0-9_.-]+)+", "/hcloud")]
 UsdPerH = Annotated[float, Field(gt=0, le=10_000)]
 
 
-class _Section(BaseModel):
+class _Ec2Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class PriceSettings(_Section):
+class PriceSettings(_Ec2Section):
     """Prices of one type, in USD per hour."""
 
     on_demand: UsdPerH | None = None
     spot: UsdPerH | None = None
 
 
-class Ec2Settings(_Section):
+class Ec2Settings(_Ec2Section):
     """Every setting under ``providers: [{type: ec2, settings: ...}]``."""
 
     region: Region

@@ -27,7 +27,7 @@ FIRST_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class AggregatedList:
     """What an aggregated list gave: things by zone or region, and which of those did not answer."""
 
     items: tuple[tuple[str, Any], ...]
@@ -108,26 +108,26 @@ class Api:
         pages = self._pages(compute.ZoneOperationsClient, "list", request, what)
         return sorted((each for page in pages for each in page.items), key=lambda each: each.insert_time)
 
-    def instances(self, owner_label: str, owner: str) -> Found:
+    def instances(self, owner_label: str, owner: str) -> AggregatedList:
         """List all machines with a label, in every zone of the project."""
         request = compute.AggregatedListInstancesRequest(
             project=self._settings.project, filter=f'labels.{owner_label} = "{owner}"', max_results=PAGE
         )
         return self._aggregated(compute.InstancesClient, request, "instances")
 
-    def running(self) -> Found:
+    def running(self) -> AggregatedList:
         """List all machines of the project that run, whoever made them."""
         request = compute.AggregatedListInstancesRequest(
             project=self._settings.project, filter='status = "RUNNING"', max_results=PAGE
         )
         return self._aggregated(compute.InstancesClient, request, "instances")
 
-    def reservations(self) -> Found:
+    def reservations(self) -> AggregatedList:
         """List all reservations."""
         request = compute.AggregatedListReservationsRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.ReservationsClient, request, "reservations")
 
-    def commitments(self) -> Found:
+    def commitments(self) -> AggregatedList:
         """List all commitments."""
         request = compute.AggregatedListRegionCommitmentsRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.RegionCommitmentsClient, request, "commitments")
@@ -210,7 +210,7 @@ class Api:
                 return
             request.page_token = page.next_page_token
 
-    def _aggregated(self, kind: type[Any], request: Any, field: str) -> Found:
+    def _aggregated(self, kind: type[Any], request: Any, field: str) -> AggregatedList:
         """Gather an aggregated list; HTTP 200 may hide scopes that did not answer."""
         items: list[tuple[str, Any]] = []
         unanswered: set[str] = set()
@@ -222,7 +222,7 @@ class Api:
                 items += [(_scope(scope), each) for each in getattr(content, field)]
                 if content.warning.code and content.warning.code != "NO_RESULTS_ON_PAGE":
                     unanswered.add(_scope(scope))
-        return Found(items=tuple(items), unanswered=tuple(sorted(unanswered)))
+        return AggregatedList(items=tuple(items), unanswered=tuple(sorted(unanswered)))
 
 
 def failure_of(operation: compute.Operation) -> FailedOperation | None:

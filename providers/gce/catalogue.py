@@ -12,7 +12,7 @@ from google.cloud import compute_v1 as compute
 from hcloud.clock import Clock
 from hcloud.errors import ProviderError, ProviderUnavailable
 from hcloud.model import InstanceType, Market, Offer, Resources
-from providers.gce.api import Api, Found
+from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import Committed, Use, needs_of
 from providers.gce.names import last_part
 from providers.gce.prices import PriceBook
@@ -44,20 +44,20 @@ class TypeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class ReservedMachines:
     """Machines of a type reserved in a zone and how many are free. ``names``: reservations that must be named."""
 
     free: int
     names: tuple[str, ...]
 
 
-class Catalogue:
+class GceCatalogue:
     """Types and reservations of one project; types are read again every few hours, quotas at each look."""
 
     def __init__(self, api: Api, settings: GceSettings, prices: PriceBook, clock: Clock) -> None:
         self._api, self._settings, self._prices, self._clock = api, settings, prices, clock
         self._types: dict[str, tuple[float, tuple[TypeFacts, ...]]] = {}
-        self._reserved: dict[tuple[str, str], Reserved] = {}
+        self._reserved: dict[tuple[str, str], ReservedMachines] = {}
         self._committed = Committed((), ())
         self._committed_read_at = -math.inf
         self._launched: dict[str, Use] = {}
@@ -254,7 +254,7 @@ def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, float]) -> 
     return "CPUS" if series in _CPUS_OF_ALL else f"{series.upper()}_CPUS"
 
 
-def _reserved(found: Found) -> dict[tuple[str, str], Reserved]:
+def _reserved(found: AggregatedList) -> dict[tuple[str, str], ReservedMachines]:
     """Reservations by zone and type; those of a zone that did not answer are not offered."""
     free: dict[tuple[str, str], list[tuple[int, str | None]]] = {}
     for zone, each in found.items:
@@ -267,13 +267,13 @@ def _reserved(found: Found) -> dict[tuple[str, str], Reserved]:
     return {key: _together(parts) for key, parts in free.items()}
 
 
-def _together(parts: Sequence[tuple[int, str | None]]) -> Reserved:
+def _together(parts: Sequence[tuple[int, str | None]]) -> ReservedMachines:
     """Reservations that need not be named are used first, and cannot be mixed with named ones in one launch."""
     unnamed = sum(left for left, name in parts if name is None)
     if unnamed > 0:
-        return Reserved(unnamed, ())
+        return ReservedMachines(unnamed, ())
     named = [(left, name) for left, name in parts if name is not None and left > 0]
-    return Reserved(sum(left for left, _ in named), tuple(name for _, name in named[:1]))
+    return ReservedMachines(sum(left for left, _ in named), tuple(name for _, name in named[:1]))
 
 
 def _active(commitment: compute.Commitment) -> bool:

@@ -25,14 +25,14 @@ MOST_ASKED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndOperation:
     """How a machine ended: the operation that did it and when it was over."""
 
     kind: str
     at: float
 
 
-def end_of(operations: Sequence[compute.Operation]) -> End | None:
+def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
     """Return the end told by a machine's operations, oldest first: the first that took it away."""
     for each in operations:
         taking = each.operation_type == PREEMPTED or any(
@@ -40,11 +40,11 @@ def end_of(operations: Sequence[compute.Operation]) -> End | None:
         )
         at = seconds(each.end_time) or seconds(each.insert_time)
         if taking and at is not None and not each.error.errors:
-            return End(each.operation_type, at)
+            return EndOperation(each.operation_type, at)
     return None
 
 
-class Departures:
+class EndedMachines:
     """Remembers the machines listed last, and tells of those that have gone for a while."""
 
     def __init__(self, api: Api) -> None:
@@ -107,7 +107,7 @@ class Departures:
         return found
 
 
-def ended(machine: CloudInstance, end: End, now: float) -> CloudInstance:
+def ended(machine: CloudInstance, end: EndOperation, now: float) -> CloudInstance:
     """Return the machine as ended; one that was taken back says so by ``preempt_at``."""
     at = max(machine.launched_at, min(end.at, now))
     taken = at if end.kind == PREEMPTED else machine.preempt_at

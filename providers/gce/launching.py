@@ -18,8 +18,8 @@ from hcloud.errors import LaunchRejected, OutcomeUnknown, ProviderError, Provide
 from hcloud.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.gce.api import Api, failure_of, is_done
-from providers.gce.catalogue import Catalogue
-from providers.gce.departures import End, end_of, ended
+from providers.gce.catalogue import GceCatalogue
+from providers.gce.departures import EndOperation, end_of, ended
 from providers.gce.machine import PriceOf, body_of, seconds, told
 from providers.gce.names import name_of, provider_id, request_id
 from providers.gce.settings import GceSettings
@@ -32,7 +32,9 @@ MOST_FAILED = 1000
 class Launcher:
     """Launches machines. ``undecided``: ids of machines whose insert was last seen under way."""
 
-    def __init__(self, api: Api, settings: GceSettings, clock: Clock, catalogue: Catalogue, price_of: PriceOf) -> None:
+    def __init__(
+        self, api: Api, settings: GceSettings, clock: Clock, catalogue: GceCatalogue, price_of: PriceOf
+    ) -> None:
         self._api, self._settings, self._clock = api, settings, clock
         self._catalogue, self._price_of = catalogue, price_of
         self._failed: dict[str, set[str]] = {}
@@ -158,7 +160,7 @@ class Launcher:
             end = end_of(self._api.operations_on(zone, [name]))
         except ProviderError as trouble:
             raise OutcomeUnknown(f"{name} in {zone} has ended, but when is not known: {trouble}") from trouble
-        return ended(_priced(machine, request), end or End("ended", now), now)
+        return ended(_priced(machine, request), end or EndOperation("ended", now), now)
 
     def _api_instance(self, zone: str, name: str) -> compute.Instance | None:
         """Read the machine after something may have been written: then a failed read is an unknown outcome."""

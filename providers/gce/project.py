@@ -10,9 +10,9 @@ from hcloud.clock import Clock
 from hcloud.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
 from hcloud.model import Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Finding, LaunchRequest, Listing
-from providers.gce.api import Api, Found
-from providers.gce.catalogue import Catalogue
-from providers.gce.departures import Departures
+from providers.gce.api import AggregatedList, Api
+from providers.gce.catalogue import GceCatalogue
+from providers.gce.departures import EndedMachines
 from providers.gce.examination import examine
 from providers.gce.launching import Launcher
 from providers.gce.machine import told
@@ -32,9 +32,9 @@ class ComputeProject:
         self._name, self._settings, self._clock, self._owner = name, settings, clock, owner
         self._api = Api(settings, clock)
         self._prices = PriceBook(settings.prices_file)
-        self._catalogue = Catalogue(self._api, settings, self._prices, clock)
+        self._catalogue = GceCatalogue(self._api, settings, self._prices, clock)
         self._launcher = Launcher(self._api, settings, clock, self._catalogue, self._price_of)
-        self._departures = Departures(self._api)
+        self._departures = EndedMachines(self._api)
         self._asked_to_end: set[str] = set()
 
     def offers(self) -> tuple[Offer, ...]:
@@ -88,7 +88,7 @@ class ComputeProject:
             facts["commitments"] = "; ".join(self._catalogue.commitments)
         return facts
 
-    def _told(self, found: Found, owner: str, now: float) -> list[CloudInstance]:
+    def _told(self, found: AggregatedList, owner: str, now: float) -> list[CloudInstance]:
         """The owner's machines, without those whose launch is not decided: they may turn out to be a stockout."""
         machines = (told(each, self._price_of, now) for _, each in found.items)
         return [

@@ -59,11 +59,11 @@ LabelKey = Annotated[str, _matching(r"[a-z][a-z0-9_-]{0,62}", "must be lower-cas
 LabelText = Annotated[str, _matching(r"[a-z0-9_-]{0,63}", "must be lower-case letters, digits, - or _, at most 63")]
 
 
-class _Section(BaseModel):
+class _GceSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(_GceSection):
     """How a new machine becomes a worker (``deploy/cloud-init``).
 
     Its keys come from one of three places: ``tls_secret``, the Secret Manager version the machine reads with its own
@@ -83,7 +83,7 @@ class WorkerSettings(_Section):
     boot_timeout_s: float = Field(900.0, ge=60)
 
 
-class GceSettings(_Section):
+class GceSettings(_GceSection):
     """All settings of the GCE provider.
 
     ``types`` are patterns of machine types (``*`` and ``?``); custom ones (``n2-custom-4-8192``) are named in full.
@@ -224,5 +224,5 @@ def _in_one_sentence(where: str, error: ValidationError) -> ConfigError:
 
 
 def _known_keys(path: tuple[Any, ...]) -> list[str]:
-    section: type[_Section] = WorkerSettings if path[:1] == ("worker",) else GceSettings
+    section: type[_GceSection] = WorkerSettings if path[:1] == ("worker",) else GceSettings
     return sorted(section.model_fields)

@@ -22,7 +22,7 @@ JOB_DISK_GIB = Resources().disk_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostCapacity:
     """What all slices together may have."""
 
     vcpus: float
@@ -53,11 +53,11 @@ class Host:
         return tuple(sorted(sorted(self.cpus, key=lambda cpu: (promised[cpu], cpu))[:count]))
 
 
-def measure_host(settings: LocalSettings, state_dir: Path) -> Host:
+def measure_host(settings: LocalSettings, state_dir: Path) -> HostCapacity:
     """Read CPUs, memory and disk; settings win."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     memory_mib = settings.memory_mib or int(_available_mib() * _MEMORY_SHARE)
-    return Host(
+    return HostCapacity(
         vcpus=(settings.vcpus or float(len(cpus))) * settings.oversubscription,
         memory_mib=memory_mib,
         disk_gib=shutil.disk_usage(state_dir).total / 2**30,
@@ -103,7 +103,7 @@ def _bindable(port: int) -> bool:
     return True
 
 
-def isolation_facts(room: CgroupRoom, host: Host, *, pinning: bool) -> Mapping[str, str]:
+def isolation_facts(room: CgroupRoom, host: HostCapacity, *, pinning: bool) -> Mapping[str, str]:
     """Say which isolation is in force here and what the machine lacks."""
     limits = {
         0: f"none ({room.why_not}); memory is limited per process, CPU by binding only",

@@ -156,16 +156,16 @@ class LocalProvider:
     def _make(self, directory: SliceDirectory, request: LaunchRequest) -> SliceRecord:
         """Write the whole directory under another name, then give it its name: it is there in full or not at all."""
         record = self._new_record(directory.path.name, request)
-        draft = SliceDirectory(self._instances_dir / f".new-{directory.path.name}")
-        shutil.rmtree(draft.path, ignore_errors=True)
-        draft.machine.mkdir(parents=True)
+        context = SliceDirectory(self._instances_dir / f".new-{directory.path.name}")
+        shutil.rmtree(context.path, ignore_errors=True)
+        context.machine.mkdir(parents=True)
         # Units run as other users: they may pass through, not look.
-        draft.path.chmod(0o711)
-        draft.machine.chmod(0o711)
-        draft.write_record(record)
+        context.path.chmod(0o711)
+        context.machine.chmod(0o711)
+        context.write_record(record)
         if request.bootstrap is not None:
-            write_json(draft.bootstrap_file, self._bootstrap(directory, record, request))
-        os.rename(draft.path, directory.path)
+            write_json(context.bootstrap_file, self._bootstrap(directory, record, request))
+        os.rename(context.path, directory.path)
         sync_directory(self._instances_dir)
         return record
 

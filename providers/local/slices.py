@@ -110,22 +110,22 @@ def _run_quietly(argv: tuple[str, ...]) -> None:
 # --------------------------------------------------------------------------------------------------------------- files
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Write a file whole and durably: a crash leaves the old one or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with open(draft, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+    context = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with open(context, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
         json.dump(content, stream, indent=1, sort_keys=True)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(draft, path)
+    os.replace(context, path)
     sync_directory(path.parent)
 
 
 def write_json_once(path: Path, content: Mapping[str, object]) -> None:
     """Like :func:`write_json`, but what stands there already stays: the first account of an end is the true one."""
-    draft = path.with_name(f".once.{path.name}.{os.getpid()}.{threading.get_ident()}")
-    write_json(draft, content)
+    context = path.with_name(f".once.{path.name}.{os.getpid()}.{threading.get_ident()}")
+    write_json(context, content)
     with contextlib.suppress(FileExistsError):
-        os.link(draft, path)
-    os.unlink(draft)
+        os.link(context, path)
+    os.unlink(context)
     sync_directory(path.parent)
 
 

@@ -32,7 +32,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV")
 
 
-class Supervisor:
+class SliceSupervisor:
     """The loop of one slice. Single-threaded, so that it may fork without care."""
 
     def __init__(self, directory: SliceDirectory, record: SliceRecord, clock: Clock) -> None:
@@ -217,7 +217,7 @@ def main(path: str) -> int:
     directory.touch_alive()
     os.write(writable, b"0")
     os.close(writable)
-    Supervisor(directory, record, SystemClock()).run()
+    SliceSupervisor(directory, record, SystemClock()).run()
     return 0
 
 

@@ -16,7 +16,7 @@ PLENTY_MIB = 10**9
 """Of what no quota is of there is any amount."""
 
 
-class Catalogue:
+class MockCatalogue:
     """Types and prices of one mock cloud. All answers depend on settings and time only."""
 
     def __init__(self, provider: str, settings: MockSettings) -> None:

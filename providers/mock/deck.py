@@ -15,7 +15,7 @@ from providers.mock.settings import MockSettings
 FAULT = "fault:"
 
 
-class FaultDeck:
+class FaultQueue:
     """The armed faults of one cloud. Their counts are written down with the cloud's machines."""
 
     def __init__(self, settings: MockSettings, cloud: Cloud) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from hcloud.model import Market
 from hcloud.provider import LaunchRequest
-from providers.mock.catalogue import Catalogue
-from providers.mock.deck import FaultDeck
+from providers.mock.catalogue import MockCatalogue
+from providers.mock.deck import FaultQueue
 from providers.mock.draws import draws_for, lognormal_s, waiting_s
 from providers.mock.faults import Fault, FaultKind
 from providers.mock.machine import MachineRow
@@ -19,10 +19,10 @@ SLOWEST, FASTEST = 0.25, 2.0
 NEARLY_ALL = 0.99
 
 
-class Fate:
+class FailureModel:
     """Makes machines. Two machines of the same seed and instance id share their fate, whatever else was launched."""
 
-    def __init__(self, catalogue: Catalogue, faults: FaultDeck) -> None:
+    def __init__(self, catalogue: MockCatalogue, faults: FaultQueue) -> None:
         self._settings = catalogue.settings
         self._catalogue = catalogue
         self._faults = faults

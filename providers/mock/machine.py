@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hcloud.model import Market, Resources
-from hcloud.provider import CloudInstance, CloudState, Machine
+from hcloud.provider import CloudInstance, CloudState, SimulatedMachine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,9 @@ class MachineRow:
         """Return when it will be taken back, once that has been announced."""
         return self.preempt_at if self.notice_at <= now and math.isfinite(self.preempt_at) else None
 
-    def machine_at(self, now: float) -> Machine:
+    def machine_at(self, now: float) -> SimulatedMachine:
         """Return the machine as an engine on it sees it."""
-        return Machine(
+        return SimulatedMachine(
             instance_id=self.instance_id,
             capacity=self.capacity,
             ready_at=self.running_at,

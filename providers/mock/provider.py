@@ -18,11 +18,11 @@ from hcloud.errors import (
     Throttled,
 )
 from hcloud.model import InstanceId, Market, Offer
-from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, Machine
-from providers.mock.catalogue import Catalogue
+from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, SimulatedMachine
+from providers.mock.catalogue import MockCatalogue
 from providers.mock.cloud import Cloud
-from providers.mock.deck import FaultDeck
-from providers.mock.fate import Fate
+from providers.mock.deck import FaultQueue
+from providers.mock.fate import FailureModel
 from providers.mock.faults import Call, Fault, FaultKind
 from providers.mock.journal import FileJournal
 from providers.mock.machine import MachineRecord, MachineRow
@@ -31,7 +31,7 @@ from providers.mock.throttle import TokenBucket
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReportedStates:
     """What an owner was told of machines, by id, as of which version of the cloud and step of prices; which are not
     listed yet, and until when ended ones are."""
 
@@ -59,14 +59,14 @@ class MockProvider:
         self.owner = owner
         self._clock = clock
         self._state_file = self._find_state_file(state_dir)
-        self._catalogue = Catalogue(name, self.settings)
+        self._catalogue = MockCatalogue(name, self.settings)
         self._cloud = Cloud(FileJournal(self._state_file) if self._state_file else None)
-        self._faults = FaultDeck(self.settings, self._cloud)
-        self._fate = Fate(self._catalogue, self._faults)
+        self._faults = FaultQueue(self.settings, self._cloud)
+        self._fate = FailureModel(self._catalogue, self._faults)
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
         self._offers: tuple[tuple[object, ...], tuple[Offer, ...]] | None = None
-        self._told: dict[str, _Told] = {}
-        self._running: tuple[int, dict[InstanceId, Machine]] = (0, {})
+        self._told: dict[str, _ReportedStates] = {}
+        self._running: tuple[int, dict[InstanceId, SimulatedMachine]] = (0, {})
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
@@ -142,12 +142,12 @@ class MockProvider:
         }
 
     # ------------------------------------------------------------------------------------------ the MachineSource port
-    def running(self, now: float) -> Mapping[InstanceId, Machine]:
+    def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
         """Return this owner's machines that are up; the same object again while nothing has changed."""
         with self._cloud.hold(now):
             return self._running_now()
 
-    def _running_now(self) -> Mapping[InstanceId, Machine]:
+    def _running_now(self) -> Mapping[InstanceId, SimulatedMachine]:
         version, machines = self._running
         if version != self._cloud.version:
             found = dict(machines)
@@ -157,7 +157,7 @@ class MockProvider:
             self._running = (self._cloud.version, machines)
         return machines
 
-    def _see(self, row: MachineRow, found: dict[InstanceId, Machine]) -> None:
+    def _see(self, row: MachineRow, found: dict[InstanceId, SimulatedMachine]) -> None:
         """Let an engine see a machine as it is now, or no more."""
         name, newest = row.instance_id, self._cloud.by_instance[row.owner, row.instance_id]
         if row.owner != self.owner or row.provider_id != newest:
@@ -188,9 +188,9 @@ class MockProvider:
     def appear(self, request: LaunchRequest) -> str:
         """Let somebody else launch a machine on this account, tagged as they please: owner, name and token may be "" or
         like ours. No fault and no limit meets it, and nobody renews a lease of it. Returns its provider id."""
-        calm = FaultDeck(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
+        calm = FaultQueue(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
         with self._cloud.hold(self._clock.now()):
-            row = Fate(self._catalogue, calm).machine(request, len(self._cloud.machines) + 1, self._cloud.now)
+            row = FailureModel(self._catalogue, calm).machine(request, len(self._cloud.machines) + 1, self._cloud.now)
             self._cloud.put(replace(row, lease_ends_at=math.inf))
             return row.provider_id
 
@@ -288,7 +288,7 @@ class MockProvider:
     def _tell_all(self, owner: str) -> tuple[CloudInstance, ...]:
         """Return an owner's machines by id; only what may have changed since the last time is told anew."""
         now, machines = self._cloud.now, self._cloud.machines
-        known = self._told.setdefault(owner, _Told())
+        known = self._told.setdefault(owner, _ReportedStates())
         news = dict.fromkeys([*self._cloud.touched[known.version :], *known.unlisted])
         if (step := self._catalogue.step_of(now)) != known.step:
             news |= {each: None for each in known.said if machines[each].market is Market.SPOT}
@@ -300,7 +300,7 @@ class MockProvider:
             known.told = tuple([known.said[each] for each in sorted(known.said)])
         return known.told
 
-    def _tell_some(self, rows: Sequence[MachineRow], known: _Told) -> None:
+    def _tell_some(self, rows: Sequence[MachineRow], known: _ReportedStates) -> None:
         now, keep_s = self._cloud.now, self.settings.keep_terminated_s
         for row in rows:
             name = row.provider_id

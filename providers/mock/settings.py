@@ -49,11 +49,11 @@ Markets = Annotated[tuple[Market, ...], AfterValidator(_not_twice)]
 Names = Annotated[tuple[str, ...], AfterValidator(_plain_names)]
 
 
-class _Section(BaseModel):
+class _MockSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class BootSettings(_Section):
+class BootSettings(_MockSection):
     """Time from launch to RUNNING: lognormal. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
 
     p50_s: Real = Field(15.0, ge=0, le=YEAR_S)
@@ -67,7 +67,7 @@ class BootSettings(_Section):
         return self
 
 
-class TypeSettings(_Section):
+class TypeSettings(_MockSection):
     """One machine type of the catalogue and its on-demand price in the cheapest region.
 
     None: its spot and reserved prices are the cloud's usual parts of that, and it is in all zones and markets.
@@ -84,7 +84,7 @@ class TypeSettings(_Section):
     markets: Markets | None = None
 
 
-class SpotSettings(_Section):
+class SpotSettings(_MockSection):
     """Spot prices (a share of on-demand that wanders every ``step_s``) and preemptions (``notice_s`` ahead).
 
     ``preemptions_per_h`` strike single machines. ``shortages_per_h`` strike all of a type in a zone, so often while
@@ -100,13 +100,13 @@ class SpotSettings(_Section):
     notice_s: Real = Field(120.0, ge=0, le=YEAR_S)
 
 
-class QualitySettings(_Section):
+class QualitySettings(_MockSection):
     """Spread of the machines' speed around 1 (lognormal standard deviation); units run so much faster or slower."""
 
     spread: Real = Field(0.0, ge=0, le=1)
 
 
-class QuotaSettings(_Section):
+class QuotaSettings(_MockSection):
     """At most so many vCPUs at once; ``region`` and ``market`` None: in all together. ``told``: offers say what is left
     of it, as those of one host do, and of clouds whose quotas can be read; else who asks for more is only refused."""
 
@@ -120,14 +120,14 @@ class QuotaSettings(_Section):
         return self.region in (None, region) and self.market in (None, market)
 
 
-class StockoutSettings(_Section):
+class StockoutSettings(_MockSection):
     """Random stockouts: in each ``period_s`` each offer is out with probability ``rate``."""
 
     rate: Real = Field(0.0, ge=0, le=1)
     period_s: Real = Field(600.0, ge=0.001, le=YEAR_S)
 
 
-class ThrottleSettings(_Section):
+class ThrottleSettings(_MockSection):
     """A token bucket over all calls; None: no limit."""
 
     calls_per_s: Real | None = Field(None, ge=0.001, le=1e9)
@@ -154,7 +154,7 @@ def _default_types() -> dict[str, TypeSettings]:
     }
 
 
-class MockSettings(_Section):
+class MockSettings(_MockSection):
     """All settings of the mock cloud.
 
     ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and

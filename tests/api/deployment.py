@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from hcloud.api import ApiServer, DaemonStatus, Desk, Peer, build_app, serve
+from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
 from hcloud.clock import ManualClock
 from hcloud.config import ApiSettings, Config
 from hcloud.engine.fake import FakeRunner
@@ -59,7 +59,7 @@ class Deployment:
         self._wake = threading.Event()
         for name in ("logs", "uploads"):
             (home / name).mkdir(exist_ok=True)
-        self.desk = Desk(
+        self.context = ApiContext(
             store=self.store,
             runner=self.engine,
             clock=self.clock,
@@ -141,10 +141,10 @@ class Deployment:
     # --------------------------------------------------------------------------------------------------------- callers
     def client(self, uid: int, app: FastAPI | None = None) -> TestClient:
         """A client in this process, at the other end of whose socket the kernel would see ``uid``."""
-        inner = app or build_app(self.desk)
+        inner = app or build_app(self.context)
 
         async def connected(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["state"] = {"peer": Peer(pid=1, uid=uid, gid=uid)}
+            scope["state"] = {"peer": SocketPeer(pid=1, uid=uid, gid=uid)}
             await inner(scope, receive, send)
 
         return TestClient(connected, raise_server_exceptions=False)
@@ -156,7 +156,7 @@ class Deployment:
     @contextmanager
     def served(self, **api: Any) -> Iterator[ApiServer]:
         """A real server on a real socket."""
-        server = serve(self.desk, self.config(**api))
+        server = serve(self.context, self.config(**api))
         try:
             yield server
         finally:
@@ -186,6 +186,6 @@ def sentence(response: Any) -> str:
     return message
 
 
-def with_refusal(desk: Desk, admit: Callable[[Sequence[JobSpec]], None]) -> Desk:
+def with_refusal(context: ApiContext, admit: Callable[[Sequence[JobSpec]], None]) -> ApiContext:
     """The same desk under another policy."""
-    return replace(desk, admit=admit)
+    return replace(context, admit=admit)

@@ -74,7 +74,7 @@ def _ask(case: schemathesis.Case) -> None:
 
 
 def test_the_fuzzing_sees_a_handler_that_fails(deployment: Deployment) -> None:
-    app = build_app(deployment.desk)
+    app = build_app(deployment.context)
 
     @app.get("/v1/broken")
     def broken(number: int) -> dict[str, float]:

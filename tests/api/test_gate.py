@@ -9,8 +9,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from hcloud.api import Caller, Peer, Role, build_app
-from hcloud.api.gate import MAX_BODY_BYTES, Gate, caller_of_peer, user_name
+from hcloud.api import Caller, Role, SocketPeer, build_app
+from hcloud.api.gate import MAX_BODY_BYTES, AuthMiddleware, caller_of_peer, user_name
 from hcloud.api.tokens import TokenFile
 from tests.api.deployment import READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
 
@@ -36,7 +36,7 @@ def _answers_to_reader(deployment: Deployment, app: FastAPI) -> dict[tuple[str, 
 def test_a_reader_changes_nothing_by_any_route(deployment: Deployment) -> None:
     deployment.client(SUBMITTER).post("/v1/jobs", json=[job()])
     before = deployment.store.events(), deployment.store.live(), deployment.wakes
-    answers = _answers_to_reader(deployment, build_app(deployment.desk))
+    answers = _answers_to_reader(deployment, build_app(deployment.context))
     assert len(answers) >= 5
     assert set(answers.values()) == {403}
     assert (deployment.store.events(), deployment.store.live(), deployment.wakes) == before
@@ -47,7 +47,7 @@ def test_the_check_of_readers_sees_a_gate_that_lets_them_pass(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hcloud.api.gate.SAFE_METHODS", frozenset({"GET", "POST"}))
-    assert set(_answers_to_reader(deployment, build_app(deployment.desk)).values()) != {403}
+    assert set(_answers_to_reader(deployment, build_app(deployment.context)).values()) != {403}
 
 
 def test_a_reader_may_look_at_everything(deployment: Deployment) -> None:
@@ -72,7 +72,7 @@ def test_only_an_admin_pauses_and_resumes(deployment: Deployment, path: str) -> 
 
 
 def test_nobody_comes_in_without_a_name(deployment: Deployment) -> None:
-    client = TestClient(build_app(deployment.desk), raise_server_exceptions=False)
+    client = TestClient(build_app(deployment.context), raise_server_exceptions=False)
     for path in ("/v1/status", "/v1/jobs", "/openapi.json", "/metrics", "/no/such/path"):
         assert client.get(path).status_code == 401
     assert client.get("/healthz").text == "ok\n"
@@ -93,7 +93,7 @@ def test_tokens_give_name_and_role(deployment: Deployment, tmp_path: Path) -> No
     lines = [f"{name}:{sha256(name.encode()).hexdigest()}:{role}" for name, role in
              (("eva", "reader"), ("sam", "submitter"), ("ada", "admin"))]  # fmt: skip
     path.write_text("# who may come in\n" + "\n".join(lines) + "\n")
-    client = TestClient(build_app(deployment.desk, TokenFile(path)), raise_server_exceptions=False)
+    client = TestClient(build_app(deployment.context, TokenFile(path)), raise_server_exceptions=False)
 
     def as_(token: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {token}"}
@@ -120,7 +120,7 @@ def test_tokens_give_name_and_role(deployment: Deployment, tmp_path: Path) -> No
     ],
 )
 def test_the_role_of_a_socket_peer(uid: int, readers: frozenset[str], admins: frozenset[str], role: Role) -> None:
-    caller = caller_of_peer(Peer(pid=1, uid=uid, gid=uid), readers, admins)
+    caller = caller_of_peer(SocketPeer(pid=1, uid=uid, gid=uid), readers, admins)
     assert caller == Caller(name=user_name(uid), role=role)
 
 
@@ -145,5 +145,5 @@ def test_websockets_are_not_spoken(deployment: Deployment) -> None:
     async def never(*arguments: object) -> object:
         raise AssertionError("nothing may be read or sent")
 
-    gate = Gate(never, readers=frozenset(), admins=frozenset(), tokens=None, max_upload_bytes=1)  # type: ignore[arg-type]
+    gate = AuthMiddleware(never, readers=frozenset(), admins=frozenset(), tokens=None, max_upload_bytes=1)  # type: ignore[arg-type]
     asyncio.run(gate({"type": "websocket"}, never, never))  # type: ignore[arg-type]

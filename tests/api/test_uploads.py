@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Message
 
-from hcloud.api import Peer, build_app
+from hcloud.api import SocketPeer, build_app
 from hcloud.api.uploads import PART_PREFIX, prune, remove_parts
 from tests.api.deployment import SUBMITTER, Deployment, job, sentence
 
@@ -60,7 +60,7 @@ def _pieces(count: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("stated", [True, False], ids=["length stated", "length not stated"])
 def test_an_upload_over_the_limit_is_refused_and_leaves_nothing(deployment: Deployment, stated: bool) -> None:
-    limit = deployment.desk.max_upload_bytes
+    limit = deployment.context.max_upload_bytes
     content = b"x" * (limit + 1) if stated else _pieces(limit // 65536 + 1)
     answer = deployment.client(SUBMITTER).put(ADDRESS, content=content)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
@@ -86,9 +86,9 @@ def test_an_upload_broken_off_leaves_nothing(deployment: Deployment) -> None:
         "path": ADDRESS,
         "query_string": b"",
         "headers": [],
-        "state": {"peer": Peer(pid=1, uid=SUBMITTER, gid=1)},
+        "state": {"peer": SocketPeer(pid=1, uid=SUBMITTER, gid=1)},
     }
-    asyncio.run(build_app(deployment.desk)(scope, receive, send))
+    asyncio.run(build_app(deployment.context)(scope, receive, send))
     assert _stored(deployment) == {}
 
 

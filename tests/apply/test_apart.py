@@ -11,7 +11,7 @@ import pytest
 
 from hcloud import controller
 from hcloud.apply import facts
-from hcloud.apply.apart import ALONE, TOGETHER, Trouble, asked, by_halves, in_one_go
+from hcloud.apply.apart import ALONE, TOGETHER, Failure, bisect_failures, call_provider, run_batch
 from hcloud.apply.facts import Change, UnitEnd
 from hcloud.apply.machines import adopt
 from hcloud.apply.units import note_started
@@ -26,9 +26,9 @@ from hcloud.provider import (
     UnitReport,
     UnitSample,
     WorkerReport,
-    are_offers,
     is_listing,
     is_machine,
+    is_offer_list,
 )
 from hcloud.setbacks import TRIED_AGAIN_S
 from hcloud.simulator.defects import DEFECT, Planted, with_defects
@@ -266,7 +266,7 @@ def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monk
 def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     honest, busy = controller._emit_failing, [True]
 
-    def emit(txn: Transaction, what: str, trouble: Trouble) -> None:
+    def emit(txn: Transaction, what: str, trouble: Failure) -> None:
         if busy:
             busy.clear()
             raise StoreBusy("locked")
@@ -357,11 +357,11 @@ def test_by_halves_only_those_are_left_that_fail_alone() -> None:
             raise Planted("a defect")
         served.update(some)
 
-    def fails(item: int, trouble: Trouble) -> None:
+    def fails(item: int, trouble: Failure) -> None:
         failed.append(item)
         assert trouble.error.startswith("Planted: a defect in ")
 
-    by_halves(range(40), serve, fails)
+    bisect_failures(range(40), serve, fails)
     assert (sorted(failed), len(served)) == ([7, 30], 38)
 
 
@@ -373,7 +373,7 @@ def test_by_halves_does_not_try_everything_where_everything_fails() -> None:
         raise Planted("a defect")
 
     failed: list[int] = []
-    by_halves(range(1000), serve, lambda item, _: failed.append(item))
+    bisect_failures(range(1000), serve, lambda item, _: failed.append(item))
     assert (failed, len(calls) < 40) == (list(range(ALONE + 1)), True)
 
 
@@ -382,7 +382,7 @@ def test_by_halves_a_lost_lead_is_no_defect() -> None:
         raise StaleWrite("another daemon leads")
 
     with pytest.raises(StaleWrite):
-        by_halves(range(4), serve, lambda *_: None)
+        bisect_failures(range(4), serve, lambda *_: None)
 
 
 @pytest.mark.parametrize("count", [1, TOGETHER + 5])
@@ -402,7 +402,7 @@ def test_of_what_fails_in_one_go_nothing_is_kept_and_the_others_are_written(site
 
     items = [*sorted(poison), "fine 1", "fine 2"]
     store = site.scene.store
-    done = in_one_go(store, site.scene.clock, None, items, lambda: carry_out, instead)
+    done = run_batch(store, site.scene.clock, None, items, lambda: carry_out, instead)
     assert done == [("other", "OTHER"), ("fine 1", "FINE 1"), ("fine 2", "FINE 2")]
     assert set(failed) == poison
     assert [store.get_meta(key) for key in items] == [None] * count + ["written", "written"]
@@ -419,7 +419,7 @@ def test_a_row_that_the_database_refuses_is_the_fault_of_who_writes_it(site: Dep
     def instead(key: str, defect: Exception) -> None:
         failed.append(f"{key}: {type(defect).__name__}")
 
-    in_one_go(store, site.scene.clock, None, ["poison", "fine"], lambda: carry_out, instead)
+    run_batch(store, site.scene.clock, None, ["poison", "fine"], lambda: carry_out, instead)
     assert failed == ["poison: StoreError"]
     assert [store.get_meta(f"before {key}") for key in ("poison", "fine")] == [None, "written"]
 
@@ -429,16 +429,16 @@ def test_what_a_provider_may_raise_is_passed_on() -> None:
         raise ProviderUnavailable("no answer")
 
     with pytest.raises(ProviderUnavailable):
-        asked(away, "mock.launch")
+        call_provider(away, "mock.launch")
     with pytest.raises(OutcomeUnknown, match=r"mock\.launch fails in a way that it never should: ZeroDivisionError"):
-        asked(lambda: 1 / 0, "mock.launch")
+        call_provider(lambda: 1 / 0, "mock.launch")
 
 
 @pytest.mark.parametrize("nonsense", [None, "t", [], (None,), Listing(instances=(None,))])  # type: ignore[arg-type]
-@pytest.mark.parametrize("answers", [are_offers, is_listing, is_machine])
+@pytest.mark.parametrize("answers", [is_offer_list, is_listing, is_machine])
 def test_an_answer_of_another_kind_is_none(nonsense: object, answers: Callable[[object], bool]) -> None:
     with pytest.raises(OutcomeUnknown, match=r"mock\.call answers what it never should, a \w+"):
-        asked(lambda: nonsense, "mock.call", answers)
+        call_provider(lambda: nonsense, "mock.call", answers)
 
 
 @pytest.mark.parametrize("call", ["instances", "offers"])

@@ -10,7 +10,7 @@ import pytest
 
 from hcloud.engine.fakework import Resident, Work
 from hcloud.errors import StoreBusy
-from hcloud.forecast.watch import WatchBook
+from hcloud.forecast.watch import JobMonitor
 from hcloud.model import (
     BatchTarget,
     EventKind,
@@ -22,9 +22,9 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.explain import tell_story
+from hcloud.planner.explain import job_timeline
 from hcloud.planner.plan import Action, Correct, Place, Plan, RankPlacement, Resize, StopRank
-from hcloud.provider import Machine, ResizeResult
+from hcloud.provider import ResizeResult, SimulatedMachine
 from hcloud.report import build_report
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import SMALL, Deployment
@@ -158,8 +158,8 @@ def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: Ma
     site.scene.engine._work = lambda spec: Work(duration_s=5000.0, cpu_share=1.0)
     site.cycle(10, step_s=2.0)
     assert site.job().corrections == (made,)
-    assert site.scene.controller.snapshot().watched["job-1"].ranks[0], "what was measured is known again"
-    story = tell_story(site.job(), site.scene.store.events(limit=10_000), site.scene.store.live().instances)
+    assert site.scene.controller.snapshot().job_samples["job-1"].ranks[0], "what was measured is known again"
+    story = job_timeline(site.job(), site.scene.store.events(limit=10_000), site.scene.store.live().instances)
     told = [line for line in story if line.code == "correct_resize"]
     assert len(told) == 1
     assert "of the pace that meets its deadline" in told[0].text
@@ -169,7 +169,9 @@ def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: Ma
 class NoisyBesideHim:
     """Whoever runs beside best effort is slowed to a fifth."""
 
-    def speeds(self, machine: Machine, residents: Sequence[Resident], now: float) -> tuple[Sequence[float], float]:
+    def speeds(
+        self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
+    ) -> tuple[Sequence[float], float]:
         noisy = any(each.unit.progress is None for each in residents)
         return [0.2 if noisy and each.unit.progress is not None else 1.0 for each in residents], inf
 
@@ -221,7 +223,7 @@ def test_a_cycle_cut_short_anywhere_corrects_once(make: MakeDeployment, dies_at:
 def test_the_book_of_samples_forgets_jobs_that_ended(site: Deployment) -> None:
     site.submit("sleep", "20")
     site.until_state(JobState.SUCCEEDED)
-    book = WatchBook()
+    book = JobMonitor()
     events = site.scene.store.events(limit=10_000)
     book.follow(event for event in events if event.kind is not EventKind.JOB_FINISHED)
     assert set(book.watched()) == {"job-1"}

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud.apply.orders import give_order, set_paused
+from hcloud.apply.orders import record_directive, set_paused
 from hcloud.model import EventKind, InstanceState, JobState, Nodes, Resources
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -52,9 +52,9 @@ def test_launch_that_has_to_be_repeated_is_not_when_its_machine_is_to_end(site: 
     site.submit()
     site.cycle()
     [machine] = site.scene.store.live().instances
-    order = Order(scope=OrderScope.INSTANCE, name=machine.id, by="ada", ordered_at=site.now, destroy=True)
+    order = Directive(scope=DirectiveScope.INSTANCE, name=machine.id, by="ada", ordered_at=site.now, destroy=True)
     with site.scene.store.transaction(site.now) as txn:
-        give_order(txn, order)
+        record_directive(txn, order)
     site.until_state(JobState.SUCCEEDED)
     assert machine.id not in {event.instance_id for event in site.events(EventKind.INSTANCE_LAUNCHED)}
 

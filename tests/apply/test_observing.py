@@ -10,7 +10,7 @@ import pytest
 
 from hcloud import observe
 from hcloud.errors import StoreBusy
-from hcloud.holders import Holders
+from hcloud.holders import UnitIndex
 from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
 from hcloud.observe import FORGET_EVERY_S, Observer
 from hcloud.provider import LaunchRequest, Listing
@@ -114,8 +114,8 @@ def test_history_that_could_not_be_read_whole_is_read_again(
             controller.cycle()
     site.cycle()
     after = controller.snapshot()
-    assert before.recent.busy_s
-    assert after.recent.busy_s == before.recent.busy_s
+    assert before.fleet_stats.busy_s
+    assert after.fleet_stats.busy_s == before.fleet_stats.busy_s
     assert after.spend.day_usd >= before.spend.day_usd > 0
 
 
@@ -236,7 +236,7 @@ def test_nothing_is_remembered_for_ever_of_machines_and_units_that_vanished(site
 
 def _names_in(thing: object) -> set[str]:
     """Return all keys of the dictionaries and members of the sets that a thing of the observer's remembers."""
-    if isinstance(thing, Observer | Sampling | Holders):
+    if isinstance(thing, Observer | Sampling | UnitIndex):
         return set[str]().union(*(_names_in(getattr(thing, each.name)) for each in fields(thing)))
     if isinstance(thing, dict):
         return {name for name in thing if isinstance(name, str)}.union(*map(_names_in, thing.values()))
@@ -254,7 +254,7 @@ def _story(site: Deployment, *, forgets: bool) -> list[Event]:
         if forgets:
             observer._settled.clear()
             observer._heard.clear()
-            observer._unlooked |= observer.holders.machines.keys()
+            observer._unlooked |= observer.unit_index.machines.keys()
         site.cycle()
     return list(site.scene.store.iter_events())
 
@@ -267,7 +267,7 @@ def test_what_is_not_looked_at_again_would_have_taught_nothing(make: MakeDeploym
 
 def test_the_comparison_sees_changes_that_are_not_noticed(make: MakeDeployment, monkeypatch: Any) -> None:
     told = _story(make(), forgets=False)
-    monkeypatch.setattr(Holders, "take_touched", lambda _: set[str]())
+    monkeypatch.setattr(UnitIndex, "take_touched", lambda _: set[str]())
     assert told != _story(make(), forgets=False)
 
 

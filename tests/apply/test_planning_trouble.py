@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hcloud.apply.machines import MachineActions
-from hcloud.classifier.book import Book
+from hcloud.classifier.book import BeliefStore
 from hcloud.errors import StaleWrite
 from hcloud.known import Application, Classification
 from hcloud.model import BestEffortTarget, EventKind, Intent, JobSpec, JobState
@@ -53,11 +53,11 @@ def test_the_others_run_and_the_one_at_fault_is_told_and_tried_again(site: Deplo
     assert "Planted: a defect" in waits.wait_text
     (event,) = site.events(EventKind.PLANNING_TROUBLE)
     assert (event.job_id, event.fields["left_out"]) == ("job-2", "job-2")
-    assert set(site.scene.controller.setbacks.left_out(site.now).jobs) == {"job-2"}
+    assert set(site.scene.controller.quarantine.left_out(site.now).jobs) == {"job-2"}
     fail(site, lambda _: False)
     site.scene.clock.advance(TRIED_AGAIN_S)
     site.until_state(JobState.SUCCEEDED, number=2)
-    site.until(lambda: not site.scene.controller.setbacks)
+    site.until(lambda: not site.scene.controller.quarantine)
 
 
 def test_it_is_looked_for_once_and_then_suspected_first(site: Deployment) -> None:
@@ -98,7 +98,7 @@ def test_a_job_that_has_ended_is_not_remembered(site: Deployment) -> None:
     site.until_state(JobState.CANCELLED)
     site.scene.clock.advance(TRIED_AGAIN_S)
     site.cycle()
-    assert not site.scene.controller.setbacks
+    assert not site.scene.controller.quarantine
 
 
 def test_where_nothing_helps_the_cycle_fails_as_it_did_and_nothing_is_done(site: Deployment) -> None:
@@ -110,7 +110,7 @@ def test_where_nothing_helps_the_cycle_fails_as_it_did_and_nothing_is_done(site:
     assert site.state() is JobState.SUBMITTED
 
 
-class Unbelieving(Book):
+class Unbelieving(BeliefStore):
     """Fails as soon as it is to learn anything."""
 
     def follow(self, rows: Mapping[str, Application]) -> None:
@@ -121,16 +121,16 @@ def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Dep
     site.submit()
     site.until_state(JobState.SUCCEEDED)
     controller = site.scene.controller
-    controller.book = Unbelieving()
+    controller.beliefs = Unbelieving()
     site.submit(count=2)
     site.until_state(JobState.SUCCEEDED, number=3)
     (event,) = site.events(EventKind.PLANNING_TROUBLE)
     assert (event.job_id, event.fields["left_out"]) == (None, "classification")
-    assert controller.setbacks.left_out(site.now)
+    assert controller.quarantine.left_out(site.now)
     site.scene.clock.advance(TRIED_AGAIN_S)
     site.cycle(times=2)
-    assert not isinstance(controller.book, Unbelieving)
-    assert not controller.setbacks
+    assert not isinstance(controller.beliefs, Unbelieving)
+    assert not controller.quarantine
 
 
 def test_what_cannot_be_carried_out_is_undone_and_the_job_left_out_while_the_others_go_on(site: Deployment) -> None:
@@ -210,16 +210,16 @@ def test_a_preview_tells_that_planning_fails_with_a_job_and_plans_the_others(sit
 
 
 def test_a_preview_of_what_cannot_be_classified_goes_by_what_was_believed_and_writes_nothing(site: Deployment) -> None:
-    class Failing(Book):
+    class Failing(BeliefStore):
         def believe(self, wanted: Mapping[str, None]) -> Mapping[str, Classification]:
             raise Planted("singular matrix")
 
     site.cycle()
     controller = site.scene.controller
-    controller.book = Failing()
+    controller.beliefs = Failing()
     preview = controller.preview([asked("new")])
     assert [each["action"] for each in describe_preview(preview, controller.policy)] == ["launch"]
     assert site.events(EventKind.PLANNING_TROUBLE) == []
     site.submit()
     site.until_state(JobState.SUCCEEDED)  # by a book that is made anew
-    assert type(controller.book) is Book
+    assert type(controller.beliefs) is BeliefStore

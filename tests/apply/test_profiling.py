@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hcloud.planner.context import open_context
 from numpy.random import default_rng
 
 from hcloud.classifier.applications import identify
@@ -23,7 +24,6 @@ from hcloud.model import (
     Reason,
     ServiceTarget,
 )
-from hcloud.planner.draft import open_draft
 from hcloud.planner.plan import Profile
 from hcloud.planner.profiling_runs import run_for
 from hcloud.preview import describe_preview
@@ -299,10 +299,10 @@ def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Dep
     site.submit("sleep", "5000", target=PROMISE, profiling="never")
     site.until_state(JobState.RUNNING)
     job = site.job()
-    draft = open_draft(replace(site.scene.controller.snapshot()), site.scene.controller.policy, default_rng(0))
-    [offer, *_] = [each for each in draft.snapshot.offers if each.instance_type.name == "m.two"]
+    context = open_context(replace(site.scene.controller.snapshot()), site.scene.controller.policy, default_rng(0))
+    [offer, *_] = [each for each in context.snapshot.offers if each.instance_type.name == "m.two"]
     spec = replace(job.spec, profiling="auto")
-    policy, job_open = draft.policy.profiling, replace(job, spec=spec)
+    policy, job_open = context.policy.profiling, replace(job, spec=spec)
     run, _ = run_for(policy, job_open, offer, "again", steps_vcpus=(1.0, 0.5), sources=())
     name = identify(job.spec).name
     again = Profile(job_id=job.id, application=name, runs=(run,), reason=Reason(code="profiling", text="once more"))

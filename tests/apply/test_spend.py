@@ -16,7 +16,7 @@ from hcloud.clock import ManualClock
 from hcloud.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.simulator.accounts import Accounts
-from hcloud.spend import SpendBook
+from hcloud.spend import SpendLedger
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
 
@@ -46,8 +46,8 @@ def _unit(
     return Event(at=at, kind=kind, job_id=job, instance_id=name, user=user, fields=fields)
 
 
-def _book(*events: Event) -> SpendBook:
-    book = SpendBook()
+def _book(*events: Event) -> SpendLedger:
+    book = SpendLedger()
     book.follow(events)
     return book
 
@@ -299,7 +299,7 @@ def _log(stretches: list[Stretch], now: float) -> list[Event]:
     return events
 
 
-def _differs(book_of: type[SpendBook], stretches: list[Stretch], now: float) -> bool:
+def _differs(book_of: type[SpendLedger], stretches: list[Stretch], now: float) -> bool:
     book = book_of()
     book.follow(_log(stretches, now))
     # A machine that ended is billed its minimum at once; one that runs, as it runs.
@@ -309,10 +309,10 @@ def _differs(book_of: type[SpendBook], stretches: list[Stretch], now: float) -> 
 
 @given(stretches, st.floats(0, 42 * 24 * HOUR))
 def test_the_day_adds_up_whatever_the_machines_did(machines: list[Stretch], after: float) -> None:
-    assert not _differs(SpendBook, machines, NEW_YEAR + after)
+    assert not _differs(SpendLedger, machines, NEW_YEAR + after)
 
 
-class ForgetsRunning(SpendBook):
+class ForgetsRunning(SpendLedger):
     """A seeded fault: counts only machines that have ended."""
 
     def spend(self, now: float) -> Spend:
@@ -343,7 +343,7 @@ def _told(kind: int, one: int, at: float) -> Event:
     return _unit(units[kind - 3], job, machine, "ab"[one % 2], at, vcpus=0.5 + one / 10 + kind / 20)
 
 
-def _drifts(book_of: type[SpendBook], deeds: list[Deed]) -> bool:
+def _drifts(book_of: type[SpendLedger], deeds: list[Deed]) -> bool:
     """Whether a book that is asked after each event ever says something else than one that is asked only then."""
     book, log, now = book_of(), [_machine(f"inst-{n}", 1.0) for n in range(3)], NEW_YEAR + 20 * HOUR
     book.follow(log)
@@ -361,10 +361,10 @@ def _drifts(book_of: type[SpendBook], deeds: list[Deed]) -> bool:
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.floats(0.0, 2 * HOUR)), max_size=12))
 def test_sums_kept_from_answer_to_answer_are_those_made_anew(deeds: list[Deed]) -> None:
-    assert not _drifts(SpendBook, deeds)
+    assert not _drifts(SpendLedger, deeds)
 
 
-class NeverStops(SpendBook):
+class NeverStops(SpendLedger):
     """A seeded fault: what has ended goes on in the sums."""
 
     def _closed(self, user: str, since: float, usd_per_h: float) -> None:

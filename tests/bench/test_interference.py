@@ -8,7 +8,7 @@ from bench.interference.judge import judged, lost_points, points, rows, table
 from bench.interference.pairs import CASTS, NEIGHBOURS_EACH, Cast, Found, Pair, Probed, read, without
 from hcloud import shipped
 from hcloud.classifier.interference import EXCESS
-from hcloud.classifier.library import Library, Measured
+from hcloud.classifier.library import Library, MeasuredApplication
 from hcloud.cli.bootstrap import load_recipes
 
 
@@ -37,7 +37,7 @@ def test_at_least_eight_programs_meet_others_and_all_have_recipes(cast: Cast) ->
 
 def test_forgotten_programs_are_gone_with_all_their_inputs() -> None:
     known = {
-        name: Measured(name=name, program=program)
+        name: MeasuredApplication(name=name, program=program)
         for name, program in (("gzip", "gzip"), ("gunzip", "gzip"), ("sort", "sort"))
     }
     assert set(without(Library(known=known), "gzip").known) == {"sort"}

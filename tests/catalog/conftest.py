@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, Source, sources
+from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, PriceSource, sources
 from hcloud.clock import ManualClock
 from tests.catalog.server import PriceLists, serving
 
@@ -45,14 +45,14 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-Sources = Callable[..., tuple[Source, ...]]
+Sources = Callable[..., tuple[PriceSource, ...]]
 
 
 @pytest.fixture
 def aws(lists: PriceLists, clock: ManualClock) -> Sources:
     """Sources of AWS prices that ask the local server."""
 
-    def build(*regions: str, spot: bool = False, query: bool = False) -> tuple[Source, ...]:
+    def build(*regions: str, spot: bool = False, query: bool = False) -> tuple[PriceSource, ...]:
         settings = AwsPrices(
             regions=regions,
             spot=spot,
@@ -69,7 +69,7 @@ def aws(lists: PriceLists, clock: ManualClock) -> Sources:
 def gcp(lists: PriceLists, clock: ManualClock) -> Sources:
     """Sources of Google's prices that ask the local server."""
 
-    def build(*regions: str) -> tuple[Source, ...]:
+    def build(*regions: str) -> tuple[PriceSource, ...]:
         settings = GcpPrices(regions=regions, endpoint=lists.address, api_key="env:SOME_KEY")
         return sources(AwsPrices(regions=()), settings, lambda reference: KEY, clock)
 

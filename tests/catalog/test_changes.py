@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.catalog import Catalogue, Key, Limits, Merge, Plan, Quote, Reading, compare, merge, overlay
+from hcloud.catalog import Key, Limits, Merge, PriceCatalogue, PricePlan, PriceReading, Quote, compare, merge, overlay
 
 SOURCE = "a list"
-PLACE = ("ec2", "eu-central-1", Plan.ON_DEMAND)
+PLACE = ("ec2", "eu-central-1", PricePlan.ON_DEMAND)
 
 
-def key(kind: str, plan: Plan = Plan.ON_DEMAND) -> Key:
+def key(kind: str, plan: PricePlan = PricePlan.ON_DEMAND) -> Key:
     return Key("ec2", "eu-central-1", kind, plan)
 
 
-def known(**usd: float) -> Catalogue:
-    return Catalogue(quotes={key(kind): Quote(price, 100.0, SOURCE) for kind, price in usd.items()})
+def known(**usd: float) -> PriceCatalogue:
+    return PriceCatalogue(quotes={key(kind): Quote(price, 100.0, SOURCE) for kind, price in usd.items()})
 
 
-def told(*plans: Plan, **usd: float) -> Reading:
-    plan = plans[0] if plans else Plan.ON_DEMAND
-    made = Reading(source=SOURCE, at=200.0, whole={PLACE})
+def told(*plans: PricePlan, **usd: float) -> PriceReading:
+    plan = plans[0] if plans else PricePlan.ON_DEMAND
+    made = PriceReading(source=SOURCE, at=200.0, whole={PLACE})
     for kind, price in usd.items():
         made.take(key(kind, plan), price)
     return made
@@ -44,9 +44,9 @@ def test_a_price_that_moved_too_far_is_held_back_until_accepted(price: float) ->
 
 
 def test_spot_prices_may_move_further() -> None:
-    before = Catalogue(quotes={key("a", Plan.SPOT): Quote(0.1, 100.0, SOURCE)})
-    assert merge(before, told(Plan.SPOT, a=0.9), Limits()).taken
-    assert not merge(before, told(Plan.SPOT, a=1.1), Limits()).taken
+    before = PriceCatalogue(quotes={key("a", PricePlan.SPOT): Quote(0.1, 100.0, SOURCE)})
+    assert merge(before, told(PricePlan.SPOT, a=0.9), Limits()).taken
+    assert not merge(before, told(PricePlan.SPOT, a=1.1), Limits()).taken
 
 
 def test_a_price_no_longer_told_stays_and_grows_old() -> None:
@@ -72,16 +72,16 @@ def test_prices_of_another_source_do_not_make_a_list_look_broken() -> None:
 
 
 def test_an_edition_that_is_still_current_confirms_what_it_told() -> None:
-    reading = Reading(source=SOURCE, at=200.0, unchanged={PLACE})
+    reading = PriceReading(source=SOURCE, at=200.0, unchanged={PLACE})
     shipped = Quote(0.3, 50.0, "shipped")
-    before = overlay(known(a=0.1), Catalogue(quotes={key("b"): shipped}))
+    before = overlay(known(a=0.1), PriceCatalogue(quotes={key("b"): shipped}))
     assert merge(before, reading, Limits()).taken == {key("a"): Quote(0.1, 200.0, SOURCE)}
 
 
 def test_the_newer_of_two_prices_is_in_force() -> None:
     old, new = Quote(0.1, 100.0, "x"), Quote(0.2, 200.0, "y")
     for below, above in ((old, new), (new, old)):
-        found = overlay(Catalogue(quotes={key("a"): below}), Catalogue(quotes={key("a"): above}))
+        found = overlay(PriceCatalogue(quotes={key("a"): below}), PriceCatalogue(quotes={key("a"): above}))
         assert found.quotes[key("a")] == new
 
 
@@ -97,7 +97,7 @@ def test_comparison_tells_what_is_gone() -> None:
 PRICES = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.001, 100), min_size=1)
 
 
-def judge(merged: Merge, before: Catalogue, limits: Limits) -> None:
+def judge(merged: Merge, before: PriceCatalogue, limits: Limits) -> None:
     """Nothing that was taken without being accepted may have moved further than the limit."""
     for at, quote in merged.taken.items():
         if at in before.quotes:

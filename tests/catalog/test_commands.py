@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.cli.candidates import Asked, chosen, live
+from hcloud.cli.candidates import OfferQuery, chosen, live
 from hcloud.constraints import Constraints
 from hcloud.model import Resources
 from tests.catalog.documents import row
@@ -140,13 +140,13 @@ def test_live_offers_are_judged_by_the_needs_of_the_job() -> None:
         offer("big", "reserved", 0.2, available=1),
         offer("other", "on_demand", 0.05),
     ]
-    asked = Asked(need=Resources(vcpus=2, memory_mib=4096), nodes=2, types=("b*",), spot=False)
+    asked = OfferQuery(need=Resources(vcpus=2, memory_mib=4096), nodes=2, types=("b*",), spot=False)
     found = chosen(live(offers, asked), None, None, ())
     assert [(each.market, each.usd_per_h, each.note) for each in found] == [
         ("reserved", 0.4, "only 1 to be had"),
         ("on_demand", 0.8, ""),
     ]
-    too_large = Asked(need=Resources(vcpus=3))
+    too_large = OfferQuery(need=Resources(vcpus=3))
     assert not list(live(offers, too_large))
 
 
@@ -168,7 +168,7 @@ def test_live_offers_are_judged_by_zone_and_labels_that_the_job_demands() -> Non
     need = Resources(vcpus=1.0, memory_mib=512, disk_gib=0.0)
 
     def found(**demands: object) -> list[str]:
-        asked = Asked(need=need, placement=Constraints(**demands))  # type: ignore[arg-type]
+        asked = OfferQuery(need=need, placement=Constraints(**demands))  # type: ignore[arg-type]
         return [each.type for each in live(offers, asked)]
 
     assert found(zones=("y*",)) == ["far"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.catalog import Key, Plan, Reading
+from hcloud.catalog import Key, PricePlan, PriceReading
 from hcloud.catalog.aws_list import read_csv, read_products
 from hcloud.catalog.gcp_skus import part_of, read_skus
 from hcloud.errors import ProviderUnavailable
@@ -15,17 +15,17 @@ from tests.catalog import documents
 from tests.catalog.documents import RESERVED, bulk_csv, n2_skus, product, row, sku
 
 
-def reading() -> Reading:
-    return Reading(source="a test", at=1000.0)
+def reading() -> PriceReading:
+    return PriceReading(source="a test", at=1000.0)
 
 
-def of_csv(*rows: dict[str, str]) -> Reading:
+def of_csv(*rows: dict[str, str]) -> PriceReading:
     found = reading()
     read_csv(iter(bulk_csv(rows).splitlines()), "eu-central-1", found)
     return found
 
 
-def prices(found: Reading) -> dict[tuple[str, str], float]:
+def prices(found: PriceReading) -> dict[tuple[str, str], float]:
     return {(key.type, key.plan.value): quote.usd_per_h for key, quote in found.quotes.items()}
 
 
@@ -36,7 +36,7 @@ def test_bulk_file_gives_the_price_and_the_size_of_plain_machines() -> None:
     size = found.sizes["ec2", "m9.metal"]
     assert (size.vcpus, size.memory_mib, size.gpus) == (192, 1952 * 1024, 2)
     assert found.versions == {"ec2 eu-central-1": "20261101000000"}
-    assert ("ec2", "eu-central-1", Plan.ON_DEMAND) in found.whole
+    assert ("ec2", "eu-central-1", PricePlan.ON_DEMAND) in found.whole
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_descriptions_are_understood_or_left_out(description: str, part: object)
     assert part_of(description) == part
 
 
-def of_skus(*skus: dict[str, Any], regions: tuple[str, ...] = ()) -> Reading:
+def of_skus(*skus: dict[str, Any], regions: tuple[str, ...] = ()) -> PriceReading:
     found = reading()
     read_skus(skus, regions, found)
     return found
@@ -159,8 +159,8 @@ def of_skus(*skus: dict[str, Any], regions: tuple[str, ...] = ()) -> Reading:
 def test_skus_give_the_prices_of_machine_types_in_every_region_they_name() -> None:
     found = of_skus(*n2_skus(0.03, 0.004, "us-central1", "us-east1"))
     for region in ("us-central1", "us-east1"):
-        whole = found.quotes[Key("gce", region, "n2-highmem-4", Plan.ON_DEMAND)].usd_per_h
-        spot = found.quotes[Key("gce", region, "n2-highmem-4", Plan.SPOT)].usd_per_h
+        whole = found.quotes[Key("gce", region, "n2-highmem-4", PricePlan.ON_DEMAND)].usd_per_h
+        spot = found.quotes[Key("gce", region, "n2-highmem-4", PricePlan.SPOT)].usd_per_h
         assert whole == pytest.approx(4 * 0.03 + 32 * 0.004)
         assert spot == pytest.approx(whole / 5)
     assert found.sizes["gce", "n2-highmem-4"].memory_mib == 32 * 1024

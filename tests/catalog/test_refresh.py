@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.catalog import CatalogFiles, Key, Plan, SpotPrice, price_file, refresh, shipped_catalogue
+from hcloud.catalog import CatalogFiles, Key, PricePlan, SpotPrice, price_file, refresh, shipped_catalogue
 from hcloud.catalog.fetch import PriceServer
 from hcloud.catalog.spot_history import with_news
 from hcloud.clock import ManualClock
@@ -17,7 +17,7 @@ from tests.catalog.documents import n2_skus, product, row, spot_history
 from tests.catalog.server import INDEX_PATH, SKUS_PATH, PriceLists
 
 REGION = "eu-central-1"
-M9 = Key("ec2", REGION, "m9.large", Plan.ON_DEMAND)
+M9 = Key("ec2", REGION, "m9.large", PricePlan.ON_DEMAND)
 
 
 def usd(files: CatalogFiles, key: Key) -> float | None:
@@ -53,8 +53,8 @@ def test_the_snapshot_stays_under_what_was_read(
 ) -> None:
     lists.publish("us-east-1", "1", [row("m5.large", 0.097)])
     refresh(files, aws("us-east-1"), clock)
-    assert usd(files, Key("ec2", "us-east-1", "m5.large", Plan.ON_DEMAND)) == 0.097
-    other = Key("ec2", "us-east-1", "m5.xlarge", Plan.ON_DEMAND)
+    assert usd(files, Key("ec2", "us-east-1", "m5.large", PricePlan.ON_DEMAND)) == 0.097
+    other = Key("ec2", "us-east-1", "m5.xlarge", PricePlan.ON_DEMAND)
     assert usd(files, other) == shipped_catalogue().quotes[other].usd_per_h
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_breaks_off_changes_nothing(
     lists.cut = {path for path in lists.files if path.endswith(".csv")}
     done = refresh(files, aws(REGION), clock)
     assert "does not answer" in done.troubles["AWS price list"]
-    assert usd(files, Key("ec2", REGION, "m9.1xlarge", Plan.ON_DEMAND)) is None
+    assert usd(files, Key("ec2", REGION, "m9.1xlarge", PricePlan.ON_DEMAND)) is None
 
 
 def test_one_list_that_fails_does_not_keep_another_from_being_read(
@@ -120,7 +120,7 @@ def test_one_list_that_fails_does_not_keep_another_from_being_read(
     lists.sku_pages = [n2_skus(0.03, 0.004, "us-central1")]
     done = refresh(files, (*aws("nowhere-1"), *gcp()), clock)
     assert "no price list for region 'nowhere-1'" in done.troubles["AWS price list"]
-    assert usd(files, Key("gce", "us-central1", "n2-standard-2", Plan.ON_DEMAND)) == pytest.approx(0.092)
+    assert usd(files, Key("gce", "us-central1", "n2-standard-2", PricePlan.ON_DEMAND)) == pytest.approx(0.092)
 
 
 def test_only_one_refresh_at_a_time(lists: PriceLists, aws: Sources, files: CatalogFiles, clock: ManualClock) -> None:
@@ -135,7 +135,7 @@ def test_pages_of_skus_are_read_to_the_end_with_the_key_in_a_header(
     vcpus, memory, *spot = n2_skus(0.03, 0.004, "us-central1")
     lists.sku_pages = [[vcpus], [memory], spot]
     refresh(files, gcp(), clock)
-    assert usd(files, Key("gce", "us-central1", "n2-standard-2", Plan.SPOT)) == pytest.approx(0.092 / 5)
+    assert usd(files, Key("gce", "us-central1", "n2-standard-2", PricePlan.SPOT)) == pytest.approx(0.092 / 5)
     assert lists.paths() == [SKUS_PATH] * 3
     assert {each.headers["x-goog-api-key"] for each in lists.asked} == {KEY}
     assert not [each for each in lists.asked if KEY in str(each.query)]
@@ -165,7 +165,7 @@ def test_queried_list_is_read_page_by_page(
 ) -> None:
     lists.product_pages = [[product("m9.large", 0.1)], [product("m9.xlarge", 0.2)]]
     refresh(files, aws(REGION, query=True), clock)
-    assert usd(files, Key("ec2", REGION, "m9.xlarge", Plan.ON_DEMAND)) == 0.2
+    assert usd(files, Key("ec2", REGION, "m9.xlarge", PricePlan.ON_DEMAND)) == 0.2
     filters = {each["Field"]: each["Value"] for each in json.loads(lists.asked[0].body)["Filters"]}
     assert filters["regionCode"] == REGION
     assert filters["operatingSystem"] == "Linux"
@@ -187,7 +187,7 @@ def test_spot_prices_are_kept_by_zone_and_the_dearest_zone_is_the_region(
     ]
     done = refresh(files, aws(REGION, spot=True), clock)
     assert not done.troubles
-    assert usd(files, M9._replace(plan=Plan.SPOT)) == 0.035
+    assert usd(files, M9._replace(plan=PricePlan.SPOT)) == 0.035
     assert [(each.zone, each.usd_per_h) for each in files.history()] == [
         ("eu-central-1a", 0.03),
         ("eu-central-1a", 0.035),

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.catalog import Plan, shipped_catalogue
+from hcloud.catalog import PricePlan, shipped_catalogue
 from hcloud.catalog.families import mended
 from hcloud.catalog.gce_sizes import shapes, whole_price
-from hcloud.catalog.prices import Catalogue, Quote, is_price
+from hcloud.catalog.prices import PriceCatalogue, Quote, is_price
 from hcloud.catalog.snapshot import snapshot_of
 
 FACTORS = {"m9.large": 4.0, "m9.xlarge": 8.0, "m9.2xlarge": 16.0, "m9.4xlarge": 32.0}
@@ -47,7 +47,7 @@ def test_a_machine_of_google_costs_its_vcpus_and_its_memory() -> None:
     assert quote is not None
     assert quote.usd_per_h == pytest.approx(4 * 0.03 + 16 * 0.004)
     assert (quote.at, quote.source) == (1.0, "a test")
-    assert known.price("gce", "us-central1", "n2-standard-4", Plan.SPOT) is None
+    assert known.price("gce", "us-central1", "n2-standard-4", PricePlan.SPOT) is None
 
 
 def test_a_family_without_the_price_of_its_memory_has_no_price() -> None:
@@ -106,13 +106,13 @@ def test_property_two_shared_sizes_are_enough_to_mend_a_family(
 
 def test_the_property_notices_a_table_that_is_taken_as_it_is() -> None:
     def as_it_is(rows: dict[str, dict[str, float]], factors: object) -> object:
-        from hcloud.catalog.families import Cell
+        from hcloud.catalog.families import FamilyPrice
 
-        return [(kind, "r", Cell(regions["r"], False)) for kind, regions in rows.items()]
+        return [(kind, "r", FamilyPrice(regions["r"], False)) for kind, regions in rows.items()]
 
     with pytest.raises(AssertionError):
         judge(as_it_is, 0.1, [False, False, True, False], [False] * 4)
 
 
 def test_a_catalogue_without_prices_has_no_age() -> None:
-    assert Catalogue().oldest_at() is None
+    assert PriceCatalogue().oldest_at() is None

@@ -21,7 +21,7 @@ from hcloud.engine.fake import FakeRunner
 from hcloud.errors import StoreBusy
 from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
 from hcloud.provider import Provider, Runner, unmarked
-from hcloud.simulator.peril import Watched
+from hcloud.simulator.peril import CrashPointProxy
 from hcloud.store import Store, Submission
 from providers.mock import MockProvider
 from tests.assembled import assembled
@@ -104,7 +104,7 @@ class CrashPoints:
 
     def around(self, inner: object, names: Sequence[str], prefix: str) -> object:
         """Return ``inner`` with the methods ``names`` hit before and after."""
-        return Watched(inner, {name: f"{prefix}.{name}" for name in names}, self.hit)
+        return CrashPointProxy(inner, {name: f"{prefix}.{name}" for name in names}, self.hit)
 
 
 @dataclass(frozen=True, slots=True)

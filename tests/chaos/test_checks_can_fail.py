@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from hcloud.apply import Applier, Refusal
-from hcloud.apply.machines import Living
-from hcloud.apply.records import change_instance
+from hcloud.apply.machines import LaunchBudgetView
+from hcloud.apply.records import transition_instance
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
 from hcloud.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
 from hcloud.planner.plan import Action, Launch, Plan, Profile
 from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
-from hcloud.store import Lease, Submission
+from hcloud.store import LeaderLease, Submission
 from providers.mock import MockProvider
 from tests.assembled import applies_as, of_kind
 from tests.chaos.lives import Build, broken_after_kills, crash_and_recover, fresh_home, live
@@ -68,7 +68,7 @@ class NeverTerminates(HonestCloud):
 class ForgetsIntents(Applier):
     """Does not repeat what an earlier life left open."""
 
-    def resume(self, intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+    def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
         return 0
 
 
@@ -84,15 +84,17 @@ class BelievesBeforeItLaunches(Applier):
     """Writes that a machine was launched, and never asks for it."""
 
     def _launches(
-        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: Lease | None
+        self, plan: Plan, policy: Policy, offers: Sequence[Offer], refused: list[Refusal], lease: LeaderLease | None
     ) -> list[Action]:
         for action in plan.actions:
             if isinstance(action, Launch):
                 with self.store.transaction(self.clock.now(), lease) as txn:
-                    row = self.machines.record_launch(txn, action, policy, Living.of(self.store.live().instances), 1.0)
+                    row = self.machines.record_launch(
+                        txn, action, policy, LaunchBudgetView.of(self.store.live().instances), 1.0
+                    )
                     believed = replace(row, launched_at=txn.now, provider_id=f"mock-{row.id}")
                     reason = Reason(code="launched", text="surely it will be")
-                    change_instance(txn, believed, InstanceState.BOOTING, reason)
+                    transition_instance(txn, believed, InstanceState.BOOTING, reason)
                     txn.close_intent(row.token)
         return []
 
@@ -100,7 +102,7 @@ class BelievesBeforeItLaunches(Applier):
 class ForgetsWhoseRunsTheyAre(Applier):
     """Submits profiling runs without noting them with their job."""
 
-    def _rows(self, plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def _rows(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         for action in plan.actions:
             if isinstance(action, Profile):
                 self.store.submit([Submission(spec=spec, actor="hcloud") for spec in action.runs], self.clock.now())

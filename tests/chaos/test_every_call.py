@@ -22,9 +22,9 @@ from hcloud.controller import Controller
 from hcloud.errors import ProviderError
 from hcloud.model import Instance
 from hcloud.observe import Observer
-from hcloud.policy import Lease
+from hcloud.policy import LeasePolicy
 from hcloud.provider import Listing, Provider
-from hcloud.store import Lease as Leader
+from hcloud.store import LeaderLease as Leader
 from tests.assembled import observes_as
 from tests.chaos.every_call import Case, Site, When, cases
 from tests.chaos.gateway import Death, Kind
@@ -139,7 +139,7 @@ class TrustsListingsAlone(Observer):
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
         at = min(self.clock.now(), instance.expires_at)
-        yield facts.gone(instance, self.store.live(), self.holders, at, "absent", None)
+        yield facts.gone(instance, self.store.live(), self.unit_index, at, "absent", None)
 
 
 class BelievesWhatIsPartial(TrustsListingsAlone):
@@ -181,7 +181,7 @@ def forgetful_of_tokens(controller: Controller) -> None:
 
     Nobody knows the second machine, so the life goes on until that ends itself: soon, by a short lease.
     """
-    controller.policy = replace(controller.policy, lease=Lease(horizon_s=120.0, renew_before_s=20.0))
+    controller.policy = replace(controller.policy, lease=LeasePolicy(horizon_s=120.0, renew_before_s=20.0))
     cloud = cast(Any, controller.offers.providers["ec2"])._inner
     cloud._sent.contains = lambda token: False
     providers.ec2.provider.client_token = lambda token: str(uuid.uuid4())

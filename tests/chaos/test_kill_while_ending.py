@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.apply.orders import give_order
+from hcloud.apply.orders import record_directive
 from hcloud.model import EventKind, InstanceState
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import START_AT, CrashPoints, Scene, build, violations
 
@@ -39,8 +39,10 @@ def _order(scene: Scene) -> None:
         return
     with scene.store.transaction(scene.clock.now()) as txn:
         for name, destroy in zip(live_ones, (True, False), strict=False):
-            order = Order(scope=OrderScope.INSTANCE, name=name, by="ada", ordered_at=scene.clock.now(), destroy=destroy)
-            give_order(txn, order)
+            order = Directive(
+                scope=DirectiveScope.INSTANCE, name=name, by="ada", ordered_at=scene.clock.now(), destroy=destroy
+            )
+            record_directive(txn, order)
 
 
 def broken(scene: Scene) -> list[str]:
@@ -49,7 +51,7 @@ def broken(scene: Scene) -> list[str]:
     ordered = [e.instance_id for e in scene.store.events(kinds=[EventKind.OPERATOR_ORDER])]
     if len(ordered) != 2:
         found.append(f"ordered were {ordered}")
-    found += [f"an order about {order.name} is left" for order in scene.store.live().orders]
+    found += [f"an order about {order.name} is left" for order in scene.store.live().directives]
     states = [scene.store.instance(each).state for each in ordered if each is not None]
     return found + [f"a machine ordered to end is {state}" for state in states if state != InstanceState.TERMINATED]
 

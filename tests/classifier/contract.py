@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from hcloud.classifier.completion import WIDE, Completion, Estimator
-from hcloud.classifier.rows import Rows, Scale
+from hcloud.classifier.rows import MeasuredRows, Scale
 from hcloud.errors import BadInput
 from tests.classifier.matrices import checkerboard, observed, rank_one, rows, synthetic
 
 
-def is_sound(found: Completion, known: Rows) -> None:
+def is_sound(found: Completion, known: MeasuredRows) -> None:
     """Finite everywhere, positive where it must be, and what was measured is what it says."""
     low, high = found.interval()
     assert found.columns == known.columns
@@ -29,7 +29,7 @@ class EstimatorContract:
     estimator: Estimator
     scale = Scale.RATIO
 
-    def known(self) -> Rows:
+    def known(self) -> MeasuredRows:
         known = synthetic(3, 20, missing=0.2)
         if self.scale is Scale.SCORE:
             known = replace(known, scale=Scale.SCORE, values=np.clip(0.5 + known.values / 6, 0.0, 1.0))

@@ -2,23 +2,23 @@
 
 import numpy as np
 
-from hcloud.classifier.rows import Matrix, Rows, Scale
+from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 
 
-def rows(values: Matrix, *, scale: Scale = Scale.RATIO, groups: tuple[str, ...] | None = None) -> Rows:
+def rows(values: Matrix, *, scale: Scale = Scale.RATIO, groups: tuple[str, ...] | None = None) -> MeasuredRows:
     """Rows named a00, a01, ... with columns c0, c1, ... from values on the working axis."""
     names = tuple(f"a{i:02d}" for i in range(values.shape[0]))
     columns = tuple(f"c{j}" for j in range(values.shape[1]))
-    return Rows(scale=scale, columns=columns, names=names, values=values, groups=groups or names)
+    return MeasuredRows(scale=scale, columns=columns, names=names, values=values, groups=groups or names)
 
 
-def checkerboard(size: int = 12, columns: int = 6) -> Rows:
+def checkerboard(size: int = 12, columns: int = 6) -> MeasuredRows:
     """Every other application is three times faster on every other column; scales differ by up to e^2."""
     i, j = np.indices((size, columns))
     return rows(np.where((i + j) % 2 == 0, 0.55, -0.55) + np.linspace(-1, 1, size)[:, None])
 
 
-def rank_one(size: int = 16, columns: int = 6) -> tuple[Rows, Matrix, Matrix]:
+def rank_one(size: int = 16, columns: int = 6) -> tuple[MeasuredRows, Matrix, Matrix]:
     """``y_uj = b_u + mu_j + f_u g_j``, the mean curve ``mu`` and the loading ``g``."""
     mean = np.linspace(-0.3, 0.4, columns)
     loading = np.array([(-1.0) ** j * (0.2 + 0.1 * j) for j in range(columns)])
@@ -26,7 +26,7 @@ def rank_one(size: int = 16, columns: int = 6) -> tuple[Rows, Matrix, Matrix]:
     return rows(np.linspace(0, 3, size)[:, None] + mean + np.outer(factor, loading)), mean, loading
 
 
-def synthetic(seed: int, size: int, columns: int = 6, *, missing: float = 0.0, noise: float = 0.03) -> Rows:
+def synthetic(seed: int, size: int, columns: int = 6, *, missing: float = 0.0, noise: float = 0.03) -> MeasuredRows:
     """Rank two plus noise, some cells missing; every row keeps at least two."""
     rng = np.random.default_rng(seed)
     # The truth is one population: seeds draw other applications of it.
@@ -38,7 +38,7 @@ def synthetic(seed: int, size: int, columns: int = 6, *, missing: float = 0.0, n
     return rows(values)
 
 
-def observed(known: Rows, row: int, *columns: int) -> dict[str, float]:
+def observed(known: MeasuredRows, row: int, *columns: int) -> dict[str, float]:
     """Some cells of a row as a profiling run would report them."""
     values = known.scale.from_axis(known.values[row])
     return {known.columns[j]: float(values[j]) for j in columns}

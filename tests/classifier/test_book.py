@@ -8,11 +8,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from hcloud.classifier.book import CLASSIFIED_AT_ONCE, Book
+from hcloud.classifier.book import CLASSIFIED_AT_ONCE, BeliefStore
 from hcloud.classifier.classify import Classifier, FittedClassifier
 from hcloud.classifier.gaussian import GaussianFoldIn, Moments
-from hcloud.classifier.library import Library, Measured, Question
-from hcloud.classifier.rows import Rows
+from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.rows import MeasuredRows
 from hcloud.known import Application, Measure
 
 
@@ -31,12 +31,12 @@ def test_how_sure_answers_are_is_judged_anew_only_with_many_more_rows(monkeypatc
     judged: list[int] = []
     stretch = GaussianFoldIn._stretch
 
-    def counted(method: GaussianFoldIn, known: Rows, of_all: Moments) -> float:
+    def counted(method: GaussianFoldIn, known: MeasuredRows, of_all: Moments) -> float:
         judged.append(len(known))
         return stretch(method, known, of_all)
 
     monkeypatch.setattr(GaussianFoldIn, "_stretch", counted)
-    book, known = Book(), {}
+    book, known = BeliefStore(), {}
     for number in range(1, 41):
         known[f"ann:p{number}~1"] = row(number)
         book.follow(MappingProxyType(dict(known)))
@@ -64,7 +64,7 @@ def rows(*known: Application) -> MappingProxyType[str, Application]:
 
 
 def test_belief_carries_the_measure_and_is_made_once() -> None:
-    book, known = Book(), rows(row())
+    book, known = BeliefStore(), rows(row())
     book.follow(known)
     first = book.believe(["ann:p1~1", "nobody"])
     assert list(first) == ["ann:p1~1"]
@@ -73,7 +73,7 @@ def test_belief_carries_the_measure_and_is_made_once() -> None:
 
 
 def test_other_inputs_have_their_own_scale_or_none() -> None:
-    book = Book()
+    book = BeliefStore()
     book.follow(rows(row()))
     beliefs = book.believe(["ann:p1~1", "ann:p1~1#half000000000000", "ann:p1~1#unknown"])
     whole, half, unknown = (each.by_type["mock/small"].value for each in beliefs.values())
@@ -83,7 +83,7 @@ def test_other_inputs_have_their_own_scale_or_none() -> None:
 
 
 def test_one_call_classifies_only_so_many() -> None:
-    book, known = Book(), [row(number) for number in range(3 * CLASSIFIED_AT_ONCE)]
+    book, known = BeliefStore(), [row(number) for number in range(3 * CLASSIFIED_AT_ONCE)]
     book.follow(rows(*known))
     names = [each.name for each in known]
     assert [len(book.believe(names)) for _ in range(4)] == [
@@ -93,8 +93,10 @@ def test_one_call_classifies_only_so_many() -> None:
 
 def test_estimators_are_fitted_anew_only_when_a_good_part_has_changed() -> None:
     classifier = Counting()
-    library = Library(known={f"l{n}": Measured(name=f"l{n}", cells={Question.CAUSED: {"l2": n}}) for n in range(40)})
-    book = Book(library=library, classifier=classifier)
+    library = Library(
+        known={f"l{n}": MeasuredApplication(name=f"l{n}", cells={Question.CAUSED: {"l2": n}}) for n in range(40)}
+    )
+    book = BeliefStore(library=library, classifier=classifier)
     known: list[Application] = []
     for number in range(12):
         known.append(row(number))
@@ -104,7 +106,7 @@ def test_estimators_are_fitted_anew_only_when_a_good_part_has_changed() -> None:
 
 
 def test_rows_of_a_program_are_found_and_those_of_others_are_not() -> None:
-    book, other = Book(), row(1, name="ann:p1~2")
+    book, other = BeliefStore(), row(1, name="ann:p1~2")
     book.follow(rows(row(1), other))
     before = book.programs
     book.follow(rows(changed := row(1, revision=9), row(2), other))
@@ -113,8 +115,10 @@ def test_rows_of_a_program_are_found_and_those_of_others_are_not() -> None:
 
 
 def test_cell_measured_after_it_was_estimated_is_a_surprise_once() -> None:
-    book = Book(library=Library(known={
-        f"l{n}": Measured(name=f"l{n}", cells={Question.STEP: {"1 vCPU": 2.0, "2 vCPU": 3.0, "4 vCPU": 4.0 + n / 9}})
+    book = BeliefStore(library=Library(known={
+        f"l{n}": MeasuredApplication(
+            name=f"l{n}", cells={Question.STEP: {"1 vCPU": 2.0, "2 vCPU": 3.0, "4 vCPU": 4.0 + n / 9}}
+        )
         for n in range(9)
     }))  # fmt: skip
     before = row(runs=("job-2",))
@@ -133,7 +137,7 @@ def test_cell_measured_after_it_was_estimated_is_a_surprise_once() -> None:
 
 def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
     sure, unsure = row(1), row(2, spreads={"type": {"mock/small": 0.7}, "step": {"1 vCPU": 0.0, "2 vCPU": 0.0}})
-    book = Book()
+    book = BeliefStore()
     book.follow(rows(sure, unsure))
     narrow, wide = (each.by_type["mock/small"] for each in book.believe([sure.name, unsure.name]).values())
     assert narrow.high / narrow.low < 1.5
@@ -143,7 +147,7 @@ def test_belief_is_no_surer_than_the_measurements_it_rests_on() -> None:
 
 def test_measured_pressure_is_as_sure_as_its_limits_say() -> None:
     cells = {"caused": {"llc-capacity": 6.0, "memory-bandwidth": 6.0}}
-    book, one = Book(), row(1, cells=cells, spreads={"caused": {"llc-capacity": 1.0, "memory-bandwidth": 0.0}})
+    book, one = BeliefStore(), row(1, cells=cells, spreads={"caused": {"llc-capacity": 1.0, "memory-bandwidth": 0.0}})
     book.follow(rows(one))
     caused = book.believe([one.name])[one.name].caused
     stated, usual = caused["llc-capacity"], caused["memory-bandwidth"]
@@ -162,8 +166,8 @@ def test_types_are_chosen_that_tell_most_together_and_twins_are_not() -> None:
         }
         for number, bend in enumerate(np.linspace(-1, 1, 12))
     }
-    known = {name: Measured(name=name, cells=each) for name, each in cells.items()}
-    book = Book(library=Library(known=known))
+    known = {name: MeasuredApplication(name=name, cells=each) for name, each in cells.items()}
+    book = BeliefStore(library=Library(known=known))
     prior = book.type_prior()
     assert prior is not None and book.type_prior() is prior
     every = ("fast", "twin", "slow", "other")
@@ -171,4 +175,4 @@ def test_types_are_chosen_that_tell_most_together_and_twins_are_not() -> None:
     assert "other" in prior.most_telling(every, 1, one_of=every, already=("fast",))
     assert "slow" in prior.most_telling(every, 2, one_of=("slow",))
     assert prior.most_telling(every, 2, one_of=()) == prior.most_telling(("nobody knows",), 2, one_of=every) == ()
-    assert Book().type_prior() is None
+    assert BeliefStore().type_prior() is None

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from hcloud import quality
 from hcloud.classifier.classify import Classifier, classify
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.known import Classification, Estimate
 
 TYPES = ("small", "medium", "large")
 SOURCES = ("cpu", "l3", "disk", "net")
 
 
-def application(name: str, *, parallel: float, disk: float, scale: float) -> Measured:
+def application(name: str, *, parallel: float, disk: float, scale: float) -> MeasuredApplication:
     """An application that gains from larger machines and more nodes as far as it is parallel, and presses the disk."""
     size = {"small": 1.0, "medium": 2.0, "large": 4.0}
     speed = {each: scale * of ** (1.2 * parallel - 0.1) for each, of in size.items()}
-    return Measured(
+    return MeasuredApplication(
         name=name,
         cells={
             Question.TYPE: speed,
@@ -53,10 +53,10 @@ FITTED = Classifier().fit(library())
 TRUTH = application("new", parallel=0.7, disk=40.0, scale=3.0)
 
 
-def part(whole: Measured, **columns: tuple[str, ...]) -> Measured:
+def part(whole: MeasuredApplication, **columns: tuple[str, ...]) -> MeasuredApplication:
     """Only some of the cells of an application."""
     cells = {question: whole.cells[question] for question in Question}
-    return Measured(
+    return MeasuredApplication(
         name=whole.name,
         cells={
             Question(question): {c: cells[Question(question)][c] for c in chosen}
@@ -107,14 +107,16 @@ def test_performance_is_more_is_better_on_both_sides() -> None:
 
 def test_the_same_application_under_another_name_is_the_nearest() -> None:
     twin = library().known["app07"]
-    found = FITTED.classify(Measured(name="twin", cells={q: dict(list(c.items())[:2]) for q, c in twin.cells.items()}))
+    found = FITTED.classify(
+        MeasuredApplication(name="twin", cells={q: dict(list(c.items())[:2]) for q, c in twin.cells.items()})
+    )
     assert found.nearest[0].name == "app07"
     assert 0.8 < found.nearest[0].similarity <= 1.0
     assert [each.similarity for each in found.nearest] == sorted((n.similarity for n in found.nearest), reverse=True)
 
 
 def test_nothing_observed_is_answered_from_the_prior_and_said() -> None:
-    found = FITTED.classify(Measured(name="crashed"))
+    found = FITTED.classify(MeasuredApplication(name="crashed"))
     assert len([note for note in found.notes if "not measured" in note]) == 5
     assert found.by_type["large"].high / found.by_type["large"].low > 3
     assert found.nearest == ()
@@ -126,14 +128,14 @@ def test_an_empty_library_answers_from_what_was_observed() -> None:
     assert found.by_type["small"].value == pytest.approx(TRUTH.cells[Question.TYPE]["small"])
     assert found.by_step == {} and found.by_nodes == {}
     assert any("scale" in note or "step: neither measured nor known" in note for note in found.notes)
-    nothing = classify(Library(), Measured(name="x"))
+    nothing = classify(Library(), MeasuredApplication(name="x"))
     assert nothing.quality_target == Estimate(value=0.5, low=0.0, high=1.0)
     assert all(map(math.isfinite, numbers(nothing)))
 
 
 @pytest.mark.parametrize("bad", [math.nan, 0.0, -3.0, math.inf])
 def test_an_unusable_value_is_left_out_and_named(bad: float) -> None:
-    seen = Measured(name="x", cells={Question.TYPE: {"small": bad, "large": 2.0}})
+    seen = MeasuredApplication(name="x", cells={Question.TYPE: {"small": bad, "large": 2.0}})
     found = FITTED.classify(seen)
     assert any(note.startswith("left out: type 'small': performance is") for note in found.notes)
     assert not found.by_type["small"].observed
@@ -141,10 +143,10 @@ def test_an_unusable_value_is_left_out_and_named(bad: float) -> None:
 
 
 def test_a_type_nobody_knows_is_answered_widely() -> None:
-    found = FITTED.classify(Measured(name="x", cells={Question.TYPE: {"huge": 8.0}}))
+    found = FITTED.classify(MeasuredApplication(name="x", cells={Question.TYPE: {"huge": 8.0}}))
     assert any("nobody was measured at huge before" in note for note in found.notes)
     assert found.by_type["huge"].observed
-    known = FITTED.classify(Measured(name="x", cells={Question.TYPE: {"small": 8.0}}))
+    known = FITTED.classify(MeasuredApplication(name="x", cells={Question.TYPE: {"small": 8.0}}))
     assert (
         found.by_type["large"].high / found.by_type["large"].low
         > known.by_type["large"].high / known.by_type["large"].low
@@ -168,7 +170,7 @@ anything = st.one_of(st.floats(), st.sampled_from([0.0, 1e-300, 1e300, 50.0]))
 )
 @settings(max_examples=60)
 def test_whatever_profiling_brings_nothing_downstream_is_nan(cells: dict[Question, dict[str, float]]) -> None:
-    nothing_is_nan(FITTED.classify(Measured(name="x", cells=cells)))
+    nothing_is_nan(FITTED.classify(MeasuredApplication(name="x", cells=cells)))
 
 
 def nothing_is_nan(found: Classification) -> None:
@@ -194,9 +196,9 @@ def test_amounts_nobody_else_was_measured_at_tell_of_those_between_them() -> Non
     for n in range(24):
         parallel, scale = 0.2 + 0.03 * n, float(np.exp(rng.normal()))
         growth = {f"{v:g} vCPU": scale * v**parallel for v in (0.5, 1.0, 2.0, 4.0)}
-        known = known.learn(Measured(name=f"app{n}", cells={Question.STEP: growth}))
+        known = known.learn(MeasuredApplication(name=f"app{n}", cells={Question.STEP: growth}))
     fitted = Classifier().fit(known)
     steep = {f"{v:g} vCPU": 3.0 * v**0.9 for v in (0.3, 0.6)}
-    found = fitted.classify(Measured(name="new", cells={Question.STEP: steep}))
+    found = fitted.classify(MeasuredApplication(name="new", cells={Question.STEP: steep}))
     assert found.by_step["0.5 vCPU"].value == pytest.approx(3.0 * 0.5**0.9, rel=0.05)
     assert found.by_step["1 vCPU"].value == pytest.approx(3.0, rel=0.35)

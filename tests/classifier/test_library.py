@@ -7,7 +7,7 @@ import pytest
 
 from hcloud.classifier.classify import classify
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.library import Drift, Library, Measured, Question
+from hcloud.classifier.library import Drift, Library, MeasuredApplication, Question
 from hcloud.errors import BadInput
 from hcloud.known import Estimate
 from tests.classifier.matrices import synthetic
@@ -34,7 +34,7 @@ def test_a_job_that_ran_becomes_a_row() -> None:
 def test_feeding_nonsense_is_refused_with_its_place() -> None:
     with pytest.raises(BadInput, match=r"job, type 'small': performance is 0.0; it must be a finite number above 0"):
         Library().feed("job", Question.TYPE, "small", 0.0)
-    spoiled = Library().learn(Measured(name="job", cells={Question.STEP: {"1": math.nan}}))
+    spoiled = Library().learn(MeasuredApplication(name="job", cells={Question.STEP: {"1": math.nan}}))
     with pytest.raises(BadInput, match="job, step '1': performance is nan"):
         spoiled.rows(Question.STEP)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
-from hcloud.classifier.library import Library, Measured, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.pressing import GAIN_MIN, Pressing, SourcePrior, choose_sources, source_prior
 from hcloud.known import SOURCES, Application
 
@@ -28,7 +28,9 @@ def library(programs: int, seed: int = 0) -> Library:
             "storage-bandwidth": disk, "storage-capacity": disk, "network-bandwidth": disk,
             "memory-capacity": memory, "llc-bandwidth": memory, "floating-point": rng.uniform(0, 100),
         }  # fmt: skip
-        known[f"p{number}"] = Measured(name=f"p{number}", cells={Question.TOLERATED: row, Question.CAUSED: row})
+        known[f"p{number}"] = MeasuredApplication(
+            name=f"p{number}", cells={Question.TOLERATED: row, Question.CAUSED: row}
+        )
     return Library(known=known)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.completion import Completion, Context, Estimator, Fitted
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.rows import Rows
+from hcloud.classifier.rows import MeasuredRows
 from tests.classifier.matrices import observed, rank_one, synthetic
 
 seeds = st.integers(0, 2**32 - 1)
@@ -22,9 +22,9 @@ class Spoiled:
     """An estimator with a fault planted into its answers; ``fault(completion, rows) -> completion``."""
 
     base: Estimator
-    fault: Callable[[Completion, Rows], Completion]
+    fault: Callable[[Completion, MeasuredRows], Completion]
 
-    def fit(self, rows: Rows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> Fitted:
         fitted = self.base.fit(rows)
         fault = self.fault
 
@@ -38,7 +38,7 @@ class Spoiled:
         return Answers()
 
 
-def shuffled(known: Rows, seed: int) -> Rows:
+def shuffled(known: MeasuredRows, seed: int) -> MeasuredRows:
     return known.take(np.random.default_rng(seed).permutation(len(known)))
 
 
@@ -128,19 +128,19 @@ def test_intervals_are_honest(seed: int) -> None:
     intervals_are_honest(GaussianFoldIn(), seed)
 
 
-def _first_row_leaks(found: Completion, rows: Rows) -> Completion:
+def _first_row_leaks(found: Completion, rows: MeasuredRows) -> Completion:
     return replace(found, mean=found.mean + 0.01 * np.nan_to_num(rows.values[0]))
 
 
-def _doubts_what_it_saw(found: Completion, _: Rows) -> Completion:
+def _doubts_what_it_saw(found: Completion, _: MeasuredRows) -> Completion:
     return replace(found, sd=found.sd + 0.2 * sum(found.observed))
 
 
-def _shrinks_to_the_mean(found: Completion, _: Rows) -> Completion:
+def _shrinks_to_the_mean(found: Completion, _: MeasuredRows) -> Completion:
     return replace(found, mean=0.7 * found.mean + 0.3 * found.mean.mean())
 
 
-def _boasts(found: Completion, _: Rows) -> Completion:
+def _boasts(found: Completion, _: MeasuredRows) -> Completion:
     return replace(found, sd=found.sd * 0.4)
 
 
@@ -155,7 +155,7 @@ def _boasts(found: Completion, _: Rows) -> Completion:
     ],
 )
 def test_each_check_catches_a_planted_fault(
-    check: Callable[[Estimator, int], None], fault: Callable[[Completion, Rows], Completion]
+    check: Callable[[Estimator, int], None], fault: Callable[[Completion, MeasuredRows], Completion]
 ) -> None:
     with pytest.raises(AssertionError):
         check(Spoiled(EXACT, fault), 15)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hcloud.classifier.rows import Rows, Scale, rows_of
+from hcloud.classifier.rows import MeasuredRows, Scale, rows_of
 from hcloud.classifier.scaling import CurveFoldIn, ernest, node_count
 from hcloud.errors import BadInput
 from tests.classifier.contract import EstimatorContract, ScalesWithTheRow, is_sound
@@ -15,7 +15,7 @@ def curve(serial: float, parallel: float, per_node: float, nodes: int) -> float:
     return serial + parallel / nodes + per_node * nodes
 
 
-def library(seed: int = 0, size: int = 24) -> Rows:
+def library(seed: int = 0, size: int = 24) -> MeasuredRows:
     """Jobs from serial to parallel, some with a cost per node."""
     rng = np.random.default_rng(seed)
     shapes = rng.uniform((5, 50, 0.0), (60, 400, 1.5), size=(size, 3))
@@ -32,8 +32,8 @@ class TestCurves(EstimatorContract, ScalesWithTheRow):
     class _Named:
         """Node counts in place of the contract's c0..c5."""
 
-        def fit(self, known: Rows):
-            named = Rows(
+        def fit(self, known: MeasuredRows):
+            named = MeasuredRows(
                 scale=known.scale,
                 columns=tuple(str(2**j) for j in range(len(known.columns))),
                 names=known.names,

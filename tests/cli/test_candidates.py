@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.cli.candidates import Asked, chosen, live
+from hcloud.cli.candidates import OfferQuery, chosen, live
 from hcloud.constraints import Constraints
 from hcloud.model import Resources
 
@@ -18,8 +18,8 @@ def offer(name: str = "m.two", market: str = "on_demand", usd_per_h: float = 1.0
     return {**plain, **changes}
 
 
-def asked(vcpus: float = 2.0, **changes: Any) -> Asked:
-    return Asked(need=Resources(vcpus=vcpus, memory_mib=1024, disk_gib=1.0), **changes)
+def asked(vcpus: float = 2.0, **changes: Any) -> OfferQuery:
+    return OfferQuery(need=Resources(vcpus=vcpus, memory_mib=1024, disk_gib=1.0), **changes)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def asked(vcpus: float = 2.0, **changes: Any) -> Asked:
         (asked(placement=Constraints(labels=(("market", "on_demand"), ("type", "m.two")))), True),
     ],
 )
-def test_an_offer_will_do_where_it_is_all_that_is_asked_for(want: Asked, fits: bool) -> None:
+def test_an_offer_will_do_where_it_is_all_that_is_asked_for(want: OfferQuery, fits: bool) -> None:
     assert bool(list(live([offer()], want))) == fits
 
 

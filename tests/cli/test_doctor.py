@@ -13,7 +13,7 @@ import pytest
 
 from hcloud.cli import doctor
 from hcloud.cli.config import _summary
-from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, Check, _scheduler
+from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _scheduler
 from hcloud.cli.output import span
 from hcloud.clock import SystemClock
 from hcloud.config import load_config
@@ -118,7 +118,7 @@ def test_an_address_that_machines_cannot_reach_is_told(tmp_path: Path) -> None:
     assert right.keys() == gce.keys() == {"network ok"}
 
 
-def database(directory: Path, line: str = "") -> Check:
+def database(directory: Path, line: str = "") -> DoctorFinding:
     """What is said of the database of a configuration with this further line."""
     path = Path(configured(directory, RIGHT + line))
     (check,) = doctor._database(load_config(path), path)
@@ -163,7 +163,7 @@ def test_a_server_that_does_not_answer_fails_without_its_password_and_hides_noth
     assert checks(out).keys() > {"configuration", "daemon"}
 
 
-def verdicts(found: Iterable[Check]) -> list[tuple[str, str, str]]:
+def verdicts(found: Iterable[DoctorFinding]) -> list[tuple[str, str, str]]:
     return [(each.check, each.verdict, each.finding) for each in found]
 
 

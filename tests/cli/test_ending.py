@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hcloud.cli import without_daemon
-from hcloud.cli.ending import StillThere, show_plan, wait_until_gone
+from hcloud.cli.ending import MachinesStillUp, show_plan, wait_until_gone
 from hcloud.clock import ManualClock
 from hcloud.errors import ProviderUnavailable, Refused
 from hcloud.model import EventKind
@@ -55,7 +55,7 @@ def test_at_a_terminal_the_number_of_machines_must_be_typed(shell: Shell, deploy
         terminal.until("Type 'destroy 1'")
         terminal.press("yes\r")
         assert terminal.ended() == 130
-    assert not deployment.store.live().orders
+    assert not deployment.store.live().directives
 
 
 def configured(shell: Shell) -> str:
@@ -186,5 +186,5 @@ def test_a_plan_says_what_ends_what_is_saved_and_who_loses_what(capsys: pytest.C
 
 def test_waiting_tells_what_has_not_ended_in_time() -> None:
     wait_until_gone({"a"}, 0.0, lambda: {"b"})
-    with pytest.raises(StillThere, match="1 of 2"):
+    with pytest.raises(MachinesStillUp, match="1 of 2"):
         wait_until_gone({"a", "c"}, 0.0, lambda: {"a"})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hcloud.catalog.files import CatalogFiles
-from hcloud.catalog.prices import Catalogue, Key, Plan, Quote
+from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote
 from hcloud.clock import SystemClock
 from tests.cli.conftest import Shell
 
@@ -44,11 +44,11 @@ def test_list_price_comes_from_the_catalogue(files: Shell) -> None:
 def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
     (files.directory / "hcloud.yaml").write_text("owner: hcloud-a\nstate_dir: state\n")
     m5, read_at = ("ec2", "us-east-1", "m5.large"), SystemClock().now()
-    prices = {Plan.ON_DEMAND: 0.2, Plan.COMMIT_1Y: 0.05}
+    prices = {PricePlan.ON_DEMAND: 0.2, PricePlan.COMMIT_1Y: 0.05}
     quotes = {Key(*m5, plan): Quote(usd, read_at, "read") for plan, usd in prices.items()}
     catalogue = CatalogFiles(files.directory / "state" / "catalog")
     with catalogue.locked():
-        catalogue.store(Catalogue(quotes=quotes))
+        catalogue.store(PriceCatalogue(quotes=quotes))
     given = ("plan", "reservations", "--load", "load.csv", "--type", "/".join(m5), "-o", "json")
     found = json.loads(files.run("--config", "hcloud.yaml", *given)[0])
     assert found["on_demand_usd_per_h"] == 0.2

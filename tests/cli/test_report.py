@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hcloud.report import REPORT_NAMES
-from hcloud.spend import SpendBook
+from hcloud.spend import SpendLedger
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until
@@ -53,7 +53,7 @@ def test_every_report_is_shown(done: Shell) -> None:
 
 def test_cost_is_what_budgets_counted(done: Shell, deployment: Deployment) -> None:
     document = json.loads(done.run("report", "cost", "--by", "job", "-o", "json")[0])
-    book = SpendBook()
+    book = SpendLedger()
     book.follow(deployment.store.iter_events())
     spent = book.spend(deployment.clock.now()).month_usd
     assert spent > 0

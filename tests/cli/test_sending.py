@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from hcloud.cli.client import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Client, Door
+from hcloud.cli.client import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Client, Endpoint
 from hcloud.cli.follow import wait_for
 from hcloud.cli.submit import BATCH, PLANS_SHOWN, send
 from hcloud.clock import ManualClock
-from hcloud.errors import HCloudError, Unreachable
+from hcloud.errors import DaemonUnreachable, HCloudError
 from hcloud.model import JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
@@ -76,7 +76,7 @@ def busy_daemon(times: int) -> Iterator[Client]:
         path = Path(made) / "sock"
         with socketserver.ThreadingUnixStreamServer(str(path), Busy) as server:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            yield Client(Door(socket=path), ManualClock(0.0))
+            yield Client(Endpoint(socket=path), ManualClock(0.0))
             server.shutdown()
 
 
@@ -96,8 +96,8 @@ def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
 def test_waiting_keeps_its_time_also_where_no_daemon_answers_and_says_once_what_it_waits_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = Client(Door(socket=tmp_path / "none"), ManualClock(0.0))
-    with pytest.raises(Unreachable, match="no daemon answers on"):
+    client = Client(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
+    with pytest.raises(DaemonUnreachable, match="no daemon answers on"):
         wait_for(client, ["job-1"], timeout_s=3.0)
     assert client.clock.now() == pytest.approx(3.0)
     assert capsys.readouterr() == ("", f"no daemon answers on {tmp_path / 'none'}; waiting for it\n")
@@ -107,8 +107,8 @@ def test_a_daemon_that_hangs_does_not_keep_a_waiting_command_beyond_its_time() -
     with TemporaryDirectory(prefix="hcloud-hangs-") as made, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{made}/sock")
         server.listen()  # and nobody accepts
-        client = Client(Door(socket=Path(made) / "sock"), ManualClock(0.0))
-        with pytest.raises(Unreachable, match="broke off"):
+        client = Client(Endpoint(socket=Path(made) / "sock"), ManualClock(0.0))
+        with pytest.raises(DaemonUnreachable, match="broke off"):
             wait_for(client, ["job-1"], timeout_s=0.0)
 
 
@@ -117,11 +117,11 @@ def test_what_follows_waits_for_a_restart_and_an_ordinary_command_says_nothing_o
 ) -> None:
     told: list[str] = []
     for patient in (False, True):
-        client = Client(Door(socket=tmp_path / "none"), ManualClock(0.0))
+        client = Client(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
         client.tell = told.append if patient else None
         if patient:
             client.be_patient()
-        with pytest.raises(Unreachable):
+        with pytest.raises(DaemonUnreachable):
             client.get("/v1/status")
         assert client.clock.now() == pytest.approx(WAITING_PATIENCE_S if patient else 1.0, abs=1.0)
     assert (len(told), capsys.readouterr().err) == (1, "")

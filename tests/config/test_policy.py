@@ -6,7 +6,7 @@ import pytest
 
 from hcloud.errors import ConfigError
 from hcloud.model import InstanceType, Market, Offer, Resources
-from hcloud.policy import Allow, Budgets, Policy, Retention, Stockout, parse_policy
+from hcloud.policy import Allow, Budgets, Policy, RetentionPolicy, StockoutPolicy, parse_policy
 
 OFFER = Offer(
     provider="ec2",
@@ -136,12 +136,12 @@ def test_offer_is_refused_by_the_key_that_forbids_it(allow: Allow, key: str | No
 
 
 def test_idle_time_is_a_multiple_of_spin_up_within_bounds() -> None:
-    keep = Retention(spin_up_multiple=10, minimum_s=30, maximum_s=600)
+    keep = RetentionPolicy(spin_up_multiple=10, minimum_s=30, maximum_s=600)
     assert [keep.keep_idle_s(spin_up) for spin_up in (1, 20, 100)] == [30, 200, 600]
 
 
 def test_backoff_doubles_up_to_its_cap() -> None:
-    stockout = Stockout(backoff_s=60, backoff_cap_s=200)
+    stockout = StockoutPolicy(backoff_s=60, backoff_cap_s=200)
     assert [stockout.backoff_after_s(failures) for failures in (1, 2, 3, 10_000)] == [60, 120, 200, 200]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hcloud import shipped
 from hcloud.classifier.classify import Classifier
-from hcloud.classifier.library import Measured, Question
+from hcloud.classifier.library import MeasuredApplication, Question
 from hcloud.classifier.profiles import cells_of_readings
 from hcloud.config.profiles import library_profiles, load_library, load_profiles, profile_yaml, write_profile
 from hcloud.errors import BadInput, ConfigError
@@ -153,5 +153,5 @@ def test_every_shipped_profile_is_valid_and_named_as_its_file(path: Path) -> Non
 def test_shipped_library_can_be_learned_from() -> None:
     library = load_library([shipped.path("profiles")])
     assert len(list(library_profiles([shipped.path("profiles")]))) == len(SHIPPED) == len(library.known)
-    found = Classifier().fit(library).classify(Measured(name="new", cells={Question.STEP: {"1 vCPU": 3.0}}))
+    found = Classifier().fit(library).classify(MeasuredApplication(name="new", cells={Question.STEP: {"1 vCPU": 3.0}}))
     assert 0 <= found.quality_target.value <= 1

@@ -20,7 +20,7 @@ from hcloud.engine import keeper, sandbox
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import remove_instance_cgroup
 from hcloud.engine.output import read_output
-from hcloud.engine.unit import Units, boot_id
+from hcloud.engine.unit import UnitDirectories, boot_id
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.engine.worker import _marked
 from hcloud.errors import UnitRefused
@@ -161,7 +161,7 @@ def _main() -> None:
 
 
 def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[str, Any]) -> dict[str, object]:
-    units = Units(bootstrap.state_dir)
+    units = UnitDirectories(bootstrap.state_dir)
     plain, uid = request["spec"], bootstrap.unit_uid_base if isolation.root else os.getuid()
     archive = Path(request["archive"]) if request["archive"] else None
     created = units.create(plain["id"], {"unit": plain, "uid": uid, "boot_id": boot_id()}, archive)

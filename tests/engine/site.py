@@ -14,7 +14,7 @@ from pathlib import Path
 from hcloud.clock import SystemClock
 from hcloud.engine.runner import DaskRunner
 from hcloud.engine.tls import make_ca
-from hcloud.engine.unit import Unit, Units
+from hcloud.engine.unit import Unit, UnitDirectories
 from hcloud.engine.worker import end_units
 from hcloud.model import Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSpec, UnitState
@@ -120,7 +120,7 @@ class Machine:
             for link in links:
                 kill(link)
         if self.state_dir.exists():
-            for unit in Units(self.state_dir):
+            for unit in UnitDirectories(self.state_dir):
                 unit.signal_keeper(signal.SIGKILL)
 
     def clean(self) -> None:

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud.engine.fakesampling import Tellings
-from hcloud.engine.fakeunit import FakeUnit, Life
+from hcloud.engine.fakesampling import FakeSamplePolicy
+from hcloud.engine.fakeunit import FakeUnit, SimulatedUnit
 from hcloud.engine.fakework import Work
 from hcloud.model import ProgressHook
 from hcloud.policy import Policy
@@ -24,17 +24,17 @@ UNIT, POLICY, EVERY_S, LASTS_S = "job-1.1.0", Policy(name="default"), 10.0, 3000
 WORK, LASTING = Work(duration_s=1e6), Work(duration_s=155.0)
 
 
-def life_at(speed: float, at: float, before: Life | None) -> Life:
+def life_at(speed: float, at: float, before: SimulatedUnit | None) -> SimulatedUnit:
     """The unit from ``at`` on."""
     spec = unit_on("inst-0", "work", UNIT, progress=ProgressHook(file="p"))
     done_s = 0.0 if before is None else before.done_s(at)
     unit = FakeUnit(id=UNIT, instance_id="inst-0", spec=spec, started_at=0.0, speed=speed, since_at=at, done_s=done_s)
-    return Life(unit=unit, work=WORK)
+    return SimulatedUnit(unit=unit, work=WORK)
 
 
 def told_of(speeds: Mapping[int, float], *, quietly: bool) -> list[UnitSample]:
     """What a worker tells of a unit that goes faster or slower at some seconds; asked every other second."""
-    tellings = Tellings(EVERY_S, partial(gap_s, policy=POLICY) if quietly else None)
+    tellings = FakeSamplePolicy(EVERY_S, partial(gap_s, policy=POLICY) if quietly else None)
     life, told = life_at(1.0, 0.0, None), list[UnitSample]()
     for now in range(2, LASTS_S, 2):
         if (speed := speeds.get(now)) is not None:
@@ -79,7 +79,7 @@ def test_few_samples_tell_what_all_do(seed: int) -> None:
 
 
 def test_it_is_noticed_where_looks_around_a_change_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tellings, "_go_on", lambda _, known, life, *__: setattr(known, "life", life))
+    monkeypatch.setattr(FakeSamplePolicy, "_go_on", lambda _, known, life, *__: setattr(known, "life", life))
     with pytest.raises(AssertionError):
         check_all()
 
@@ -93,8 +93,10 @@ def test_the_daemon_counts_all_looks_of_a_worker_that_tells_few() -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_of_what_was_stopped_the_last_look_is_told_with_its_end(stopped: bool) -> None:
-    tellings = Tellings(EVERY_S, partial(gap_s, policy=POLICY))
-    life = Life(unit=replace(life_at(1.0, 0.0, None).unit, stop_at=155.0 if stopped else math.inf), work=LASTING)
+    tellings = FakeSamplePolicy(EVERY_S, partial(gap_s, policy=POLICY))
+    life = SimulatedUnit(
+        unit=replace(life_at(1.0, 0.0, None).unit, stop_at=155.0 if stopped else math.inf), work=LASTING
+    )
     told = [tellings.tell(life, "inst-0", now)[0].sample for now in range(2, 154, 2)]
     report = tellings.end(life, "inst-0", 200.0)
     before, last = told[-1], report.sample

@@ -21,7 +21,7 @@ from hcloud.engine.sandbox import Isolation
 from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
 from hcloud.engine.wire import unit_to_wire
-from hcloud.engine.worker import Supervisor
+from hcloud.engine.worker import WorkerSupervisor
 from hcloud.model import FailureCause, Resources
 from hcloud.provider import UnitSpec, UnitState
 from tests.engine.conftest import NAME
@@ -254,7 +254,7 @@ def test_unit_that_a_worker_refused_never_starts_there(tmp_path: Path) -> None:
 
 def _as_told(bootstrap: Bootstrap, machine: Machine, isolation: Isolation, spec: dict[str, Any]) -> dict[str, Any]:
     """What a supervisor that is only now started answers to a start."""
-    supervisor = Supervisor(bootstrap, machine.bootstrap_file, isolation, SystemClock())
+    supervisor = WorkerSupervisor(bootstrap, machine.bootstrap_file, isolation, SystemClock())
     return supervisor._answer({"op": "start", "spec": spec, "archive": None})
 
 

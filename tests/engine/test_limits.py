@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.engine import leftovers
-from hcloud.engine.limits import Bounds, GroupV1, GroupV2, find_instance_cgroup, group_for, remove_instance_cgroup
+from hcloud.engine.limits import Bounds, CgroupV1, CgroupV2, find_instance_cgroup, group_for, remove_instance_cgroup
 from tests.machine import needs_cgroups_v1
 from tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ def parent_v2(tmp_path: Path) -> Path:
 
 
 def test_v2_limits_are_written_for_the_controllers_there_are(parent_v2: Path) -> None:
-    GroupV2(parent_v2, "u").make(BOUNDS)
+    CgroupV2(parent_v2, "u").make(BOUNDS)
     written = {path.name: path.read_text() for path in (parent_v2 / "u").iterdir()}
     assert written == {
         "cpu.max": "150000 100000",
@@ -36,7 +36,7 @@ def test_v2_limits_are_written_for_the_controllers_there_are(parent_v2: Path) ->
 
 
 def test_v2_limits_are_changed_while_it_runs(parent_v2: Path) -> None:
-    group = GroupV2(parent_v2, "u")
+    group = CgroupV2(parent_v2, "u")
     group.make(BOUNDS)
     group.rebound(vcpus=2.5, memory_mib=128)
     assert (parent_v2 / "u" / "cpu.max").read_text() == "250000 100000"
@@ -50,19 +50,19 @@ def test_v2_usage_is_read(parent_v2: Path) -> None:
     (group / "memory.stat").write_text(f"anon 1\ninactive_file {20 << 20}\n")
     (group / "io.stat").write_text(f"8:0 rbytes={4 << 20} wbytes={2 << 20} rios=1\n8:16 rbytes={1 << 20} wbytes=0\n")
     (group / "memory.events").write_text("oom 2\noom_kill 1\n")
-    usage = GroupV2(parent_v2, "u").usage()
+    usage = CgroupV2(parent_v2, "u").usage()
     assert (usage.cpu_s, usage.memory_mib, usage.read_mib, usage.written_mib) == (2.5, 30.0, 5.0, 2.0)
-    assert GroupV2(parent_v2, "u").oom_kills() == 1
+    assert CgroupV2(parent_v2, "u").oom_kills() == 1
 
 
 def test_v2_missing_numbers_are_none_and_not_zero(parent_v2: Path) -> None:
-    usage = GroupV2(parent_v2, "u").usage()
+    usage = CgroupV2(parent_v2, "u").usage()
     assert (usage.cpu_s, usage.memory_mib, usage.read_mib) == (None, None, None)
 
 
 def test_handle_is_of_the_version_the_provider_made(tmp_path: Path) -> None:
-    assert isinstance(group_for({"version": 1, "paths": {"cpu": str(tmp_path)}}, "u"), GroupV1)
-    assert isinstance(group_for({"version": 2, "paths": {"unified": str(tmp_path)}}, "u"), GroupV2)
+    assert isinstance(group_for({"version": 1, "paths": {"cpu": str(tmp_path)}}, "u"), CgroupV1)
+    assert isinstance(group_for({"version": 2, "paths": {"unified": str(tmp_path)}}, "u"), CgroupV2)
     assert group_for(None, "u") is None
 
 
@@ -70,7 +70,7 @@ def test_handle_is_of_the_version_the_provider_made(tmp_path: Path) -> None:
 def test_v1_group_holds_counts_and_kills_a_tree() -> None:
     cgroup = find_instance_cgroup(f"test.{os.getpid()}", None)
     group = group_for(cgroup, "u")
-    assert isinstance(group, GroupV1)
+    assert isinstance(group, CgroupV1)
     try:
         group.make(Bounds(vcpus=0.5, memory_mib=64, pids=20))
         script = "(setsid sleep 300 &) ; while :; do :; done"

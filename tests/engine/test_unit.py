@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hcloud.engine.output import SEGMENTS, OutputFile, read_output
 from hcloud.engine.sandbox import Isolation
-from hcloud.engine.unit import Unit, Units, boot_id
+from hcloud.engine.unit import Unit, UnitDirectories, boot_id
 from hcloud.engine.usage import disk_bytes, last_progress
 from hcloud.engine.wire import exit_from_wire, exit_to_wire, unit_from_wire, unit_to_wire
 from hcloud.engine.worker import kill_unit
@@ -28,15 +28,15 @@ SPEC = {"unit": {}, "uid": 1, "boot_id": boot_id()}
 
 
 @pytest.fixture
-def units(tmp_path: Path) -> Units:
-    return Units(tmp_path)
+def units(tmp_path: Path) -> UnitDirectories:
+    return UnitDirectories(tmp_path)
 
 
 def test_fence_is_taken_by_exactly_one_of_many(tmp_path: Path) -> None:
     barrier, won = threading.Barrier(8), []
 
     def take(number: int) -> None:
-        units = Units(tmp_path)
+        units = UnitDirectories(tmp_path)
         barrier.wait()
         created = units.create("u", {**SPEC, "uid": number})
         if created is not None:
@@ -49,12 +49,12 @@ def test_fence_is_taken_by_exactly_one_of_many(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert Units(tmp_path).path.joinpath("u/spec.json").read_text() == json.dumps(
+    assert UnitDirectories(tmp_path).path.joinpath("u/spec.json").read_text() == json.dumps(
         {**SPEC, "uid": won[0]}, separators=(",", ":")
     )
 
 
-def test_second_creation_finds_the_first(units: Units) -> None:
+def test_second_creation_finds_the_first(units: UnitDirectories) -> None:
     created = units.create("u", SPEC)
     assert created is not None
     assert units.create("u", {**SPEC, "uid": 2}) is None
@@ -63,7 +63,7 @@ def test_second_creation_finds_the_first(units: Units) -> None:
     os.close(created[1])
 
 
-def test_lock_tells_whether_the_keeper_lives(units: Units) -> None:
+def test_lock_tells_whether_the_keeper_lives(units: UnitDirectories) -> None:
     created = units.create("u", SPEC)
     assert created is not None
     unit, lock = created
@@ -72,7 +72,7 @@ def test_lock_tells_whether_the_keeper_lives(units: Units) -> None:
     assert not unit.kept
 
 
-def test_forgotten_unit_is_gone_and_never_made_again(units: Units) -> None:
+def test_forgotten_unit_is_gone_and_never_made_again(units: UnitDirectories) -> None:
     fenced = units.fence("u", FailureCause.EVICTED, 5.0)
     assert fenced is not None and units.forget("u")
     assert list(units) == [] and units.create("u", SPEC) is None
@@ -80,7 +80,7 @@ def test_forgotten_unit_is_gone_and_never_made_again(units: Units) -> None:
     assert list(units.path.iterdir()) == []
 
 
-def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(units: Units) -> None:
+def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(units: UnitDirectories) -> None:
     forgotten = units.path.parent / "forgotten"
     for name, at in (("old", 1_000.0), ("late", 2_000.0)):
         assert units.fence(name, FailureCause.EVICTED, 5.0) is not None and units.forget(name)
@@ -90,7 +90,7 @@ def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(un
     assert units.create("late", SPEC) is None
 
 
-def test_unit_that_has_not_ended_is_not_forgotten(units: Units) -> None:
+def test_unit_that_has_not_ended_is_not_forgotten(units: UnitDirectories) -> None:
     created = units.create("u", SPEC)
     assert created is not None
     units.forget("u")
@@ -98,14 +98,14 @@ def test_unit_that_has_not_ended_is_not_forgotten(units: Units) -> None:
     os.close(created[1])
 
 
-def test_first_exit_record_stays(units: Units) -> None:
+def test_first_exit_record_stays(units: UnitDirectories) -> None:
     unit = units.fence("u", FailureCause.EVICTED, 5.0)
     assert unit is not None
     unit.end(ExitRecord(exit_code=0, cause=None, started_at=1.0, ended_at=2.0))
     assert unit.report()["exit"]["cause"] == "evicted"
 
 
-def test_half_made_directories_are_swept(units: Units) -> None:
+def test_half_made_directories_are_swept(units: UnitDirectories) -> None:
     (units.path / ".new-x").mkdir()
     units.sweep()
     assert list(units.path.iterdir()) == []
@@ -115,7 +115,9 @@ def test_half_made_directories_are_swept(units: Units) -> None:
     ("started", "boot", "cause"),
     [(True, boot_id(), "instance_lost"), (False, boot_id(), "start_refused"), (False, "earlier", "instance_lost")],
 )
-def test_unit_without_keeper_is_buried_for_what_happened(units: Units, started: bool, boot: str, cause: str) -> None:
+def test_unit_without_keeper_is_buried_for_what_happened(
+    units: UnitDirectories, started: bool, boot: str, cause: str
+) -> None:
     created = units.create("u", {**SPEC, "boot_id": boot})
     assert created is not None
     unit, lock = created
@@ -233,7 +235,7 @@ def test_unit_id_that_is_no_directory_name_is_refused(bad: str) -> None:
 def test_last_resort_kills_the_units_of_this_deployment_only(tmp_path: Path) -> None:
     """Two workers on one host hold units of one id; without groups or sandboxes only their marks tell them apart."""
     bare = Isolation(root=False, bwrap=None, firewall=False, cgroup=None, podman=None, pinned=False)
-    held = [Units(tmp_path / name).create("job-1.1.0", SPEC) for name in ("ours", "theirs")]
+    held = [UnitDirectories(tmp_path / name).create("job-1.1.0", SPEC) for name in ("ours", "theirs")]
     units = [made[0] for made in held if made is not None]
     running = [
         subprocess.Popen(["sleep", "60"], env={"HCLOUD_UNIT_ID": unit.id, "HCLOUD_UNIT_MARK": unit.mark})
@@ -266,7 +268,7 @@ class _OnAFullDisk(Unit):
         super().end(record)
 
 
-def test_an_end_is_recorded_once_the_disk_takes_it(units: Units, tmp_path: Path) -> None:
+def test_an_end_is_recorded_once_the_disk_takes_it(units: UnitDirectories, tmp_path: Path) -> None:
     created = units.create("u", SPEC)
     assert created is not None
     unit, ended = _OnAFullDisk(created[0].path), ExitRecord(exit_code=0, cause=None, started_at=1.0, ended_at=2.0)

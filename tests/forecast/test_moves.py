@@ -7,12 +7,12 @@ import random
 import pytest
 
 from hcloud.forecast import watch
-from hcloud.forecast.watch import KEPT, WatchBook, pace_of_counter
+from hcloud.forecast.watch import KEPT, JobMonitor, pace_of_counter
 from hcloud.model import Event, EventKind
 
 
 def check_paces(seed: int) -> None:
-    chances, book, total = random.Random(seed), WatchBook(), 10.0
+    chances, book, total = random.Random(seed), JobMonitor(), 10.0
     since, anew_at = 400.0 * chances.random(), chances.randrange(20)
     for number in range(2 * KEPT):
         fields: dict[str, object] = {"attempt": "job-1.1", "rank": 0, "looks": chances.choice([1, 1, 3])}

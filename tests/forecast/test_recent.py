@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.forecast.recent import Recent, RecentBook, _Machine
+from hcloud.forecast.recent import FleetStats, FleetTracker, _MachineRecord
 from hcloud.model import Event, EventKind
 
 Told = tuple[int, int, float]
@@ -30,14 +30,14 @@ def _event(at: int, kind: int, one: int, value: float) -> Event:
     return Event(at=float(at), kind=kinds[kind], job_id=f"job-{at}", instance_id=f"inst-{one}", fields=fields)
 
 
-def _differs(book: RecentBook, deeds: list[Told]) -> bool:
+def _differs(book: FleetTracker, deeds: list[Told]) -> bool:
     """Whether a book asked after each event ever says something else than one that is asked only then."""
     log = [_event(at, 0, at, 0.0) for at in range(6)]
     book.follow(log)
     for at, (kind, one, value) in enumerate(deeds, 10):
         log.append(_event(at, kind, one, value))
         book.follow(log[-1:])
-        anew = RecentBook()
+        anew = FleetTracker()
         anew.follow(log)
         now, then = book.recent(at), anew.recent(at)
         if now.delivered != pytest.approx(then.delivered) or now.quality.by_key != then.quality.by_key:
@@ -48,13 +48,13 @@ def _differs(book: RecentBook, deeds: list[Told]) -> bool:
 @settings(max_examples=40)
 @given(told)
 def test_machines_are_judged_as_events_come_as_if_all_were_judged_at_once(deeds: list[Told]) -> None:
-    assert not _differs(RecentBook(), deeds)
+    assert not _differs(FleetTracker(), deeds)
 
 
-class OnlyTheFirst(RecentBook):
+class OnlyTheFirst(FleetTracker):
     """A seeded fault: what was judged once is not judged again."""
 
-    def _forget(self, name: str) -> _Machine | None:
+    def _forget(self, name: str) -> _MachineRecord | None:
         judged = set(self._unjudged)
         machine = super()._forget(name)
         self._unjudged = judged
@@ -84,13 +84,13 @@ def _life(number: int, at: float) -> list[Event]:
     ]
 
 
-def _handed_out() -> tuple[list[Recent], list[Recent]]:
+def _handed_out() -> tuple[list[FleetStats], list[FleetStats]]:
     """Return the summaries after each event of one book, and of new ones that were told the same."""
-    book, ours, others = RecentBook(), list[Recent](), list[Recent]()
+    book, ours, others = FleetTracker(), list[FleetStats](), list[FleetStats]()
     log = sorted([*_life(1, 10.0), *_life(2, 12.5), *_life(3, 4000.0)], key=lambda event: event.at)
     for count, event in enumerate(log, 1):
         book.follow([event])
-        anew = RecentBook()
+        anew = FleetTracker()
         anew.follow(log[:count])
         ours.append(book.recent(event.at))
         others.append(anew.recent(event.at))
@@ -105,6 +105,6 @@ def test_summaries_stay_as_they_were_handed_out_and_miss_nothing() -> None:
 
 
 def test_the_comparison_sees_a_part_that_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RecentBook, "_other", lambda _, __: None)
+    monkeypatch.setattr(FleetTracker, "_other", lambda _, __: None)
     ours, others = _handed_out()
     assert ours != others

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from hcloud import sampling
-from hcloud.forecast.watch import WATCHED_S, Timed, WatchBook, pace_of_rate
+from hcloud.forecast.watch import WATCHED_S, JobMonitor, Timed, pace_of_rate
 from hcloud.model import BatchTarget, Event, EventKind, ServiceTarget, Target
-from hcloud.policy import Policy, Timing
+from hcloud.policy import Policy, TimingPolicy
 from hcloud.provider import UnitSample
 from hcloud.sampling import DEPARTURE, Recorded, Sampling, gap_s, served_as_promised
 
@@ -38,7 +38,7 @@ def recorded_of(samples: Sequence[UnitSample], policy: Policy = POLICY) -> list[
 
 def first_missed_at(looks: Sequence[Sequence[Recorded]]) -> float | None:
     """When the book first says that the wanted pace is surely missed by a tenth."""
-    book = WatchBook()
+    book = JobMonitor()
     for number, recorded in enumerate(looks, 1):
         book.follow(event_of(*each) for each in recorded)
         known = book.watched().get("job-1")
@@ -101,7 +101,7 @@ def test_what_is_recorded_tells_what_all_samples_tell(check: Callable[[int], Non
 
 
 def test_it_is_noticed_where_news_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling._Course, "goes_on", lambda *_: True)
+    monkeypatch.setattr(sampling._SampleTrend, "goes_on", lambda *_: True)
     with pytest.raises(AssertionError):
         check_all(check_seen_as_soon)
 
@@ -113,7 +113,7 @@ def test_it_is_noticed_where_a_broken_promise_is_no_news(monkeypatch: pytest.Mon
 
 
 def test_it_is_noticed_where_the_last_look_before_a_change_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling._Course, "tell_held", lambda _: ())
+    monkeypatch.setattr(sampling._SampleTrend, "tell_held", lambda _: ())
     with pytest.raises(AssertionError):
         check_all(check_totals)
 
@@ -121,7 +121,7 @@ def test_it_is_noticed_where_the_last_look_before_a_change_is_left_out(monkeypat
 def test_what_goes_on_evenly_is_recorded_ever_more_seldom() -> None:
     samples = at_paces([1.0] * 360, random.Random(0))
     assert sum(map(len, recorded_of(samples))) < 40
-    assert sum(map(len, recorded_of(samples, replace(POLICY, timing=Timing(steady_share=0.0))))) == 360
+    assert sum(map(len, recorded_of(samples, replace(POLICY, timing=TimingPolicy(steady_share=0.0))))) == 360
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_goes_on_evenly_is_recorded_ever_more_seldom() -> None:
 def test_of_a_large_fleet_what_goes_on_is_recorded_more_seldom_but_not_forgotten(
     many: int, every_s: float, wanted_s: float
 ) -> None:
-    timing = Timing(steady_every_s=every_s)
+    timing = TimingPolicy(steady_every_s=every_s)
     gaps = [gap_s(1e6, steady_s, False, many, replace(POLICY, timing=timing)) for steady_s in (1e4, 1e6)]
     assert gaps == [wanted_s, wanted_s]
     assert wanted_s <= WATCHED_S
@@ -139,7 +139,7 @@ def test_of_a_large_fleet_what_goes_on_is_recorded_more_seldom_but_not_forgotten
 
 
 def test_how_seldom_depends_on_all_that_run() -> None:
-    chosen, crowd = Sampling(), replace(POLICY, timing=Timing(steady_per_s=1))
+    chosen, crowd = Sampling(), replace(POLICY, timing=TimingPolicy(steady_per_s=1))
     others = [f"job-{number}.1.0" for number in range(2, 402)]
     samples = at_paces([1.0] * 360, random.Random(0))
     for other in others:
@@ -155,7 +155,7 @@ def test_of_what_began_or_was_corrected_enough_is_recorded_as_soon_as_it_can_be_
     since = max(corrected_at, EVERY_S) + POLICY.correction.settle_s
     told = [sample.at - since for recorded in looks for sample, _ in recorded if sample.at >= since]
     assert told[:4] == [0.0, 30.0, 60.0, 120.0]
-    book = WatchBook()
+    book = JobMonitor()
     book.follow(event_of(*each) for recorded in looks for each in recorded if each[0].at <= since + 60.0)
     pace = book.watched()["job-1"].pace(0, "progress", since, READINGS)
     assert pace is not None and (pace.counted, pace.mean) == (READINGS, pytest.approx(WANTED, rel=0.01))
@@ -174,7 +174,7 @@ def test_one_sample_does_not_tell_by_how_much_looks_differ() -> None:
 
 
 def test_a_total_that_cannot_be_read_once_is_no_new_beginning() -> None:
-    book, samples = WatchBook(), at_paces([1.0] * 20, random.Random(0))
+    book, samples = JobMonitor(), at_paces([1.0] * 20, random.Random(0))
     samples[12] = replace(samples[12], progress=None)
     book.follow(event_of(each, 1) for each in samples)
     assert len(book.watched()["job-1"].ranks[0]) == 20

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.errors import BadInput
-from hcloud.forecast.recent import RecentBook
+from hcloud.forecast.recent import FleetTracker
 from hcloud.forecast.wait import BusyTimes
 from hcloud.model import Event, EventKind
 
@@ -54,7 +54,7 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_busy_times_are_followed_from_the_ends_of_units() -> None:
-    book = RecentBook()
+    book = FleetTracker()
     ends = [
         Event(seq=n, at=100.0 * n, kind=EventKind.UNIT_ENDED, instance_id="inst-1", fields={"started_at": started})
         for n, started in ((1, 90.0), (2, None), (3, 250.0))

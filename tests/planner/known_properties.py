@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hcloud.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
 from hcloud.planner.plan import Action, Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Admission, Placement, Policy
+from hcloud.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import (
     Case,
@@ -226,7 +226,7 @@ def gives_the_most(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def knows_nothing_of_neighbours(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: places by type alone."""
-    return honest(snapshot, replace(policy, placement=Placement(order="interference_oblivious")))
+    return honest(snapshot, replace(policy, placement=PlacementPolicy(order="interference_oblivious")))
 
 
 def takes_everybody_for_important(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -246,7 +246,7 @@ def blocks_easy_behind_demanding(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: nobody's slack ever ends."""
-    endless = Admission(patience_s=1e8, patience_cap_s=1e8)
+    endless = AdmissionPolicy(patience_s=1e8, patience_cap_s=1e8)
     calm = {name: replace(known, measure=None) for name, known in snapshot.applications.items()}
     jobs = tuple(replace(job, spec=replace(job.spec, target=BatchTarget())) for job in snapshot.jobs)
     return honest(replace(snapshot, applications=calm, jobs=jobs), replace(policy, admission=endless))
@@ -266,7 +266,7 @@ def serves_the_newest_first(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def is_content_with_the_first(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: says it relaxed something wherever it goes, and goes to the first machine with room."""
-    plan = honest(snapshot, replace(policy, placement=Placement(order="first_fit")))
+    plan = honest(snapshot, replace(policy, placement=PlacementPolicy(order="first_fit")))
     numbers = {"relaxed": "cpu on itself by 1"}
     actions = [
         replace(a, reason=replace(a.reason, numbers={**a.reason.numbers, **numbers})) if isinstance(a, Place) else a

@@ -34,7 +34,7 @@ from hcloud.planner.plan import (
     Wait,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Caps, Disruption, Policy
+from hcloud.policy import Budgets, Caps, DisruptionPolicy, Policy
 from tests.planner.apply_model import apply_ideally
 from tests.strategies_planner import free_capacity
 
@@ -277,13 +277,13 @@ def types_and_solitude_are_kept(planner: Planner, snapshot: Snapshot, policy: Po
         assert all(spec.may_run_on(name) for spec in wanted), f"{name} for {launch.for_jobs}"
         assert len(wanted) == 1 or not any(spec.exclusive for spec in wanted), f"{launch.for_jobs} would share"
     after = apply_ideally(snapshot, plan)
-    holders: defaultdict[str, set[str]] = defaultdict(set)
+    unit_index: defaultdict[str, set[str]] = defaultdict(set)
     for job in after.jobs:
         for held in job.attempt.allocations if job.attempt else ():
             if not held.released:
-                holders[held.instance_id].add(job.id)
+                unit_index[held.instance_id].add(job.id)
     alone = {job.id for job in after.jobs if job.spec.exclusive}
-    shared = {name: who for name, who in holders.items() if len(who) > 1 and who & alone}
+    shared = {name: who for name, who in unit_index.items() if len(who) > 1 and who & alone}
     assert not shared, f"not alone: {shared}"
 
 
@@ -410,7 +410,7 @@ def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy:
 
 def ends_without_limit(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: knows no limit of disruption."""
-    return honest(snapshot, replace(policy, disruption=Disruption(max_terminations_per_cycle=10**6)))
+    return honest(snapshot, replace(policy, disruption=DisruptionPolicy(max_terminations_per_cycle=10**6)))
 
 
 def _of(plan: Plan, kind: type[A]) -> list[A]:

@@ -7,7 +7,7 @@ from hcloud.known import Classification
 from hcloud.model import Instance, InstanceState, Job, Market, Offer
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, Provisioning
+from hcloud.policy import Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import Case, Planner, honest
 from tests.strategies_planner import free_capacity
@@ -142,7 +142,7 @@ def _full_from(snapshot: Snapshot, policy: Policy) -> float:
 
 def rents_anything(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: has no strategy."""
-    return honest(snapshot, replace(policy, provisioning=Provisioning()))
+    return honest(snapshot, replace(policy, provisioning=ProvisioningPolicy()))
 
 
 def nobody_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
@@ -158,11 +158,11 @@ def nobody_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapsh
             if offer.market is not Market.RESERVED and vcpus < full:
                 part = min(1.0, vcpus / full)
                 guess = own.unmeasured_quality_small * (1 - part) + own.unmeasured_quality_full * part
-                delivered = snapshot.recent.quality.q90(offer, unknown=guess)
+                delivered = snapshot.fleet_stats.quality.q90(offer, unknown=guess)
                 assert delivered > needed - 0.01, f"{place.job_id} needs {needed}, {offer.key} delivers {delivered}"
 
 
-def _needed(job: Job, known: dict[str, Classification] | object, own: Provisioning) -> float:
+def _needed(job: Job, known: dict[str, Classification] | object, own: ProvisioningPolicy) -> float:
     if job.spec.target.kind == "best_effort":
         return 0.0
     assert hasattr(known, "get")

@@ -11,7 +11,7 @@ from hcloud.forecast.wait import BusyTimes
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, BestEffortTarget, Job
 from hcloud.planner.arq import run_s, slack_s, slacks_s, switch_point
-from hcloud.policy import Admission
+from hcloud.policy import AdmissionPolicy
 from tests.planner.scenes import NOW, job, spec
 
 HOUR_LONG = Classification(
@@ -24,7 +24,7 @@ HOUR_LONG = Classification(
     quality_class=5,
     measure=Measure.COMPLETION,
 )
-PLAIN = Admission()
+PLAIN = AdmissionPolicy()
 
 
 def test_run_time_is_that_on_the_best_platform_where_whole_jobs_were_measured() -> None:

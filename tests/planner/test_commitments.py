@@ -8,35 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.errors import BadInput
-from hcloud.forecast.load import Load
+from hcloud.forecast.load import LoadCurve
 from hcloud.planner.commitments import Terms, advise, best_count, cost_usd_per_h, sizes_by_strategy
 
 HOUR = 3600.0
 YEAR = Terms(name="1y", term_months=12, upfront_usd=0.0, usd_per_h=0.6)
 
 
-def hourly(*levels: float) -> Load:
+def hourly(*levels: float) -> LoadCurve:
     """A load that holds each level for an hour."""
-    return Load.of([(HOUR * n, level) for n, level in enumerate(levels)], until_at=HOUR * len(levels))
+    return LoadCurve.of([(HOUR * n, level) for n, level in enumerate(levels)], until_at=HOUR * len(levels))
 
 
 loads = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 7.0]), min_size=2, max_size=12).map(lambda x: hourly(*x))
 prices = st.sampled_from([0.05, 0.3, 0.5, 0.75, 1.0, 1.2])
 
 
-def count_without_the_rest(load: Load, on_demand: float, committed: float) -> int:
+def count_without_the_rest(load: LoadCurve, on_demand: float, committed: float) -> int:
     """Seeded fault: sizes for the mean, whatever the prices."""
     return round(load.mean) if committed < on_demand else 0
 
 
-def is_the_least(count: int, load: Load, committed: float) -> bool:
+def is_the_least(count: int, load: LoadCurve, committed: float) -> bool:
     """Try every other count."""
     least = min(cost_usd_per_h(load, 1.0, committed, n) for n in range(int(np.ceil(load.peak)) + 2))
     return cost_usd_per_h(load, 1.0, committed, count) <= least + 1e-9
 
 
 @given(loads, prices)
-def test_no_other_count_costs_less(load: Load, committed: float) -> None:
+def test_no_other_count_costs_less(load: LoadCurve, committed: float) -> None:
     assert is_the_least(best_count(load, 1.0, committed), load, committed)
 
 
@@ -47,7 +47,7 @@ def test_that_property_catches_a_size_by_the_mean() -> None:
 
 @given(loads, prices, st.sampled_from([1.0, 1.5]))
 def test_cheaper_commitments_are_bought_more_of_and_never_cost_more_than_none(
-    load: Load, committed: float, dearer: float
+    load: LoadCurve, committed: float, dearer: float
 ) -> None:
     assert best_count(load, 1.0, committed * dearer) <= best_count(load, 1.0, committed)
     advice = advise(load, 1.0, [Terms(name="x", term_months=12, upfront_usd=0.0, usd_per_h=committed)])[0]
@@ -57,7 +57,7 @@ def test_cheaper_commitments_are_bought_more_of_and_never_cost_more_than_none(
     assert advice.least_load <= 1.0
 
 
-def use_layer_by_layer(load: Load) -> list[float]:
+def use_layer_by_layer(load: LoadCurve) -> list[float]:
     """The same in the plainest way: a look at the whole load for each unit."""
     weights = load.seconds / load.seconds.sum()
     units = range(int(np.ceil(load.peak - 1e-9)))
@@ -67,7 +67,7 @@ def use_layer_by_layer(load: Load) -> list[float]:
 @given(st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(0.0, 40.0) | st.integers(0, 9)), min_size=2, max_size=20))
 def test_use_of_all_layers_at_once_is_what_a_look_at_each_finds(steps: list[tuple[float, float]]) -> None:
     times = np.cumsum([0.0, *(seconds for seconds, _ in steps)])
-    load = Load(times, np.array([level for _, level in steps], dtype=np.float64))
+    load = LoadCurve(times, np.array([level for _, level in steps], dtype=np.float64))
     assert load.use_of_layers().tolist() == pytest.approx(use_layer_by_layer(load), abs=1e-12)
 
 
@@ -78,7 +78,7 @@ def test_dust_on_a_peak_makes_no_layer_and_takes_none_away(dust: float) -> None:
 
 def test_a_load_of_many_machines_over_years_is_looked_at_at_once() -> None:
     levels = np.random.default_rng(0).uniform(0.0, 1e6, 24 * 365)
-    load = Load(np.arange(levels.size + 1) * HOUR, levels)
+    load = LoadCurve(np.arange(levels.size + 1) * HOUR, levels)
     began_s = time.process_time()
     use = load.use_of_layers()
     assert time.process_time() - began_s < 1.0  # 17 s layer by layer
@@ -86,7 +86,7 @@ def test_a_load_of_many_machines_over_years_is_looked_at_at_once() -> None:
 
 
 @given(loads)
-def test_layers_of_load_add_up_to_its_mean_and_fall(load: Load) -> None:
+def test_layers_of_load_add_up_to_its_mean_and_fall(load: LoadCurve) -> None:
     layers = load.use_of_layers()
     assert layers.sum() == pytest.approx(load.mean)
     assert (np.diff(layers) <= 1e-12).all()
@@ -114,14 +114,14 @@ def test_upfront_money_comes_back_after_the_months_its_savings_take() -> None:
 
 def test_weeks_that_differ_give_a_range() -> None:
     day = 86_400.0
-    load = Load.of([(0, 2.0), (7 * day, 5.0)], until_at=14 * day)
+    load = LoadCurve.of([(0, 2.0), (7 * day, 5.0)], until_at=14 * day)
     assert advise(load, 1.0, [YEAR])[0].by_week == (2, 5)
 
 
 @pytest.mark.parametrize("samples", [[], [(0.0, 1.0)], [(0.0, 1.0), (1.0, -1.0)], [(0.0, 1.0), (1.0, float("nan"))]])
 def test_no_load_is_no_load(samples: list[tuple[float, float]]) -> None:
     with pytest.raises(BadInput):
-        Load.of(samples)
+        LoadCurve.of(samples)
 
 
 def test_free_machines_and_no_options_are_refused() -> None:

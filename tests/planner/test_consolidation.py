@@ -21,12 +21,12 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Disruption, Policy, Retention
+from hcloud.policy import DisruptionPolicy, Policy, RetentionPolicy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
 
-GATHERS = Policy(disruption=Disruption(consolidate=True), retention=Retention(spin_up_multiple=1.0))
+GATHERS = Policy(disruption=DisruptionPolicy(consolidate=True), retention=RetentionPolicy(spin_up_multiple=1.0))
 SERVICE = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=9.0))
 
 

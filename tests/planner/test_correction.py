@@ -23,8 +23,8 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Correct, Place, Plan, Resize, StopAttempt, StopRank
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Correction as Policies
-from hcloud.policy import Disruption, Policy
+from hcloud.policy import CorrectionPolicy as Policies
+from hcloud.policy import DisruptionPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
@@ -123,7 +123,7 @@ def test_a_neighbour_that_changed_nothing_is_left_alone() -> None:
 
 def test_nobody_is_evicted_where_the_policy_forbids_it() -> None:
     here = busy(1)
-    policy = Policy(disruption=Disruption(evict_best_effort=False))
+    policy = Policy(disruption=DisruptionPolicy(evict_best_effort=False))
     before = slow(late(here), neighbour(2, here, ago_s=125.0), here, paces=(0.0009,) * 10 + SLOW)
     assert steps(decide(before, policy)) == []
 
@@ -161,7 +161,7 @@ def test_what_nothing_helps_now_is_tried_again_soon() -> None:
     full = slow(job, rival, here, paces=(0.003,) * 10 + SLOW)
     policy = Policy()
     assert steps(decide(full, policy)) == []
-    roomy = replace(scene(job, rival, here, free), watched=full.watched, memo=full.memo)
+    roomy = replace(scene(job, rival, here, free), job_samples=full.job_samples, plan_cache=full.plan_cache)
     assert steps(decide(replace(roomy, now=roomy.now + 5.0), policy)) == []
     assert steps(decide(replace(roomy, now=roomy.now + 10.0), policy)) == ["move"]
 
@@ -292,7 +292,7 @@ def test_so_slow_a_job_is_believed_where_another_of_its_application_is_as_slow()
 
 def test_so_slow_a_job_is_believed_where_it_did_more_before() -> None:
     here = busy(1, 1.0)
-    assert _taught(replace(_lone(late(here), here), watched=slow(late(here), here, paces=PHASES).watched))
+    assert _taught(replace(_lone(late(here), here), job_samples=slow(late(here), here, paces=PHASES).job_samples))
 
 
 PHASES = (0.0009,) * 10 + SLOW
@@ -499,7 +499,7 @@ def test_a_rank_at_less_than_half_the_median_is_started_anew_elsewhere() -> None
     job = apply_ideally(after, again).jobs[0]
     assert job.attempt is not None
     assert [job.attempt.unit_id(rank) for rank in range(4)] == ["job-1.1.0", "job-1.1.1", "job-1.1.2-1", "job-1.1.3"]
-    assert not of(decide(replace(apply_ideally(after, again), watched=before.watched)), StopRank), "once"
+    assert not of(decide(replace(apply_ideally(after, again), job_samples=before.job_samples)), StopRank), "once"
 
 
 def test_a_straggler_that_is_ending_is_not_stopped_again() -> None:
@@ -556,10 +556,10 @@ def believes_the_last_readings(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: takes the mean of the last readings for certain."""
     last = {
         name: replace(each, ranks={rank: seen[-4:] for rank, seen in each.ranks.items()})
-        for name, each in snapshot.watched.items()
+        for name, each in snapshot.job_samples.items()
     }
     loose = replace(policy.correction, readings=3, confidence=0.9, margin=0.01)
-    return honest(replace(snapshot, watched=last), replace(policy, correction=loose))
+    return honest(replace(snapshot, job_samples=last), replace(policy, correction=loose))
 
 
 def test_that_property_catches_a_planner_that_believes_the_last_readings() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hcloud.constraints import Constraints
 from hcloud.model import JobSpec, JobState, Nodes
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Wait
-from hcloud.policy import Caps, Disruption, Policy
+from hcloud.policy import Caps, DisruptionPolicy, Policy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 
 A, B = offer(zone="a"), offer(zone="b")
@@ -86,7 +86,7 @@ def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -
 
 
 def test_no_machine_is_emptied_into_a_zone_or_beside_a_job_that_is_not_wanted() -> None:
-    policy = Policy(disruption=Disruption(consolidate=True))
+    policy = Policy(disruption=DisruptionPolicy(consolidate=True))
     moved = replace(running(1, machine(1, A)), submitted_at=1.0)
     rested = replace(moved, attempt=replace(moved.attempt, placed_at=moved.attempt.placed_at - 9000.0))  # type: ignore
     target = running(2, machine(2, offer("large", 8.0, 0.11, zone="b")), asks=spec(name="db", resources=need(4.0)))

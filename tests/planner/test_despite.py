@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hcloud.model import InstanceState, Job, JobState
 from hcloud.planner import make_plan
 from hcloud.planner.adaptation import PLANNING_FAILS
-from hcloud.planner.despite import MOST_JOBS, MOST_TRIALS, Despite, plan_despite
-from hcloud.planner.make import GROWTH, OPTIONAL, STAGES
+from hcloud.planner.despite import MOST_JOBS, MOST_TRIALS, RecoveredPlan, plan_without_failing
+from hcloud.planner.make import GROWTH, OPTIONAL_STAGES, STAGES
 from hcloud.planner.plan import Finish, Launch, Place, Plan, Renew, StopAttempt, Wait
 from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.policy import Caps, Policy
@@ -42,9 +42,9 @@ class Defective:
         return make_plan(snapshot, policy, rng)
 
 
-def despite(planner: Defective, snapshot: Snapshot, suspects: LeftOut | None = None) -> Despite:
+def despite(planner: Defective, snapshot: Snapshot, suspects: LeftOut | None = None) -> RecoveredPlan:
     rng = np.random.default_rng(0)
-    return plan_despite(planner, snapshot, Policy(), rng, FIRST, suspects=suspects or LeftOut())
+    return plan_without_failing(planner, snapshot, Policy(), rng, FIRST, suspects=suspects or LeftOut())
 
 
 def waiting(count: int) -> list[Job]:
@@ -78,7 +78,7 @@ def test_jobs_that_only_fail_together_cost_one_of_them() -> None:
     assert set(found.left_out.jobs) <= names(3, 7)
 
 
-@pytest.mark.parametrize("stage", OPTIONAL)
+@pytest.mark.parametrize("stage", OPTIONAL_STAGES)
 @pytest.mark.parametrize("jobs", [0, 5])
 def test_a_stage_that_fails_whatever_jobs_there_are_is_passed_over(stage: str, jobs: int) -> None:
     found = despite(Defective(lambda _, left_out: stage not in left_out.stages), scene(*waiting(jobs), machine(1)))
@@ -120,7 +120,7 @@ def test_the_search_ends_and_who_was_not_cleared_by_then_stays_out() -> None:
 
 def test_several_stages_that_fail_are_all_passed_over_with_whatever_else_a_plan_can_do_without() -> None:
     planner = Defective(lambda _, left_out: not {"lateness", "release"} <= set(left_out.stages))
-    assert set(despite(planner, scene(*waiting(2))).left_out.stages) == set(OPTIONAL)
+    assert set(despite(planner, scene(*waiting(2))).left_out.stages) == set(OPTIONAL_STAGES)
 
 
 def test_what_nothing_helps_against_is_raised_as_it_came_first() -> None:
@@ -145,7 +145,7 @@ def test_what_is_left_out_already_stays_so() -> None:
 
 def test_every_trial_draws_as_the_first_plan_would_have() -> None:
     planner, rng = Defective(lambda there, _: "job-2" in there), np.random.default_rng(0)
-    plan_despite(planner, scene(*waiting(4)), Policy(), rng, FIRST)
+    plan_without_failing(planner, scene(*waiting(4)), Policy(), rng, FIRST)
     assert set(planner.drawn) == {float(deepcopy(rng).random())}
 
 
@@ -161,7 +161,7 @@ def left_out(*numbers: int, stages: tuple[str, ...] = ()) -> LeftOut:
 
 
 def test_everything_optional_is_a_stage_and_every_stage_optional() -> None:
-    assert sorted(OPTIONAL) == sorted([GROWTH, *STAGES])
+    assert sorted(OPTIONAL_STAGES) == sorted([GROWTH, *STAGES])
 
 
 def test_a_waiting_job_that_is_left_out_is_told_so_once_and_the_others_are_served() -> None:
@@ -211,7 +211,7 @@ def test_who_is_left_out_may_not_spend_more_than_its_own_budget() -> None:
     assert [each.job_id for each in of(plan, Finish)] == ["job-2"]
 
 
-@pytest.mark.parametrize("stage", OPTIONAL)
+@pytest.mark.parametrize("stage", OPTIONAL_STAGES)
 def test_without_any_stage_machines_are_still_renewed_and_ends_judged(stage: str) -> None:
     busy, other = machine(1, expires_at=NOW + 100, idle_since=None), machine(2, idle_since=None)
     jobs = (running(1, busy), ended(running(2, other)), job(3))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hcloud.model import Event, EventKind, InstanceState
-from hcloud.planner.explain import tell_story
+from hcloud.planner.explain import job_timeline
 from tests.planner.scenes import NOW, machine, running
 
 
@@ -60,7 +60,7 @@ EVENTS = [
 
 
 def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_went() -> None:
-    lines = tell_story(running(1, machine(1)), EVENTS[::-1], [machine(1)])
+    lines = job_timeline(running(1, machine(1)), EVENTS[::-1], [machine(1)])
     assert [line.code for line in lines] == [
         "submitted",
         "budget_per_day",
@@ -78,7 +78,7 @@ def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_we
 
 
 def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
-    cost = tell_story(running(1, machine(1)), EVENTS, [machine(1)])[-1]
+    cost = job_timeline(running(1, machine(1)), EVENTS, [machine(1)])[-1]
     assert cost.numbers["cost_usd"] == 0.05
     assert "50% of inst-1 at $0.1/h" in cost.text
 
@@ -86,7 +86,7 @@ def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
 def test_exit_code_is_told_only_where_there_was_one() -> None:
     lost = replace(EVENTS[6], fields={**EVENTS[6].fields, "cause": "instance_lost", "exit_code": None})
     texts = [
-        "\n".join(line.text for line in tell_story(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)]))
+        "\n".join(line.text for line in job_timeline(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)]))
         for ended in (EVENTS[6], lost)
     ]
     assert "exit code 0" in texts[0]
@@ -97,13 +97,13 @@ def test_a_defect_that_hits_the_job_is_told() -> None:
     text = "HCloud fails on taking in what job-1.1.0 tells, a defect; the rest goes on"
     trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)
     elsewhere = _event(8, EventKind.PLANNING_TROUBLE, job="job-2", error="KeyError", text="HCloud fails on job-2")
-    lines = [each.text for each in tell_story(running(1, machine(1)), [*EVENTS, trouble, elsewhere], [machine(1)])]
+    lines = [each.text for each in job_timeline(running(1, machine(1)), [*EVENTS, trouble, elsewhere], [machine(1)])]
     assert f"{text}: KeyError: 'state'" in lines
     assert not [each for each in lines if "job-2, a defect" in each or "on job-2" in each]
 
 
 def test_story_of_a_job_without_events_is_empty() -> None:
-    assert tell_story(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
+    assert job_timeline(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
 
 
 def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
@@ -114,7 +114,7 @@ def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
         _event(9, EventKind.PREDICTION, job="job-1", predicted=12.0, low=10.0, high=14.0, measured=8.0,
                measure="progress", instance_type="mock/small", alone=False),
     ]  # fmt: skip
-    profiled, classified, predicted = tell_story(running(1, machine(1)), events, [])
+    profiled, classified, predicted = job_timeline(running(1, machine(1)), events, [])
     assert profiled.text == "profiling run job-2 (profile-base, 20.0 s): measured 3 x step"
     assert "needs quality 0.71 (class 7); nearest are gzip (90%)" in classified.text
     assert "reached 8 progress/s on mock/small; predicted were 12 (10 to 14), +50 %: outside" in predicted.text
@@ -130,7 +130,7 @@ def test_corrections_are_told_and_cost_follows_the_size() -> None:
         1900, EventKind.INSTANCE_STATE, on="inst-1", code="misbehaved", text="delivered 50 %", to="draining"
     )
     events = [replace(e, fields={**e.fields, "attempt": "job-1.1"}) for e in EVENTS]
-    lines = tell_story(running(1, machine(1)), [*events, corrected, resized, drained], [machine(1)])
+    lines = job_timeline(running(1, machine(1)), [*events, corrected, resized, drained], [machine(1)])
     told = {line.code: line for line in lines}
     assert told["correct_resize"].text == "corrected (resize): too slow"
     assert told["resized"].text.startswith("rank 0 holds 2.0 vCPU")
@@ -142,7 +142,7 @@ def test_corrections_are_told_and_cost_follows_the_size() -> None:
 def test_what_there_was_to_choose_from_is_told() -> None:
     given = ["mock/small spot|0.1|1.2|1|1.4|", "mock/tiny|0.05||||no room"]
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
-    [line] = [each for each in tell_story(running(1, machine(1)), [placed], []) if each.code == "placed"]
+    [line] = [each for each in job_timeline(running(1, machine(1)), [placed], []) if each.code == "placed"]
     assert line.text.endswith(
         "a rank there: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; instead of mock/tiny at $0.05/h: no room"
     )

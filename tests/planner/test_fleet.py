@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hcloud.model import Instance, InstanceId, InstanceState, Job
 from hcloud.planner.fleet import Fleet
-from hcloud.planner.memo import Memo
-from hcloud.planner.roster import Roster
-from hcloud.rows import Living, Rows
+from hcloud.planner.memo import PlanCache
+from hcloud.planner.roster import Occupancy
+from hcloud.rows import RowsByNumber, RowSet
 from tests.planner.scenes import ended, machine, need, running, spec
 
 NUMBERS = (1, 2, 3)
@@ -50,31 +50,31 @@ def job_row(number: int, shape: str) -> Job | None:
 
 def told(fleet: Fleet) -> tuple[object, ...]:
     """All that a plan finds of a fleet."""
-    arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h, fleet.of_ware)
+    arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h, fleet.of_shape)
     held = [[(job.id, unit.resources) for job, unit in each] for each in fleet.holdings]
     residents = [(each.since(), each.applications()) for each in fleet.residents]
     lists = (list(fleet.instances), dict(fleet.index), list(fleet.staying), held, residents, fleet.sizes)
     return (*lists, *[each.tolist() for each in arrays])
 
 
-def opened(memo: Memo, machines: tuple[Instance, ...], jobs: tuple[Job, ...]) -> Fleet:
+def opened(plan_cache: PlanCache, machines: tuple[Instance, ...], jobs: tuple[Job, ...]) -> Fleet:
     """The fleet as a plan opens it, which then takes some of it."""
-    memo.roster.follow(jobs)
-    return Fleet(machines, memo)
+    plan_cache.occupancy.follow(jobs)
+    return Fleet(machines, plan_cache)
 
 
-def follows_as_if_new(memo: Memo, states: list[tuple[list[str], list[str]]], *, known: bool) -> None:
+def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[str]]], *, known: bool) -> None:
     """Raise AssertionError where a memory that follows ends up with anything that an empty one does not find.
 
     ``known``: what changed is remembered.
     """
-    all_machines, all_jobs = Living[Instance](), Living[Job]()
+    all_machines, all_jobs = RowSet[Instance](), RowSet[Job]()
     for machines, jobs in states:
         all_machines.take({n: machine_row(n, shape) for n, shape in zip(NUMBERS, machines, strict=True)})
         all_jobs.take({n: job_row(n, shape) for n, shape in zip(NUMBERS, jobs, strict=True)})
-        rows: tuple[Rows[Instance], Rows[Job]] = (all_machines.now(), all_jobs.now())
-        fleet = opened(memo, *rows) if known else opened(memo, tuple(rows[0]), tuple(rows[1]))
-        assert told(fleet) == told(opened(Memo(), tuple(reversed(rows[0])), tuple(rows[1])))
+        rows: tuple[RowsByNumber[Instance], RowsByNumber[Job]] = (all_machines.now(), all_jobs.now())
+        fleet = opened(plan_cache, *rows) if known else opened(plan_cache, tuple(rows[0]), tuple(rows[1]))
+        assert told(fleet) == told(opened(PlanCache(), tuple(reversed(rows[0])), tuple(rows[1])))
         for at in range(len(fleet.instances)):  # what a plan takes is nothing to the next one
             fleet.use(at, np.array([0.5, 1.0, 1.0]))
 
@@ -82,10 +82,10 @@ def follows_as_if_new(memo: Memo, states: list[tuple[list[str], list[str]]], *, 
 @settings(max_examples=60)
 @given(States, st.booleans())
 def test_fleet_that_is_handed_on_is_what_a_new_one_is(states: list[tuple[list[str], list[str]]], known: bool) -> None:
-    follows_as_if_new(Memo(), states, known=known)
+    follows_as_if_new(PlanCache(), states, known=known)
 
 
-class Silent(Roster):
+class Silent(Occupancy):
     """One that does not tell where residents came or went."""
 
     def take_touched(self) -> set[InstanceId]:
@@ -95,8 +95,8 @@ class Silent(Roster):
 
 
 def test_fleet_that_misses_who_came_is_found_out() -> None:
-    memo = Memo()
-    memo.roster = Silent()
+    plan_cache = PlanCache()
+    plan_cache.occupancy = Silent()
     ready, nobody = ["ready"] * 3, ["gone"] * 3
     with pytest.raises(AssertionError):
-        follows_as_if_new(memo, [(ready, nobody), (ready, ["first", "gone", "gone"])], known=True)
+        follows_as_if_new(plan_cache, [(ready, nobody), (ready, ["first", "gone", "gone"])], known=True)

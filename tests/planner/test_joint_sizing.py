@@ -8,11 +8,11 @@ from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Instance, Job, Nodes, Resources
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Placement, Policy
+from hcloud.policy import PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 
-QUASAR = Policy(placement=Placement(order="quasar"))
+QUASAR = Policy(placement=PlacementPolicy(order="quasar"))
 LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
 
 
@@ -61,7 +61,7 @@ def test_a_job_gets_the_least_step_that_meets_its_deadline_or_the_most_where_non
 def test_doubt_is_paid_for_with_a_larger_step_up_to_the_probability_of_the_policy() -> None:
     doubtful = here(machine(1, LARGE), sized(1, 570.0), of_it=known(doubt=0.3))
     assert granted(doubtful) == [4.0]
-    assert granted(doubtful, Policy(placement=Placement(order="quasar", confidence=0.5))) == [2.0]
+    assert granted(doubtful, Policy(placement=PlacementPolicy(order="quasar", confidence=0.5))) == [2.0]
     [place] = of(decide(doubtful, QUASAR), Place)
     assert place.reason.numbers["vcpus_within"] == "0.5..8"
     assert float(place.reason.numbers["probability"] or 0) >= 0.9
@@ -105,7 +105,7 @@ def test_a_new_machine_is_bought_for_the_size_and_the_job_gets_it_there() -> Non
 def test_interference_counts_when_judging_who_would_fill_a_new_machine() -> None:
     """Four jobs that cannot bear each other do not fill a machine for four; four calm ones do."""
     one, four = offer("one", vcpus=1.0, usd_per_h=0.1), offer("four", vcpus=4.0, usd_per_h=0.3)
-    paragon = Policy(placement=Placement(order="paragon"))
+    paragon = Policy(placement=PlacementPolicy(order="paragon"))
 
     def bought(caused: float) -> list[str]:
         felt = known(by_type={}, tolerated={"llc": sure(50.0)}, caused={"llc": sure(caused)})

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hcloud.forecast.recent import Recent
+from hcloud.forecast.recent import FleetStats
 from hcloud.model import (
     BatchTarget,
     BestEffortTarget,
@@ -68,7 +68,7 @@ def test_service_does_not_wait() -> None:
 
 
 def test_what_takes_as_long_as_boots_did_lately_is_not_late() -> None:
-    usual = scene(awaiting(), starting(1), SMALL, recent=Recent(boots_s={"mock": (200.0,) * 20}))
+    usual = scene(awaiting(), starting(1), SMALL, fleet_stats=FleetStats(boots_s={"mock": (200.0,) * 20}))
     assert launched(usual) == 0
     assert launched(scene(awaiting(), starting(1, 60.0), SMALL)) == 0
 

@@ -8,7 +8,7 @@ import pytest
 from hcloud.model import BestEffortTarget, FailureCause, InstanceState, JobState, Market, Nodes
 from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import OfferBackoff, Spend
-from hcloud.policy import Budgets, Caps, Disruption, Policy, UserBudget
+from hcloud.policy import Budgets, Caps, DisruptionPolicy, Policy, UserBudget
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 
 LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
@@ -177,7 +177,7 @@ def test_idle_machine_is_not_ended_when_work_is_placed_there_or_it_is_reserved_o
 
 def test_at_most_so_many_machines_are_ended_at_once() -> None:
     fleet = [machine(number, idle_since=NOW - 1000) for number in range(1, 6)]
-    policy = Policy(disruption=Disruption(max_terminations_per_cycle=2))
+    policy = Policy(disruption=DisruptionPolicy(max_terminations_per_cycle=2))
     assert len(of(decide(scene(*fleet), policy), Terminate)) == 2
 
 

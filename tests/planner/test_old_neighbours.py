@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hcloud.forecast.course import course_of_total
-from hcloud.forecast.watch import KEPT, WatchBook
+from hcloud.forecast.watch import KEPT, JobMonitor
 from hcloud.model import BestEffortTarget, Event, EventKind
 from tests.planner.scenes import NOW, decide, machine, need, offer, running, scene, spec
 from tests.planner.test_correction import steps
@@ -14,9 +14,9 @@ from tests.planner.watched import hooked, samples, started
 FAST, SLOW = 0.0009, 0.0002
 
 
-def followed(paces: tuple[float, ...]) -> WatchBook:
+def followed(paces: tuple[float, ...]) -> JobMonitor:
     """A book that was told of a job that made such a pace in each interval of 10 s until now."""
-    book = WatchBook()
+    book = JobMonitor()
     for number, each in enumerate(samples(paces)):
         fields = {"attempt": "job-1.1", "rank": 0, **each.values}
         book.follow([Event(seq=number, at=each.at, kind=EventKind.SAMPLE, job_id="job-1", fields=fields)])
@@ -29,7 +29,7 @@ def steps_beside_a_neighbour(paces: tuple[float, ...], came_ago_s: float) -> lis
     job = started(running(1, here, asks=hooked(3000.0)), 1500.0)
     best_effort = spec(target=BestEffortTarget(), resources=need(1.0))
     beside = started(running(2, here, asks=best_effort), came_ago_s)
-    return steps(decide(replace(scene(job, beside, here), watched=followed(paces).watched())))
+    return steps(decide(replace(scene(job, beside, here), job_samples=followed(paces).watched())))
 
 
 def test_a_neighbour_of_long_ago_is_evicted_if_the_job_got_slow_when_it_came() -> None:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.forecast.recent import Recent
+from hcloud.forecast.recent import FleetStats
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, BestEffortTarget, JobState, Nodes, Offer
 from hcloud.planner.plan import Launch, Place, StopAttempt
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Admission, Placement, Policy
+from hcloud.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 
 SLOW, FAST = offer("slow", vcpus=8.0), offer("fast", vcpus=8.0)
@@ -38,8 +38,8 @@ FREE = spec(target=BatchTarget())
 
 def policy(preferred: str, **admission: object) -> Policy:
     """A policy with this order of placement, by which a tight fit is one by the estimates' bounds."""
-    placement = Placement(order=preferred, neighbour_confidence=0.9)  # type: ignore[arg-type]
-    return Policy(placement=placement, admission=Admission(**admission))  # type: ignore[arg-type]
+    placement = PlacementPolicy(order=preferred, neighbour_confidence=0.9)  # type: ignore[arg-type]
+    return Policy(placement=placement, admission=AdmissionPolicy(**admission))  # type: ignore[arg-type]
 
 
 def fleet(**changes: object) -> Snapshot:
@@ -100,13 +100,15 @@ def test_reason_has_class_pool_and_margin() -> None:
 def test_job_holds_out_while_its_slack_lasts_and_then_takes_the_least_bad_machine_and_says_so() -> None:
     loud = machine(1, FAST)
     there = running(1, loud, application="loud", asks=FREE)
-    recent = Recent(busy_s=(20.0,) * 100)
+    recent = FleetStats(busy_s=(20.0,) * 100)
     fresh = job(2, asks=FREE, application="fragile", queued_at=NOW)
     there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 15.0))  # type: ignore[type-var]
-    holding = decide(scene(there, fresh, loud, applications=APPLICATIONS, recent=recent), policy("paragon"))
+    holding = decide(scene(there, fresh, loud, applications=APPLICATIONS, fleet_stats=recent), policy("paragon"))
     assert told(holding, "job-2") == "holds_out"
     late = replace(fresh, queued_at=NOW - 61.0)
-    place = of(decide(scene(there, late, loud, applications=APPLICATIONS, recent=recent), policy("paragon")), Place)[0]
+    place = of(
+        decide(scene(there, late, loud, applications=APPLICATIONS, fleet_stats=recent), policy("paragon")), Place
+    )[0]
     assert place.reason.code == "least_disturbed"
     assert place.reason.numbers["relaxed"] == "llc on itself by 70"
 
@@ -254,9 +256,9 @@ def test_job_holds_out_for_its_type_where_one_comes_free_soon_and_nothing_is_bou
     there = running(1, busy, application="long", asks=FREE)
     there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 15.0))  # type: ignore[type-var]
     waiting = job(2, asks=FREE, application="long", queued_at=NOW)
-    recent, applications = Recent(busy_s=(20.0,) * 100), {"long": picky("fast", run_s=10_000.0)}
-    plan = decide(scene(there, waiting, busy, free, FAST, applications=applications, recent=recent), BY_QUALITY)
+    recent, applications = FleetStats(busy_s=(20.0,) * 100), {"long": picky("fast", run_s=10_000.0)}
+    plan = decide(scene(there, waiting, busy, free, FAST, applications=applications, fleet_stats=recent), BY_QUALITY)
     assert (told(plan, "job-2"), of(plan, Launch)) == ("holds_out", [])
     late = replace(waiting, queued_at=NOW - 501.0)
-    snapshot = scene(there, late, busy, free, applications=applications, recent=recent)
+    snapshot = scene(there, late, busy, free, applications=applications, fleet_stats=recent)
     assert placed_on(snapshot) == {"job-2": "inst-2"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate
 from hcloud.planner.paragon import Selection, select, select_relaxed
-from hcloud.planner.pressure import Pressure, Together, open_pressure, sensitivities
+from hcloud.planner.pressure import PressureState, ResidentSums, open_pressure, sensitivities
 
 SOURCES = ("cpu", "llc", "net")
 
@@ -44,18 +44,18 @@ APPLICATIONS = {"calm": CALM, "loud": LOUD, "fragile": FRAGILE}
 CROWD = {"some": known([10, 10, 10], [50, 50, 50], wide=8.0), "more": known([4, 9, 14], [60, 45, 70], wide=5.0)}
 
 
-def fleet(*residents: Sequence[str], confidence: float = 0.9) -> Pressure:
+def fleet(*residents: Sequence[str], confidence: float = 0.9) -> PressureState:
     """Machines with these residents."""
     ending = [False] * len(residents)
     return open_pressure(APPLICATIONS | CROWD, residents, ending, confidence=confidence, classes=10)
 
 
-def everywhere(pressure: Pressure) -> np.ndarray:
+def everywhere(pressure: PressureState) -> np.ndarray:
     """All machines."""
     return np.ones(len(pressure.spare), dtype=np.bool_)
 
 
-def choose(pressure: Pressure, name: str, preference: Sequence[float] | None = None) -> Selection | None:
+def choose(pressure: PressureState, name: str, preference: Sequence[float] | None = None) -> Selection | None:
     """What the strict search takes."""
     ranks = None if preference is None else np.array(preference)
     return select(pressure, pressure.known[name], everywhere(pressure), ranks)
@@ -167,7 +167,7 @@ machines = st.lists(st.lists(names, max_size=4), min_size=1, max_size=12)
 changes = st.lists(st.tuples(st.integers(0, 11), names, st.booleans()), max_size=12)
 
 
-def state_is_as_if_counted_afresh(pressure: Pressure) -> None:
+def state_is_as_if_counted_afresh(pressure: PressureState) -> None:
     """The state kept up with each change is that of the residents there are, and the views agree with it."""
     afresh = fleet(*[[who.name for who in residents] for residents in pressure.residents])
     assert pressure.state == pytest.approx(afresh.state)
@@ -178,7 +178,7 @@ def state_is_as_if_counted_afresh(pressure: Pressure) -> None:
         assert pressure.suits(who).tolist() == afresh.suits(afresh.known[name]).tolist()
 
 
-def _change(pressure: Pressure, steps: Sequence[tuple[int, str, bool]]) -> None:
+def _change(pressure: PressureState, steps: Sequence[tuple[int, str, bool]]) -> None:
     for place, name, come in steps:
         at, who = place % len(pressure.residents), pressure.known[name]
         pressure.suits(who)
@@ -211,7 +211,7 @@ def test_the_check_of_the_state_catches_an_empty_machine_taken_for_one_that_tole
     who = pressure.known["loud"]
     tolerated = np.minimum(pressure.headroom[:, 0] - who.caused, who.tolerated)
     state = np.concatenate((tolerated, -who.caused))
-    pressure.met[(who,)] = Together(state=state, expected=who.expected, spare=float(state.sum()), level=0)
+    pressure.met[(who,)] = ResidentSums(state=state, expected=who.expected, spare=float(state.sum()), level=0)
     pressure.add(0, who)
     with pytest.raises(AssertionError):
         state_is_as_if_counted_afresh(pressure)

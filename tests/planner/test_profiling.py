@@ -27,12 +27,12 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Policy, Profiling, Provisioning
+from hcloud.policy import Budgets, Policy, ProfilingPolicy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec, told
 
 SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
-ALWAYS = Policy(profiling=Profiling(enabled="always"))
+ALWAYS = Policy(profiling=ProfilingPolicy(enabled="always"))
 BELIEF = Classification(
     by_type={"mock/small": Estimate(value=2.0, low=1.0, high=4.0)},
     quality_target=Estimate(value=0.7, low=0.6, high=0.8),
@@ -154,9 +154,9 @@ def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
 
 
 def test_policy_may_name_the_sources() -> None:
-    fixed = Policy(profiling=Profiling(enabled="always", sources=("tlb",)))
+    fixed = Policy(profiling=ProfilingPolicy(enabled="always", sources=("tlb",)))
     assert sources_for(new(), policy=fixed)[0] == ("tlb",)
-    none = Policy(profiling=Profiling(enabled="always", sources=()))
+    none = Policy(profiling=ProfilingPolicy(enabled="always", sources=()))
     assert sources_for(new(), policy=none)[0] == ()
 
 
@@ -176,18 +176,18 @@ def test_second_machine_is_for_further_sources_where_it_has_room_even_of_the_sam
     assert [run.instance_types for run in alone.runs] == [("small",), ("small",)]
     assert [len(run.profile.sources) for run in alone.runs if run.profile] == [2, 2]
     assert alone.reason.numbers["sources"].count(",") == 3  # type: ignore[union-attr]
-    single = Policy(profiling=Profiling(enabled="always", types=1))
+    single = Policy(profiling=ProfilingPolicy(enabled="always", types=1))
     (once,) = of(decide(scene(new(), SMALL, LARGE), single), Profile)
     assert len(once.runs) == 1
     owned, wide = offer("mine", market=Market.RESERVED), offer("ours", vcpus=8.0, market=Market.RESERVED)
-    fixed = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    fixed = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
     (kept,) = of(decide(scene(new(), owned, wide), fixed), Profile)  # jobs wait for machines that nobody rents
     assert [len(run.profile.sources) for run in kept.runs if run.profile] == [2, 0]
 
 
 def test_nobody_is_profiled_on_machines_that_the_strategy_never_rents() -> None:
     full = offer("full", vcpus=16.0, usd_per_h=0.8)
-    policy = replace(ALWAYS, provisioning=Provisioning(strategy="hf", full_server_vcpus=16.0))
+    policy = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="hf", full_server_vcpus=16.0))
     (action,) = of(decide(scene(new(), SMALL, LARGE, full), policy), Profile)
     assert {run.instance_types for run in action.runs} == {("full",)}
 
@@ -252,7 +252,7 @@ def test_what_is_not_free_is_waited_for_only_so_long() -> None:
 
 def test_machines_that_are_all_up_already_are_profiled_on_while_they_stand_idle() -> None:
     mine = offer("mine", market=Market.RESERVED, available=0)
-    cluster = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    cluster = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
     (action,) = of(decide(scene(new(1), mine, machine(1, of=mine), SMALL), cluster), Profile)
     assert [run.instance_types for run in action.runs] == [("mine",)]  # what may not be rented is not waited for
     busy = running(9, machine(1, of=mine))
@@ -269,7 +269,7 @@ def test_nobody_is_profiled_on_a_spot_machine_that_stands_idle() -> None:
 def test_of_what_stands_idle_those_types_are_taken_that_tell_most_together_and_each_machine_once() -> None:
     names = ("one", "twin", "three", "four")
     mine = [offer(name, vcpus=4.0, market=Market.RESERVED, available=0) for name in names]
-    cluster = replace(ALWAYS, provisioning=Provisioning(strategy="sr"))
+    cluster = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
     idle = [machine(number, of=each) for number, each in enumerate(mine, 1)]
     # On the second type programs are as fast as on the first, on each other one fast or slow for itself.
     alike = np.array([[1.0, 0.99, 0, 0], [0.99, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 0.2]])
@@ -286,9 +286,9 @@ def test_of_what_stands_idle_those_types_are_taken_that_tell_most_together_and_e
 
 
 def test_dear_profiles_are_cut_and_then_left_out() -> None:
-    policy = Policy(profiling=Profiling(enabled="always", max_usd_per_job=0.006))
+    policy = Policy(profiling=ProfilingPolicy(enabled="always", max_usd_per_job=0.006))
     assert len(of(decide(scene(new(), SMALL, LARGE), policy), Profile)[0].runs) == 1
-    day = Policy(budgets=Budgets(per_day_usd=0.2), profiling=Profiling(enabled="always"))
+    day = Policy(budgets=Budgets(per_day_usd=0.2), profiling=ProfilingPolicy(enabled="always"))
     assert of(decide(scene(new(), SMALL), day), Classify)[0].reason.code == "profiling_too_dear"
 
 
@@ -356,7 +356,7 @@ def scenes(draw: DrawFn) -> tuple[Snapshot, Policy]:
     offers = draw(st.sampled_from([(SMALL, LARGE), (SMALL,), ()]))
     policy = Policy(
         budgets=Budgets(per_day_usd=draw(st.sampled_from([None, 0.3, 50.0]))),
-        profiling=Profiling(enabled="always", max_concurrent=draw(st.sampled_from([1, 2])), max_usd_per_job=0.05),
+        profiling=ProfilingPolicy(enabled="always", max_concurrent=draw(st.sampled_from([1, 2])), max_usd_per_job=0.05),
     )
     return knowing(scene(*jobs, *offers), *unique.values()), policy
 

@@ -8,7 +8,7 @@ from hcloud.known import Classification, Estimate
 from hcloud.model import BatchTarget, Market
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
-from hcloud.policy import Placement, Policy, Provisioning
+from hcloud.policy import PlacementPolicy, Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 
@@ -38,8 +38,8 @@ APPLICATIONS = {"loud": known(50.0), "quiet": known(20.0)}
 def policy(keeps: float = 1.3, order: str = "paragon") -> Policy:
     """Jobs are loud that press by more than so many times their part."""
     return Policy(
-        placement=Placement(order=order),  # type: ignore[arg-type]
-        provisioning=Provisioning(keep_for_quiet=keeps),
+        placement=PlacementPolicy(order=order),  # type: ignore[arg-type]
+        provisioning=ProvisioningPolicy(keep_for_quiet=keeps),
     )
 
 

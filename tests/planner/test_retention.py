@@ -7,20 +7,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.forecast.recent import Recent, RecentBook
+from hcloud.forecast.recent import FleetStats, FleetTracker
 from hcloud.model import Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
 from hcloud.planner.snapshot import Spend
-from hcloud.policy import Budgets, Policy, Retention, UserBudget
+from hcloud.policy import Budgets, Policy, RetentionPolicy, UserBudget
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 
-BAD = Recent(delivered={"inst-1": 0.5})
+BAD = FleetStats(delivered={"inst-1": 0.5})
 
 
 # ------------------------------------------------------------------------------------------------------- what plans do
 def test_misbehaving_machine_is_ended_when_it_is_idle_and_gets_no_more_jobs() -> None:
-    plan = decide(scene(job(1), machine(1), offer(), recent=BAD))
+    plan = decide(scene(job(1), machine(1), offer(), fleet_stats=BAD))
     assert [(a.instance_id, a.reason.code) for a in of(plan, Terminate)] == [("inst-1", "misbehaved")]
     assert not of(plan, Place)
     assert of(plan, Launch)
@@ -28,29 +28,29 @@ def test_misbehaving_machine_is_ended_when_it_is_idle_and_gets_no_more_jobs() ->
 
 def test_misbehaving_machine_with_jobs_is_drained_and_ended_after_them() -> None:
     busy = machine(1, idle_since=None)
-    before = scene(running(1, busy), busy, recent=BAD)
+    before = scene(running(1, busy), busy, fleet_stats=BAD)
     plan = decide(before)
     assert [(type(a), a.reason.code) for a in plan.actions] == [(Drain, "misbehaved")]
     assert not decide(apply_ideally(before, plan)).actions
     drained = machine(1, state=InstanceState.DRAINING)
-    assert [a.reason.code for a in of(decide(scene(drained, recent=BAD)), Terminate)] == ["drained"]
+    assert [a.reason.code for a in of(decide(scene(drained, fleet_stats=BAD)), Terminate)] == ["drained"]
 
 
 def test_drained_machine_that_misbehaved_is_not_taken_back_when_it_is_renewed() -> None:
     near = machine(1, state=InstanceState.DRAINING, expires_at=NOW + 800, idle_since=None)
-    assert not of(decide(scene(running(1, near), near, recent=BAD)), Drain)
+    assert not of(decide(scene(running(1, near), near, fleet_stats=BAD)), Drain)
 
 
 def test_reserved_machine_stays_whatever_it_delivered() -> None:
-    assert not decide(scene(machine(1, offer(market=Market.RESERVED)), recent=BAD)).actions
+    assert not decide(scene(machine(1, offer(market=Market.RESERVED)), fleet_stats=BAD)).actions
 
 
 def test_machine_as_good_as_others_stays() -> None:
-    assert not decide(scene(machine(1), recent=Recent(delivered={"inst-1": 0.85}))).actions
+    assert not decide(scene(machine(1), fleet_stats=FleetStats(delivered={"inst-1": 0.85}))).actions
 
 
 def test_plan_says_when_an_idle_machine_goes_if_nothing_comes_for_it() -> None:
-    ten_seconds = Policy(retention=Retention(maximum_s=10))
+    ten_seconds = Policy(retention=RetentionPolicy(maximum_s=10))
     known = scene(machine(1, idle_since=NOW - 4), machine(2, idle_since=NOW - 9))
     assert decide(known, ten_seconds).due_at == NOW + 1
     later = decide(replace(known, now=NOW + 1), ten_seconds)
@@ -65,7 +65,9 @@ def test_idle_machine_goes_though_somebody_tried_in_vain_to_be_placed_there() ->
         instance_type=replace(offer().instance_type, capacity=Resources(vcpus=4.0, memory_mib=16_384, disk_gib=50.0)),
     )
     asks = spec(resources=Resources(vcpus=0.8, memory_mib=900, disk_gib=1.0), nodes=Nodes(count=3))
-    poor = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.01)}), retention=Retention(maximum_s=10))
+    poor = Policy(
+        budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.01)}), retention=RetentionPolicy(maximum_s=10)
+    )
     waits = replace(job(1, asks=asks), state=JobState.QUEUED)
     plan = decide(scene(waits, machine(1, of_four, idle_since=NOW - 60), spend=Spend(day_ends_at=NOW + 40_000)), poor)
     assert [a.reason.code for a in of(plan, Terminate)] == ["idle"]
@@ -95,9 +97,9 @@ def measured(number: int, ratio: float) -> Event:
     return told(EventKind.PREDICTION, 5.0, number, predicted=10.0, measured=10.0 * ratio)
 
 
-def book(*events: Event) -> Recent:
+def book(*events: Event) -> FleetStats:
     """What a book of these events says."""
-    kept = RecentBook()
+    kept = FleetTracker()
     kept.follow(events)
     return kept.recent(100.0)
 
@@ -155,9 +157,13 @@ def test_who_has_a_machine_on_the_way_does_not_queue() -> None:
 
 def test_who_only_passes_through_the_queue_does_not_end_the_quiet() -> None:
     passed, waited = ((0, 0), (50, 1), (55, 0)), ((0, 0), (50, 1), (55, 2), (65, 0))
-    assert Recent(queue=passed).quiet_s(100) == 100.0
-    assert Recent(queue=waited).quiet_s(100) == 35.0
-    assert (Recent(queue=((0, 1),)).quiet_s(5), Recent(queue=((0, 1),)).quiet_s(50), Recent().quiet_s(50)) == (5, 0, 0)
+    assert FleetStats(queue=passed).quiet_s(100) == 100.0
+    assert FleetStats(queue=waited).quiet_s(100) == 35.0
+    assert (
+        FleetStats(queue=((0, 1),)).quiet_s(5),
+        FleetStats(queue=((0, 1),)).quiet_s(50),
+        FleetStats().quiet_s(50),
+    ) == (5, 0, 0)
 
 
 def test_expected_wait_is_a_quantile_of_the_times_between_releases() -> None:
@@ -166,7 +172,7 @@ def test_expected_wait_is_a_quantile_of_the_times_between_releases() -> None:
         where = {"attempt": f"job-{n}.1", "rank": 0}
         events.append(told(EventKind.UNIT_STARTED, 1.0, 1, n, vcpus=2.0 if n < 7 else 0.5, **where))
         events.append(told(EventKind.UNIT_ENDED, 10.0 * n * n, 1, n, **where))
-    seen = RecentBook()
+    seen = FleetTracker()
     seen.follow(events)
     recent = seen.recent(500.0)
     assert recent.release_interval_s(1.0, 0.5) == 70.0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.model import Job
-from hcloud.planner.roster import Residents, Roster
+from hcloud.planner.roster import Occupancy, Residents
 from tests.planner.scenes import ended, job, machine, need, running, spec
 
 FLEET = [machine(number) for number in (1, 2)]
@@ -30,22 +30,22 @@ def row(number: int, shape: str) -> Job | None:
     return replace(found, application=f"app-{number}") if found is not None else None
 
 
-def told(roster: Roster) -> tuple[object, ...]:
+def told(occupancy: Occupancy) -> tuple[object, ...]:
     """All that a plan may ask of a roster."""
     residents = {
         name: (each.held, each.of(FLEET[0].capacity), each.since(), each.applications())
-        for name, each in roster.residents.items()
+        for name, each in occupancy.residents.items()
     }
-    by_number = list(roster.running), list(roster.restive)
-    return *by_number, roster.stopping, roster.measuring, roster.incomplete, residents
+    by_number = list(occupancy.running), list(occupancy.restive)
+    return *by_number, occupancy.stopping, occupancy.measuring, occupancy.incomplete, residents
 
 
-def follows_as_if_new(follower: Roster, states: list[list[str]]) -> None:
+def follows_as_if_new(follower: Occupancy, states: list[list[str]]) -> None:
     """Raise AssertionError where ``follower`` ends up with anything that a new roster does not find."""
     for shapes in states:
         jobs = [each for n, shape in enumerate(shapes, start=1) if (each := row(n, shape)) is not None]
         follower.follow(jobs)
-        fresh = Roster()
+        fresh = Occupancy()
         fresh.follow(jobs)
         assert told(follower) == told(fresh)
 
@@ -53,10 +53,10 @@ def follows_as_if_new(follower: Roster, states: list[list[str]]) -> None:
 @settings(max_examples=30)
 @given(States)
 def test_roster_that_follows_knows_what_a_new_one_does(states: list[list[str]]) -> None:
-    follows_as_if_new(Roster(), states)
+    follows_as_if_new(Occupancy(), states)
 
 
-class Forgetful(Roster):
+class Forgetful(Occupancy):
     """One that forgets nobody."""
 
     def _forget(self, job: Job) -> None:
@@ -71,4 +71,4 @@ def test_that_property_catches_a_roster_that_forgets_nobody() -> None:
 def test_that_property_catches_residents_that_do_not_notice_who_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Residents, "changed", lambda there: setattr(there, "capacity", None))
     with pytest.raises(AssertionError):
-        follows_as_if_new(Roster(), [["here", "here"], ["here", "here", "here"]])
+        follows_as_if_new(Occupancy(), [["here", "here"], ["here", "here", "here"]])

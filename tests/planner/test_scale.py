@@ -8,7 +8,7 @@ from hcloud.known import Measure
 from hcloud.model import Correction, Instance, Job, JobState, MetricsHook, Nodes, Offer, ServiceTarget
 from hcloud.planner.plan import Correct, Launch, Place, Plan, Profile, Resize
 from hcloud.planner.snapshot import Snapshot, Spend
-from hcloud.policy import Budgets, Caps, Policy, Profiling, UserBudget
+from hcloud.policy import Budgets, Caps, Policy, ProfilingPolicy, UserBudget
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import honest, money_and_caps_hold
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
@@ -161,7 +161,7 @@ def test_nothing_is_launched_where_the_job_ends_before_it_would_be_up() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- profiled again
-ALWAYS = Policy(profiling=Profiling(enabled="always", skip_if_shorter_than_s=0.0))
+ALWAYS = Policy(profiling=ProfilingPolicy(enabled="always", skip_if_shorter_than_s=0.0))
 
 
 def misjudged(*more: Job | Instance | Offer, **changes: object) -> Snapshot:
@@ -190,7 +190,7 @@ def test_a_misjudged_job_is_profiled_anew_on_an_idle_machine_before_anything_els
 def test_without_an_idle_machine_or_leave_what_is_measured_is_believed_at_once() -> None:
     for plan in (
         decide(misjudged(MEDIUM), ALWAYS),
-        decide(misjudged(machine(2, MEDIUM), MEDIUM), replace(ALWAYS, profiling=Profiling(enabled="never"))),
+        decide(misjudged(machine(2, MEDIUM), MEDIUM), replace(ALWAYS, profiling=ProfilingPolicy(enabled="never"))),
     ):
         assert not of(plan, Profile)
         assert steps(plan) == ["reclassify"]

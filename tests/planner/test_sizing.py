@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Nodes, ServiceTarget
-from hcloud.planner.ladders import ladders, ladders_of
+from hcloud.planner.ladders import size_curves, size_curves_of
 from hcloud.planner.pressure import sensitivity
 from hcloud.planner.sizing import (
-    Aim,
     Platform,
-    Size,
+    SizeOption,
+    SizeTarget,
     expected,
     least,
     losses_beside,
@@ -46,7 +46,7 @@ PLATFORMS = (
 VAGUE = Platform(column="vague", vcpus=4.0, price_usd_per_h=0.01, machines=1)
 
 
-def smallest(target: float, confidence: float = 0.9, platforms: tuple[Platform, ...] = PLATFORMS) -> Size:
+def smallest(target: float, confidence: float = 0.9, platforms: tuple[Platform, ...] = PLATFORMS) -> SizeOption:
     """The least size for a target, asked at 2 vCPU."""
     found = sizes(KNOWN, platforms, target, asked_vcpus=2.0, steps=[1.0, 2.0, 4.0], nodes=[1, 2, 4])
     size = least(found, confidence)
@@ -146,14 +146,14 @@ def steps(**measured: float) -> Classification:
 
 def granted(known: Classification, target: float, confidence: float = 0.5) -> float:
     """What a rank gets on an empty machine of 16 vCPUs."""
-    aim = Aim(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
-    return float(ladders(known, ((COLUMN, 16.0),), aim, confidence).towards(target).alone()[0])
+    aim = SizeTarget(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
+    return float(size_curves(known, ((COLUMN, 16.0),), aim, confidence).towards(target).alone()[0])
 
 
 def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() -> None:
-    aim = Aim(target=1.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    aim = SizeTarget(target=1.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
     flat, rising = steps(v1=1.0, v2=1.0), steps(v1=1.0, v2=1.8)
-    first, second = (ladders(each, ((COLUMN, 16.0),), aim, 0.5).surely[0] for each in (flat, rising))
+    first, second = (size_curves(each, ((COLUMN, 16.0),), aim, 0.5).surely[0] for each in (flat, rising))
     assert first[-1] == pytest.approx(first[1])
     assert second[-1] > second[1]
 
@@ -172,7 +172,7 @@ def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> N
     def taken(*performance: float) -> list[float]:
         """What is taken for each of three steps, where 100 are wanted."""
         vcpus, mean = np.array([[1.0, 4.0, 16.0]]), np.log(np.array([performance]))
-        return ladders_of(vcpus, mean, mean, mean).worth(100.0)[0].tolist()
+        return size_curves_of(vcpus, mean, mean, mean).worth(100.0)[0].tolist()
 
     assert taken(30.0, 108.0, 111.0) == [1.0, 4.0, 4.0]
     assert taken(30.0, 103.0, 111.0) == [1.0, 4.0, 16.0]  # 103 are too near to the 100 that were promised
@@ -185,9 +185,9 @@ def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
     measured = steps(v1=1.0, v2=2.0)
     wide = {"16 vCPU": Estimate(value=14.0, low=1.0, high=196.0)}
     doubtful = replace(measured, by_step={**measured.by_step, **wide})
-    aim = Aim(target=10.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    aim = SizeTarget(target=10.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
     asked = replace(doubtful, by_type={COLUMN: sure(2.0)})
-    rungs = ladders(asked, ((COLUMN, 16.0),), aim, 0.9)
+    rungs = size_curves(asked, ((COLUMN, 16.0),), aim, 0.9)
     # By the worst that is to be feared eight are better; but they are sure to miss it, and sixteen are not.
     assert rungs.surely.max() < np.log(aim.target) and rungs.vcpus[0, rungs.surely[0].argmax()] == 8.0
     assert rungs.vcpus[0, rungs.towards(aim.target).best()[0]] == 16.0
@@ -195,11 +195,11 @@ def test_where_no_size_is_sure_enough_the_likeliest_is_taken() -> None:
 
 
 def test_kinds_of_machines_side_by_side_say_what_each_says_alone() -> None:
-    known, aim = steps(v1=1.0, v2=1.8), Aim(target=7.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
+    known, aim = steps(v1=1.0, v2=1.8), SizeTarget(target=7.0, asked_vcpus=2.0, low=1.0, high=16.0, nodes=1)
     kinds = (("fast", 2.0), ("fast", 16.0), ("never seen", 8.0), ("slow", 4.0), ("vague", 1.0))
-    together = ladders(known, kinds, aim, 0.9)
+    together = size_curves(known, kinds, aim, 0.9)
     for target in (0.3, 7.0, 19.0, 300.0):
-        alone = [ladders(known, (kind,), aim, 0.9).towards(target) for kind in kinds]
+        alone = [size_curves(known, (kind,), aim, 0.9).towards(target) for kind in kinds]
         assert together.towards(target).alone().tolist() == [each.alone()[0] for each in alone]
         assert together.towards(target).shortfalls().tolist() == [each.shortfalls()[0] for each in alone]
         assert together.towards(target).likely().tolist() == (together.towards(target).shortfalls() <= 1).tolist()
@@ -221,7 +221,7 @@ def test_types_are_ranked_by_their_best_size_as_all_sizes_are(target: float, con
         Platform(column=column, vcpus=16.0, price_usd_per_h=0.7 + 0.1 * n, machines=1)
         for n, column in enumerate(sorted(KNOWN.by_type))
     )
-    aim = Aim(target=target, asked_vcpus=4.0, low=1.0, high=8.0, nodes=1)
+    aim = SizeTarget(target=target, asked_vcpus=4.0, low=1.0, high=8.0, nodes=1)
     every = sizes(KNOWN, platforms, target, asked_vcpus=4.0, steps=aim.steps(KNOWN), nodes=[1])
     columns = [size.platform.column for size in ranked(every, confidence)]
     ranks, enough = ranks_of_types(KNOWN, platforms, aim, confidence)

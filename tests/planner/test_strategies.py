@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.forecast.recent import Recent, Release
+from hcloud.forecast.recent import FleetStats, Release
 from hcloud.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
-from hcloud.planner.draft import open_draft
+from hcloud.planner.context import open_context
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.strategies import PLAIN, soft_limit
-from hcloud.policy import Caps, MappingPolicy, Policy, Provisioning, Strategy
+from hcloud.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
 from hcloud.quality import Delivered, TypeQuality
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.strategies_provisioning import classification
@@ -22,7 +22,7 @@ KNOWN = {"calm": classification(0.1), "keen": classification(0.97)}
 
 def under(strategy: Strategy, mapping: MappingPolicy = "p8", **changes: float) -> Policy:
     """A policy of this strategy."""
-    return Policy(provisioning=Provisioning(strategy=strategy, mapping=mapping, **changes))
+    return Policy(provisioning=ProvisioningPolicy(strategy=strategy, mapping=mapping, **changes))
 
 
 def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
@@ -31,9 +31,9 @@ def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
     return running(90 + number, on, asks=spec(resources=need(vcpus))), on
 
 
-def decided(*things: Job | Instance | Offer, policy: Policy, recent: Recent | None = None) -> Plan:
+def decided(*things: Job | Instance | Offer, policy: Policy, recent: FleetStats | None = None) -> Plan:
     """Plan with what is known of the applications."""
-    return decide(scene(*things, applications=KNOWN, recent=recent or Recent()), policy)
+    return decide(scene(*things, applications=KNOWN, fleet_stats=recent or FleetStats()), policy)
 
 
 def launched(plan: Plan) -> list[str]:
@@ -86,8 +86,8 @@ def test_what_a_type_delivered_decides_who_can_do_with_it() -> None:
         Delivered(provider="mock", region="r", instance_type="small", market=Market.ON_DEMAND, quality=0.05)
         for _ in range(40)
     ]
-    poor = Recent(quality=TypeQuality.of(seen))
-    plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=under("hm"), recent=poor)
+    poor = FleetStats(quality=TypeQuality.of(seen))
+    plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=under("hm"), fleet_stats=poor)
     assert launched(plan) == ["full"]
 
 
@@ -110,10 +110,10 @@ def test_above_the_hard_limit_a_demanding_job_waits_until_it_has_waited_longer_t
 def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> None:
     busy, fresh = reserved_in_use(15.5), job(1, application="keen", submitted_at=NOW - 5)
     often, seldom = (
-        Recent(releases=tuple(Release(at=NOW - gap * n, vcpus=4.0) for n in range(9, 0, -1))) for gap in (2, 90)
+        FleetStats(releases=tuple(Release(at=NOW - gap * n, vcpus=4.0) for n in range(9, 0, -1))) for gap in (2, 90)
     )
-    assert not launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), recent=often))
-    assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), recent=seldom)) == ["full"]
+    assert not launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), fleet_stats=often))
+    assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), fleet_stats=seldom)) == ["full"]
 
 
 def test_where_nothing_can_be_rented_reserved_room_is_given_to_whoever_waits() -> None:
@@ -125,7 +125,7 @@ def test_where_nothing_can_be_rented_reserved_room_is_given_to_whoever_waits() -
 @pytest.mark.parametrize("caps", [Caps(max_price_usd_per_h=0.5), Caps(max_instances_per_type={"full": 0})])
 def test_a_machine_that_may_never_be_launched_is_not_counted_on(caps: Caps) -> None:
     policy = replace(under("hm"), caps=caps)
-    strategy = open_draft(scene(*reserved_in_use(12), SMALL, FULL), policy, np.random.default_rng(0)).strategy
+    strategy = open_context(scene(*reserved_in_use(12), SMALL, FULL), policy, np.random.default_rng(0)).strategy
     assert strategy.hybrid is not None
     assert [each.instance_type.name for each in strategy.hybrid.rented] == ["small"]
     assert not strategy.hybrid.tolerant(PLAIN, need(16.0)), "only the large one would have had room"
@@ -173,10 +173,10 @@ def test_fair_coin_falls_on_both_sides_and_on_the_same_one_again() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- soft limit
 def test_soft_limit_falls_with_a_growing_queue_and_rises_while_nothing_queues() -> None:
-    own = Provisioning()
+    own = ProvisioningPolicy()
 
     def limit(*queue: tuple[float, int]) -> float:
-        return soft_limit(scene(recent=Recent(queue=queue)), own)
+        return soft_limit(scene(fleet_stats=FleetStats(queue=queue)), own)
 
     assert limit() == 0.65
     assert limit((NOW - 400, 2), (NOW - 10, 12)) == pytest.approx(0.55)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hcloud.forecast.watch import Sampled, Watched
+from hcloud.forecast.watch import JobSamples, Sampled
 from hcloud.model import Instance, Job, JobSpec, Market, ServiceTarget
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
@@ -23,10 +23,10 @@ def serving(number: int, on: Instance) -> Job:
     return running(number, on, asks=service())
 
 
-def watched(latency_ms: dict[int, float], looks: int = 9) -> dict[str, Watched]:
+def watched(latency_ms: dict[int, float], looks: int = 9) -> dict[str, JobSamples]:
     """What these jobs were measured to take, at so many looks."""
     return {
-        f"job-{n}": Watched(
+        f"job-{n}": JobSamples(
             attempt=f"job-{n}.1", ranks={0: (Sampled(at=NOW - 9, values={}, latency_ms={99.0: ms}, looks=looks),)}
         )
         for n, ms in latency_ms.items()
@@ -42,14 +42,14 @@ def went(snapshot: Snapshot) -> tuple[list[str], int]:
 def test_service_goes_where_services_keep_their_latency() -> None:
     there = (SLOW, GOOD, serving(8, SLOW), serving(9, GOOD), running(10, GOOD), job(1, asks=service()), TWO)
     assert went(scene(*there)) == (["inst-1"], 0)
-    assert went(scene(*there, watched=watched({8: 20.1, 9: 19.0}))) == (["inst-2"], 0)
+    assert went(scene(*there, job_samples=watched({8: 20.1, 9: 19.0}))) == (["inst-2"], 0)
 
 
 def test_another_machine_is_had_rather() -> None:
     there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
-    assert went(scene(*there, watched=watched({8: 25.0}))) == ([], 1)
+    assert went(scene(*there, job_samples=watched({8: 25.0}))) == ([], 1)
     out = OfferBackoff(provider="mock", zone="a", instance_type="two", until_at=NOW + 60, error="none")
-    assert went(scene(*there, watched=watched({8: 25.0}), backoffs=(out,))) == (["inst-1"], 0)
+    assert went(scene(*there, job_samples=watched({8: 25.0}), backoffs=(out,))) == (["inst-1"], 0)
 
 
 def test_batch_may_go_there_and_nothing_is_kept_there_for_services() -> None:
@@ -58,14 +58,14 @@ def test_batch_may_go_there_and_nothing_is_kept_there_for_services() -> None:
     others = [serving(20 + n, each) for n, each in enumerate(rented)]
     there = (SLOW, *rented, serving(8, SLOW), *others, job(1), TWO, spot)
     assert went(scene(*there)) == ([], 1)
-    assert went(scene(*there, watched=watched({8: 25.0, 20: 9.0}))) == (["inst-1"], 0)
+    assert went(scene(*there, job_samples=watched({8: 25.0, 20: 9.0}))) == (["inst-1"], 0)
 
 
 def test_promises_missed_everywhere_say_nothing_of_machines() -> None:
     there = (SLOW, GOOD, serving(8, SLOW), serving(9, GOOD), running(10, GOOD), job(1, asks=service()), TWO)
-    assert went(scene(*there, watched=watched({8: 25.0, 9: 25.0}))) == (["inst-1"], 0)
+    assert went(scene(*there, job_samples=watched({8: 25.0, 9: 25.0}))) == (["inst-1"], 0)
 
 
 def test_one_look_is_not_enough() -> None:
     there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
-    assert went(scene(*there, watched=watched({8: 25.0}, looks=1))) == (["inst-1"], 0)
+    assert went(scene(*there, job_samples=watched({8: 25.0}, looks=1))) == (["inst-1"], 0)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.forecast.watch import WatchBook, Watched
+from hcloud.forecast.watch import JobMonitor, JobSamples
 from hcloud.known import Classification, Estimate
 from hcloud.model import Event, EventKind, Job, JobState
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.vigil import Vigil
+from hcloud.planner.vigil import RecheckQueue
 from hcloud.policy import Policy
-from hcloud.rows import Living
+from hcloud.rows import RowSet
 from tests.planner.scenes import NOW, job, machine, running
 
 NUMBERS = (1, 2, 3)
@@ -42,9 +42,9 @@ class World:
     def __init__(self, *, known: bool) -> None:
         """``known``: what changed is remembered."""
         self.known, self.now, self.seq = known, NOW, 0
-        self.living, self.book = Living[Job](), WatchBook()
+        self.living, self.book = RowSet[Job](), JobMonitor()
         self.belief, self.policy = 0, 0
-        self.memo = Snapshot(now=NOW).memo
+        self.plan_cache = Snapshot(now=NOW).plan_cache
         self.rests: dict[int, tuple[object, ...]] = {}
 
     def happen(self, what: str, which: int, how: str) -> None:
@@ -70,18 +70,20 @@ class World:
         return Snapshot(
             now=self.now,
             jobs=jobs if self.known else tuple(jobs),
-            watched=watched if self.known else dict(watched),
+            job_samples=watched if self.known else dict(watched),
             applications={"": BELIEFS[self.belief]},
-            memo=self.memo,
+            plan_cache=self.plan_cache,
         )
 
-    def facts(self, number: int, watched: Mapping[str, Watched]) -> tuple[object, ...]:
+    def facts(self, number: int, watched: Mapping[str, JobSamples]) -> tuple[object, ...]:
         """All that a job is judged by, by identity."""
         kept = (self.living.rows[number], watched.get(f"job-{number}"), BELIEFS[self.belief], POLICIES[self.policy])
         return tuple(id(each) for each in kept)
 
 
-def wakes_as_a_look_at_all_does(vigil: Vigil, deeds: list[list[tuple[str, int, str]]], *, known: bool) -> None:
+def wakes_as_a_look_at_all_does(
+    rechecks: RecheckQueue, deeds: list[list[tuple[str, int, str]]], *, known: bool
+) -> None:
     """Raise AssertionError where the vigil finds others awake than a look at all facts does."""
     world = World(known=known)
     until, seen = dict[int, float](), dict[int, tuple[object, ...]]()
@@ -90,26 +92,26 @@ def wakes_as_a_look_at_all_does(vigil: Vigil, deeds: list[list[tuple[str, int, s
         for deed in step:
             world.happen(*deed)
         snapshot = world.snapshot()
-        kept += [snapshot, *snapshot.watched.values()]
-        world.memo.roster.follow(snapshot.jobs)
-        awake = {each.id: each for each in vigil.awake(snapshot, POLICIES[world.policy], snapshot.jobs)}
+        kept += [snapshot, *snapshot.job_samples.values()]
+        world.plan_cache.occupancy.follow(snapshot.jobs)
+        awake = {each.id: each for each in rechecks.awake(snapshot, POLICIES[world.policy], snapshot.jobs)}
         runs = [n for n, row in world.living.rows.items() if row.state is JobState.RUNNING]
-        rest = [n for n in runs if seen.get(n) == world.facts(n, snapshot.watched) and world.now < until[n]]
+        rest = [n for n in runs if seen.get(n) == world.facts(n, snapshot.job_samples) and world.now < until[n]]
         assert awake == {f"job-{n}": world.living.rows[n] for n in runs if n not in rest}
         seen = {number: facts for number, facts in seen.items() if number in rest}
         for what, number, how in step:
             if what == "rest" and f"job-{number}" in awake:
-                vigil.rest(awake.pop(f"job-{number}"), world.now + UNTIL_S[how])
-                until[number], seen[number] = world.now + UNTIL_S[how], world.facts(number, snapshot.watched)
+                rechecks.rest(awake.pop(f"job-{number}"), world.now + UNTIL_S[how])
+                until[number], seen[number] = world.now + UNTIL_S[how], world.facts(number, snapshot.job_samples)
 
 
 @settings(max_examples=150)
 @given(Deeds, st.booleans())
 def test_who_is_awake_is_who_a_look_at_all_finds(deeds: list[list[tuple[str, int, str]]], known: bool) -> None:
-    wakes_as_a_look_at_all_does(Vigil(), deeds, known=known)
+    wakes_as_a_look_at_all_does(RecheckQueue(), deeds, known=known)
 
 
-class Deaf(Vigil):
+class Deaf(RecheckQueue):
     """One that hears of no sample and of no new belief."""
 
     def _woken(self, snapshot: Snapshot, policy: Policy) -> set[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from hcloud.model import FailureCause, JobState, Market
 from hcloud.planner.plan import Launch, Place
-from hcloud.policy import Allow, Policy, Spot
+from hcloud.policy import Allow, Policy, SpotPolicy
 from tests.planner.scenes import decide, job, machine, of, offer, scene
 
 CHEAP = offer(usd_per_h=0.03, market=Market.SPOT)
@@ -23,7 +23,7 @@ def launched(policy: Policy, losses: int, *offers: object) -> list[Market]:
      (1, 1, Market.ON_DEMAND), (0, 50, Market.SPOT)],
 )  # fmt: skip
 def test_after_so_many_losses_a_job_leaves_spot_machines(most: int, losses: int, market: Market) -> None:
-    assert launched(Policy(spot=Spot(most_losses=most)), losses, CHEAP, STEADY) == [market]
+    assert launched(Policy(spot=SpotPolicy(most_losses=most)), losses, CHEAP, STEADY) == [market]
 
 
 @pytest.mark.parametrize(

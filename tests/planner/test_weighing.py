@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from hcloud.model import BatchTarget
 from hcloud.planner.paragon import Selection, select
 from hcloud.planner.plan import Launch, Place
-from hcloud.planner.pressure import Floats, Mask, Pressure, Sensitivity, open_pressure
-from hcloud.planner.weighing import LASTS, weigh
-from hcloud.policy import Placement, Policy
+from hcloud.planner.pressure import Floats, Mask, PressureState, Sensitivity, open_pressure
+from hcloud.planner.weighing import LASTS, least_loss_choice
+from hcloud.policy import PlacementPolicy, Policy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 from tests.planner.test_orders import APPLICATIONS, FAST, SLOW
 from tests.planner.test_paragon import APPLICATIONS as THREE
 from tests.planner.test_paragon import CROWD, everywhere, fleet, known
 
-Rule = Callable[[Pressure, Sensitivity, Mask, Floats | None], Selection | None]
+Rule = Callable[[PressureState, Sensitivity, Mask, Floats | None], Selection | None]
 KNOWN = THREE | CROWD
-LEAST_LOSS = Policy(placement=Placement(order="least_loss"))
+LEAST_LOSS = Policy(placement=PlacementPolicy(order="least_loss"))
 ASKED = spec(target=BatchTarget())
 
 
@@ -59,27 +59,29 @@ def least_is_lost(rule: Rule, there: Sequence[tuple[list[str], float]], name: st
 
 @given(machines, names)
 def test_the_least_in_all_is_lost_on_the_machine_taken(there: list[tuple[list[str], float]], name: str) -> None:
-    least_is_lost(weigh, there, name)
+    least_is_lost(least_loss_choice, there, name)
 
 
-def bars(pressure: Pressure, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
+def bars(pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
     """Seeded fault: where anybody would lose more than is tolerated it does not go (Paragon's rule)."""
-    return select(pressure, who, among, slow) or weigh(pressure, who, among, slow)
+    return select(pressure, who, among, slow) or least_loss_choice(pressure, who, among, slow)
 
 
-def thinks_of_types_only(pressure: Pressure, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
+def thinks_of_types_only(
+    pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None
+) -> Selection | None:
     """Seeded fault: nobody presses on anybody."""
     empty = open_pressure(
         KNOWN, [[]] * len(pressure.residents), [False] * len(pressure.residents), confidence=0.5, classes=10
     )
-    return weigh(empty, who, among, slow)
+    return least_loss_choice(empty, who, among, slow)
 
 
-def forgets_residents(pressure: Pressure, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
+def forgets_residents(pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
     """Seeded fault: what residents lose does not count."""
     lone = fleet(*([each.name for each in here] for here in pressure.residents), confidence=0.5)
     lone.residents = [[] for _ in lone.residents]
-    return weigh(lone, who, among, slow)
+    return least_loss_choice(lone, who, among, slow)
 
 
 @pytest.mark.parametrize("rule", [bars, thinks_of_types_only, forgets_residents])
@@ -96,13 +98,13 @@ def test_seeded_fault_is_caught(rule: Rule) -> None:
 
 def test_there_is_none_where_there_is_no_room() -> None:
     pressure = fleet(["calm"])
-    assert weigh(pressure, pressure.known["calm"], np.zeros(1, dtype=np.bool_), None) is None
+    assert least_loss_choice(pressure, pressure.known["calm"], np.zeros(1, dtype=np.bool_), None) is None
 
 
 def test_of_machines_on_which_as_much_is_lost_the_one_with_the_most_left_to_others_is_taken() -> None:
     indifferent = {"deaf": known([0, 0, 0], [100, 100, 100]), "calm": known([5, 5, 5], [90, 90, 90])}
     pressure = open_pressure(indifferent, [["deaf", "calm"], [], []], [False] * 3, confidence=0.5, classes=10)
-    found = weigh(pressure, pressure.known["deaf"], np.array([True, True, True]), np.array([0.0, 0.0, 0.1]))
+    found = least_loss_choice(pressure, pressure.known["deaf"], np.array([True, True, True]), np.array([0.0, 0.0, 0.1]))
     assert found is not None
     assert (found.at, found.among) == (1, 3)
 
@@ -111,7 +113,7 @@ def test_who_would_lose_more_to_another_type_goes_beside_neighbours_that_disturb
     fast, slow = machine(1, FAST), machine(2, SLOW)
     there = running(1, fast, application="loud", asks=ASKED)
     snapshot = scene(there, job(2, asks=ASKED, application="fragile"), fast, slow, applications=APPLICATIONS)
-    barred = of(decide(snapshot, Policy(placement=Placement(order="paragon"))), Place)[0]
+    barred = of(decide(snapshot, Policy(placement=PlacementPolicy(order="paragon"))), Place)[0]
     assert barred.ranks[0].instance_id == "inst-2"
     place = of(decide(snapshot, LEAST_LOSS), Place)[0]
     assert (place.ranks[0].instance_id, place.reason.code) == ("inst-1", "least_loss")

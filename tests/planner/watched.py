@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hcloud.forecast.watch import Sampled, Watched
+from hcloud.forecast.watch import JobSamples, Sampled
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Job, JobSpec, ProgressHook
 from hcloud.planner.snapshot import Snapshot
@@ -30,8 +30,10 @@ def samples(
 def with_samples(snapshot: Snapshot, measured: Mapping[str, Sequence[tuple[Sampled, ...]]]) -> Snapshot:
     """The snapshot in which jobs were measured so, by rank."""
     attempts = {job.id: job.attempt.id for job in snapshot.jobs if job.attempt is not None}
-    watched = {name: Watched(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()}
-    return replace(snapshot, watched=watched)
+    watched = {
+        name: JobSamples(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()
+    }
+    return replace(snapshot, job_samples=watched)
 
 
 def hooked(within_s: float = 2000.0, **changes: object) -> JobSpec:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hcloud.classifier.profiles import Profile, Provenance, Units, cells_of_readings
+from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.known import SOURCES, Measure, Reading
 
 
@@ -21,15 +21,15 @@ def readings(scale: float = 1.0, shift: float = 0.0) -> Iterable[Reading]:
             )
 
 
-def profile(name: str = "gzip", *, scale: float = 1.0, shift: float = 0.0, unit: str = "MiB/s") -> Profile:
+def profile(name: str = "gzip", *, scale: float = 1.0, shift: float = 0.0, unit: str = "MiB/s") -> ReferenceProfile:
     """A whole profile."""
-    return Profile(
+    return ReferenceProfile(
         profile=name,
         format=1,
         group="compression",
         program=name,
         measure=Measure.PROGRESS,
-        units=Units(performance=unit),
+        units=ProfileUnits(performance=unit),
         provenance=Provenance(
             measured_at="2026-11-21T12:00:00Z",
             provider="local",

@@ -15,10 +15,10 @@ from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.engine.host import EngineHost
 from hcloud.errors import Unmeasurable
 from hcloud.known import Measure, Reading
-from hcloud.profiler.bootstrap import LOCAL_TYPES, TOTAL, Plan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import LOCAL_TYPES, TOTAL, MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.measure import Rate
 from hcloud.profiler.recipes import InputFile, Recipe
-from hcloud.profiler.sources import SOURCES, Source
+from hcloud.profiler.sources import SOURCES, InterferenceSource
 from hcloud.profiler.subject import Subject
 from providers.local.settings import DEFAULT_TYPES
 from tests.machine import needs_stress_ng
@@ -62,16 +62,16 @@ class TrueBench:
             value=value, low=0.9 * value, high=1.1 * value, runs=3, measure=self.measure, use=(vcpus, 30.0, 0.0, 0.0)
         )
 
-    def tolerated(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+    def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
         return self._reading("tolerated", source, within_s, 120.0)
 
-    def caused(self, source: Source, vcpus: float, *, within_s: float) -> Reading:
+    def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
         return self._reading("caused", source, within_s, -20.0)
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def _reading(self, question: str, source: Source, within_s: float, value: float) -> Reading:
+    def _reading(self, question: str, source: InterferenceSource, within_s: float, value: float) -> Reading:
         self._spend(f"{question} {source.name}", within_s)
         if source.name in self.unmeasurable:
             raise Unmeasurable("nothing feels it here")
@@ -83,7 +83,7 @@ class TrueBench:
         self.spent_s += within_s
 
 
-def made(bench: TrueBench, plan: Plan | None = None) -> object:
+def made(bench: TrueBench, plan: MeasurementPlan | None = None) -> object:
     """Measure the recipe with a bench that knows it."""
     chosen = plan or plan_for("local", None, 75.0, cpus=2)
     return measure_recipe("copy", RECIPE, chosen, EngineHost(), now=1.8e9, bench_for=bench)
@@ -186,7 +186,7 @@ def bootstrap_command(folder: Path, *arguments: str, package: str = "coreutils")
 @needs_stress_ng
 def test_real_program_is_measured_at_every_size_and_beside_a_source() -> None:
     chosen = tuple(each for each in SOURCES if each.name == "integer")
-    plan = Plan(provider="local", types={"local.medium": 1.0}, steps=(0.5, 1.0), sources=chosen, seconds=8.0)
+    plan = MeasurementPlan(provider="local", types={"local.medium": 1.0}, steps=(0.5, 1.0), sources=chosen, seconds=8.0)
     try:
         found = measure_recipe("copy", RECIPE, plan, EngineHost(), now=1.8e9)
     except Unmeasurable:  # other tests may leave it too little of this machine to be seen at work

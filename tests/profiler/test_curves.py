@@ -6,16 +6,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hcloud.classifier.profiles import Cells, Performance, Pressure
+from hcloud.classifier.profiles import Cells, PerformanceCell, PressureCell
 from hcloud.profiler.curves import BAR, CURVE, svg
 from tests.profiler.samples import profile
 
 SVG = "{http://www.w3.org/2000/svg}"
 CELLS = {
-    "only nodes": Cells(nodes={"2": Performance(value=3.0, low=-1.0, high=9.0)}),
-    "only types": Cells(type={"aws/m5.large": Performance(value=1e-9, low=0.0, high=1e-8)}),
-    "only caused": Cells(caused={"l2": Pressure(value=0.0, low=0.0, high=100.0)}),
-    "tolerates nothing": Cells(tolerated={"l2": Pressure(value=0.0, low=0.0, high=0.0)}),
+    "only nodes": Cells(nodes={"2": PerformanceCell(value=3.0, low=-1.0, high=9.0)}),
+    "only types": Cells(type={"aws/m5.large": PerformanceCell(value=1e-9, low=0.0, high=1e-8)}),
+    "only caused": Cells(caused={"l2": PressureCell(value=0.0, low=0.0, high=100.0)}),
+    "tolerates nothing": Cells(tolerated={"l2": PressureCell(value=0.0, low=0.0, high=0.0)}),
 }
 
 
@@ -34,7 +34,8 @@ def test_any_profile_can_be_drawn_within_its_frame(cells: Cells) -> None:
 
 def test_bars_are_as_long_as_the_pressures_and_curves_pass_five_percent_there() -> None:
     cells = Cells(
-        tolerated={"l2": Pressure(value=50.0, low=40.0, high=60.0)}, caused={"l2": Pressure(value=30, low=30, high=30)}
+        tolerated={"l2": PressureCell(value=50.0, low=40.0, high=60.0)},
+        caused={"l2": PressureCell(value=30, low=30, high=30)},
     )
     text = svg(replace(profile(), cells=cells))
     widths = [float(each) for each in re.findall(r'width="([0-9.]+)" height="16" fill="#(?:4682b4|cd5c5c)"', text)]

@@ -17,13 +17,13 @@ from hcloud.engine.host import EngineHost, _isolation
 from hcloud.errors import Unmeasurable
 from hcloud.known import MOST_KNEES, Findings, Measure, next_knee
 from hcloud.model import MetricsHook, ProfileRequest, ProgressHook
-from hcloud.profiler.beside import Placed
+from hcloud.profiler.beside import PlacedSource
 from hcloud.profiler.caused import _ratio
 from hcloud.profiler.looking import _grows_evenly
-from hcloud.profiler.measure import Bench, Rate, Subject, _Run, measure
+from hcloud.profiler.measure import Bench, Rate, Subject, _ProfilingRun, measure
 from hcloud.profiler.repeats import Interval
 from hcloud.profiler.sandbox import NOBODY_UID
-from hcloud.profiler.sources import Source, source_named
+from hcloud.profiler.sources import InterferenceSource, source_named
 from hcloud.profiler.subject import Stage
 from tests.machine import needs_stress_ng
 from tests.other_user import as_ordinary_user
@@ -298,7 +298,9 @@ class _KnownCurve(Bench):
 
     threads = 1.0
 
-    def rate(self, vcpus: float, beside: tuple[Source, float] | None = None, *, within_s: float | None = None) -> Rate:
+    def rate(
+        self, vcpus: float, beside: tuple[InterferenceSource, float] | None = None, *, within_s: float | None = None
+    ) -> Rate:
         value = min(vcpus, self.threads)
         return Rate(value=value, low=value, high=value, runs=1, measure=Measure.PROGRESS, use=())
 
@@ -307,7 +309,7 @@ class _KnownCurve(Bench):
 def test_sizes_between_are_measured_where_growth_ends(workdir: Path, knees: bool, measured: list[float]) -> None:
     request = ProfileRequest(job_id="job-1", type_column="local/here", steps_vcpus=(0.2, 2.0), knees=knees)
     with _KnownCurve(subject(workdir, LOOP), EngineHost(), run_s=0.4, deadline_s=60.0) as known:
-        run = _Run(request, known, lambda _: None)
+        run = _ProfilingRun(request, known, lambda _: None)
         run.answer_all()
     assert list(_steps(run.findings())) == measured
 
@@ -395,7 +397,7 @@ class Simulated(Bench):
     full = 0.5
     spread = 0.01
 
-    def _kept(self, placed: Placed, intensity: float, vcpus: float, within_s: float) -> Interval:
+    def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
         kept = 1 - self.full * intensity / 100
         return Interval(value=kept, low=kept - self.spread, high=kept + self.spread, runs=4)
 
@@ -420,13 +422,13 @@ def lost(value: float, spread: float = 0.0) -> Interval:
     [(0.2, 0.4, 100.0, 50.0), (0.2, 0.2, 50.0, 50.0), (0.0, 0.4, 100.0, 0.0)],
 )
 def test_caused_compares_the_probe_beside_both(beside: float, pressed: float, highest: float, caused: float) -> None:
-    placed = Placed(source=source_named("llc-capacity"), highest=highest, cpu=0, notes=())
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=highest, cpu=0, notes=())
     value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed)
     assert value.value == pytest.approx(caused)
     assert value.low <= value.value <= value.high
 
 
 def test_source_that_no_probe_feels_tells_nothing_of_what_is_caused() -> None:
-    placed = Placed(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
     with pytest.raises(Unmeasurable, match="nothing here feels it"):
         _ratio(lost(0.2), lost(0.01), placed)

@@ -14,7 +14,7 @@ import pytest
 
 from hcloud.engine.host import EngineHost
 from hcloud.errors import BadInput
-from hcloud.profiler.sandbox import NOBODY_UID, Copy, Outcome, live_copy, run_copy
+from hcloud.profiler.sandbox import NOBODY_UID, Copy, CopyResult, live_copy, run_copy
 from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
 
@@ -62,7 +62,7 @@ def owned(folder: Path, uid: int) -> None:
         os.chown(path, uid, uid)
 
 
-def run_copy_here(copy: Copy) -> Outcome:
+def run_copy_here(copy: Copy) -> CopyResult:
     """Run a copy on this machine, as the engine keeps it."""
     return run_copy(copy, EngineHost())
 

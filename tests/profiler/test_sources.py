@@ -17,7 +17,7 @@ from hcloud.engine.host import EngineHost
 from hcloud.engine.limits import found_cgroups
 from hcloud.errors import BadInput, NotFound, UnitRefused
 from hcloud.profiler.namespaces import loopback_network
-from hcloud.profiler.sources import SOURCES, Source, source_named, start
+from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, start
 from tests.engine.test_metrics_as_user import as_ordinary_user
 from tests.machine import needs_stress_ng
 from tests.waiting import wait_until
@@ -50,7 +50,7 @@ def test_the_fifteen_of_the_paper_are_there_with_one_variant() -> None:
 @pytest.mark.parametrize(
     "source", [each for each in SOURCES if each.name != "interconnect"], ids=lambda each: each.name
 )
-def test_every_source_starts_and_works(source: Source, tmp_path: Path) -> None:
+def test_every_source_starts_and_works(source: InterferenceSource, tmp_path: Path) -> None:
     with loopback_network(HOST) as enter, start(source, 100, CPU, host=HOST, directory=tmp_path, enter=enter) as load:
         wait_until(lambda: getattr(load.used(), source.meter) > 0, timeout_s=60)
         assert load.running

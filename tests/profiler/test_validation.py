@@ -12,20 +12,20 @@ import pytest
 
 from hcloud.profiler.picture import document, sentences, svg, write_files
 from hcloud.profiler.sources import source_named
-from hcloud.profiler.validation import INTENSITIES, Measured, Validation
+from hcloud.profiler.validation import INTENSITIES, SourceValidation, Validation
 from tests.machine import needs_stress_ng
 
 QUIET = {"cpu": 0.02, "memory": 0.05, "disk": 0.1}
 
 
-def measured(name: str, pressure: tuple[float, ...] = (0.25, 0.5, 1.0), **at_full: float) -> Measured:
+def measured(name: str, pressure: tuple[float, ...] = (0.25, 0.5, 1.0), **at_full: float) -> SourceValidation:
     """A source as if measured; victims that are not named feel nothing."""
     slowdown = {victim: dict.fromkeys(INTENSITIES, at_full.get(victim, 1.0)) for victim in QUIET}
     by = dict(zip(INTENSITIES, pressure, strict=True))
-    return Measured(source=source_named(name), shares_core=False, pressure=by, slowdown=slowdown)
+    return SourceValidation(source=source_named(name), shares_core=False, pressure=by, slowdown=slowdown)
 
 
-def validation(*each: Measured) -> Validation:
+def validation(*each: SourceValidation) -> Validation:
     """A validation of such sources on a quiet machine."""
     return Validation(measured=each, noise=QUIET, repeats=1, victim_s=0.1, lacks=("there is one CPU only",))
 

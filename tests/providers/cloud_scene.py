@@ -17,7 +17,7 @@ from typing import Any, cast
 from hcloud.clock import Clock
 from hcloud.engine.fake import FakeRunner
 from hcloud.model import InstanceId
-from hcloud.provider import Journal, Machine, Provider, Runner
+from hcloud.provider import Journal, Provider, Runner, SimulatedMachine
 from providers.mock.journal import FileJournal
 from tests.chaos.scene import CrashPoints, FileClock, Scene, opened
 
@@ -45,10 +45,10 @@ class CloudMachines(abc.ABC):
 
     def __init__(self, url: str, clock: Clock, home: Path) -> None:
         self._url, self._clock, self._home = url, clock, home
-        self._running: Mapping[InstanceId, Machine] = {}
+        self._running: Mapping[InstanceId, SimulatedMachine] = {}
 
     @abc.abstractmethod
-    def up(self, now: float) -> Mapping[InstanceId, tuple[str, Machine]]:
+    def up(self, now: float) -> Mapping[InstanceId, tuple[str, SimulatedMachine]]:
         """Return the machines whose worker is up, with the provider's ids."""
 
     @abc.abstractmethod
@@ -59,7 +59,7 @@ class CloudMachines(abc.ABC):
     def billed_usd(self, now: float) -> float:
         """Return the bill: by the second, a minute at least."""
 
-    def running(self, now: float) -> Mapping[InstanceId, Machine]:
+    def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
         """Return the machines whose worker is up; the same object again while nothing has changed."""
         found = {name: machine for name, (_, machine) in self.up(now).items()}
         if found != self._running:

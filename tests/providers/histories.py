@@ -299,10 +299,10 @@ class EngineWitness:
 def live_through_cloud(make: Callable[[ManualClock], MockProvider], steps: Sequence[Step]) -> list[str]:
     """Carry a history out on a fresh cloud; return the broken rules."""
     clock = ManualClock()
-    witness = CloudWitness(make(clock), clock)
+    monitor = CloudWitness(make(clock), clock)
     for step in steps:
-        witness.take(step)
-    return witness.broken
+        monitor.take(step)
+    return monitor.broken
 
 
 def live_through_engine(make: Callable[[MockProvider, ManualClock], FakeRunner], steps: Sequence[Step]) -> list[str]:
@@ -311,7 +311,7 @@ def live_through_engine(make: Callable[[MockProvider, ManualClock], FakeRunner],
     cloud = MockProvider("mock", {"types": SETTINGS["types"], **AT_ONCE}, clock, OWNER, "")
     for number in range(2):
         cloud.launch(request_for(cloud, number, clock.now(), expires_at=clock.now() + 1e6))
-    witness = EngineWitness(cloud, make(cloud, clock), clock)
+    monitor = EngineWitness(cloud, make(cloud, clock), clock)
     for step in steps:
-        witness.take(step)
-    return witness.broken
+        monitor.take(step)
+    return monitor.broken

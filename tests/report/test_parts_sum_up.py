@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hcloud import pricing
 from hcloud.model import Event, EventKind
 from hcloud.report import build_report, fleet
-from hcloud.report.cost import Ledger
+from hcloud.report.cost import CostTable
 from hcloud.report.fleet import Stretch
 from hcloud.report.table import ReportTable
-from hcloud.spend import SpendBook
+from hcloud.spend import SpendLedger
 from tests.report.story import HOUR, Story
 
 NOW = 40 * HOUR
@@ -95,9 +95,9 @@ def test_every_cent_is_charged_once_in_every_grouping() -> None:
 @pytest.mark.parametrize("fault", ["idle time is forgotten", "the last stretch is forgotten", "shares are not scaled"])
 def test_a_lost_cent_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Seeded faults."""
-    add, stretches = Ledger.add, fleet._stretches
+    add, stretches = CostTable.add, fleet._stretches
     if fault == "idle time is forgotten":
-        monkeypatch.setattr(Ledger, "add", lambda self, s: add(self, s) if s.holdings or s.booting else None)
+        monkeypatch.setattr(CostTable, "add", lambda self, s: add(self, s) if s.holdings or s.booting else None)
     elif fault == "the last stretch is forgotten":
         monkeypatch.setattr(fleet, "_stretches", lambda *given: list[Stretch](stretches(*given))[:-1])
     else:
@@ -110,7 +110,7 @@ def test_a_lost_cent_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> 
 @settings(max_examples=40)
 def test_report_agrees_with_what_budgets_count(drawn: list[Any]) -> None:
     story, _ = history(drawn)
-    book = SpendBook()
+    book = SpendLedger()
     book.follow(story.events)
     month = book.spend(NOW).month_usd
     assert charged(build_report("cost", iter(story.events), NOW)) == pytest.approx(month, abs=60 * 10.0 * 3 / 3600)

@@ -22,10 +22,10 @@ from hcloud.observe import Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Allow, Budgets, Policy, Retention
+from hcloud.policy import Allow, Budgets, Policy, RetentionPolicy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, ResizeResult
 from hcloud.report import cost
-from hcloud.store import Lease, Submission, Transaction
+from hcloud.store import LeaderLease, Submission, Transaction
 from providers.mock.provider import MockProvider
 from tests.assembled import changed_by, observes_as
 
@@ -84,7 +84,7 @@ def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
 def queues_without_a_word(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.applier._rows
 
-    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def rows(plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         silent = [a for a in plan.actions if isinstance(a, Enqueue)]
         with daemon.store.transaction(daemon.clock.now(), lease) as txn:
             for action in silent:
@@ -100,7 +100,7 @@ def leads_for_ever(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     acquire, transaction = store.acquire_lease, store.transaction
     store.transaction = lambda now, lease=None: transaction(now)  # type: ignore[method-assign]
 
-    def acquire_lease(holder: str, now: float, ttl_s: float) -> Lease | None:
+    def acquire_lease(holder: str, now: float, ttl_s: float) -> LeaderLease | None:
         lease = acquire(holder, now, ttl_s)
         return None if lease is None else replace(lease, epoch=1)
 
@@ -173,8 +173,8 @@ def forgets_what_was_spent_before_it_was_born(_: Controller, patch: pytest.Monke
 def forgets_machines_that_are_gone(_: Controller, patch: pytest.MonkeyPatch) -> None:
     """Knows, after a restart, nothing of machines that began before this month and are gone."""
 
-    def read_spend(store: Any, now: float) -> spend.SpendBook:
-        book, live = spend.SpendBook(), store.live().instances
+    def read_spend(store: Any, now: float) -> spend.SpendLedger:
+        book, live = spend.SpendLedger(), store.live().instances
         since = min([spend.month_start(now), *(each.requested_at for each in live)])
         book.follow(store.iter_events(since=since, kinds=spend.SPEND_KINDS))
         return book
@@ -222,7 +222,7 @@ def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 class Greedy(Observer):
     """Takes every machine of the account for its own."""
 
-    def _end_orphans(self, name: str, listing: Listing, lease: Lease | None) -> None:
+    def _end_orphans(self, name: str, listing: Listing, lease: LeaderLease | None) -> None:
         ours = tuple(replace(each, owner=self.owner) for each in listing.instances)
         super()._end_orphans(name, replace(listing, instances=ours), lease)
 
@@ -245,7 +245,7 @@ def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPat
 
 
 def tells_no_machine_to_live_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    daemon.renewals = changed_by(daemon.renewals, renew=lambda *_: {})
+    daemon.lease_push = changed_by(daemon.lease_push, renew=lambda *_: {})
 
 
 def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 def lets_idle_machines_be(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     """Ends no idle machine: each lives on to the end of its time."""
-    _plan_under(daemon, lambda policy: replace(policy, retention=Retention(minimum_s=3000.0, maximum_s=3600.0)))
+    _plan_under(daemon, lambda policy: replace(policy, retention=RetentionPolicy(minimum_s=3000.0, maximum_s=3600.0)))
 
 
 def waits_for_every_boot(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None
     """Releases what runs on a silent machine, so that it is run again elsewhere."""
     honest = daemon.observer
 
-    def observe(policy: Policy, lease: Lease | None = None) -> Any:
+    def observe(policy: Policy, lease: LeaderLease | None = None) -> Any:
         seen = honest.observe(policy, lease)
         with daemon.store.transaction(daemon.clock.now(), lease) as txn:
             for job in daemon.store.live().jobs:
@@ -413,7 +413,7 @@ def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None
 def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     units = daemon.applier.units
 
-    def drive_stops(intents: Sequence[Intent], lease: Lease | None) -> None:
+    def drive_stops(intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         units.drive_stops(intents, lease)
         with daemon.store.transaction(daemon.clock.now(), lease) as txn:
             for intent in intents:
@@ -429,7 +429,7 @@ def takes_every_end_for_a_good_one(_: Controller, patch: pytest.MonkeyPatch) -> 
 
 
 def books_no_billing_minimum(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    honest = spend.SpendBook._requested
+    honest = spend.SpendLedger._requested
 
     def requested(book: Any, event: Any) -> None:
         honest(book, replace(event, fields={**event.fields, "price_usd_per_h": 0.01}))
@@ -441,11 +441,11 @@ def books_no_billing_minimum(_: Controller, patch: pytest.MonkeyPatch) -> None:
 
 def _launched_for_less(book: Any, event: Any) -> None:
     usd_per_h = 0.9 * event.fields["price_usd_per_h"]
-    spend.SpendBook._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
+    spend.SpendLedger._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
 
 
 def books_whole_shares(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spend.SpendBook, "_overcharges", lambda book, now: iter(()))
+    patch.setattr(spend.SpendLedger, "_overcharges", lambda book, now: iter(()))
 
 
 def lets_the_first_on_a_machine_pay_all(_: Controller, patch: pytest.MonkeyPatch) -> None:
@@ -486,7 +486,7 @@ def leaves_to_others_what_it_finds_begun(daemon: Controller, _: pytest.MonkeyPat
     """Does not go on with what was asked of machines and units in an earlier life."""
     honest, seen = daemon.applier.resume, {intent.token for intent in daemon.store.live().intents}
 
-    def resume(intents: Sequence[Intent], policy: Policy, lease: Lease | None = None) -> int:
+    def resume(intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
         return honest([intent for intent in intents if intent.token not in seen], policy, lease)
 
     daemon.applier.resume = resume  # type: ignore[method-assign]
@@ -528,7 +528,7 @@ def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> N
 def _without(daemon: Controller, kind: type) -> None:
     honest = daemon.applier._rows
 
-    def rows(plan: Plan, refused: list[Refusal], lease: Lease | None) -> list[Action]:
+    def rows(plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         kept = tuple(action for action in plan.actions if not isinstance(action, kind))
         return honest(replace(plan, actions=kept), refused, lease)
 

@@ -12,7 +12,7 @@ import hcloud.apply
 from hcloud.controller import Controller
 from hcloud.errors import Refused
 from hcloud.model import Intent, JobState
-from hcloud.observe import News, Observer
+from hcloud.observe import FactBatch, Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Plan
 from hcloud.planner.snapshot import LeftOut, Snapshot
@@ -51,9 +51,9 @@ def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None
 
 
 def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    honest = Observer._pass_over
+    honest = Observer._skip_failed
 
-    def pass_over(self: Observer, failed: News, defect: Exception) -> News | None:
+    def pass_over(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
         ended = dict(self._look.ended)
         instead = honest(self, failed, defect)
         self._look.ended = ended
@@ -77,9 +77,9 @@ def lets_one_failing_intent_stop_the_others(_: Controller, patch: pytest.MonkeyP
 
 
 def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    honest = daemon.setbacks.note
+    honest = daemon.quarantine.record
 
     def note(left_out: LeftOut, now: float) -> LeftOut:
         return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
 
-    daemon.setbacks = changed_by(daemon.setbacks, note=note)
+    daemon.quarantine = changed_by(daemon.quarantine, note=note)

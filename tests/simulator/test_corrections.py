@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hcloud.constraints import Constraints
 from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, ProgressHook, Resources
-from hcloud.policy import Correction, Policy
+from hcloud.policy import CorrectionPolicy, Policy
 from hcloud.simulator.clusters import Server, cluster
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.run import Setting, simulated
@@ -37,7 +37,7 @@ def asks(name: str, within_s: float | None) -> JobSpec:
     )
 
 
-def run(folder: Path, truth: Truth, correction: Correction, within_s: float) -> tuple[int, Counter[str]]:
+def run(folder: Path, truth: Truth, correction: CorrectionPolicy, within_s: float) -> tuple[int, Counter[str]]:
     """How many jobs with a deadline met it beside best effort that came a little later, and the corrections by step."""
     jobs = [Arrival(at_s=n, run_s=RUN_S, spec=asks(f"job{n}", within_s)) for n in range(PROMISED)]
     jobs += [Arrival(at_s=140.0 + n, run_s=1500.0, spec=asks(f"load{n}", None)) for n in range(NEIGHBOURS)]
@@ -54,14 +54,14 @@ def run(folder: Path, truth: Truth, correction: Correction, within_s: float) -> 
 
 
 def test_corrections_raise_the_share_of_targets_met_where_neighbours_hurt(tmp_path: Path) -> None:
-    kept, steps = run(tmp_path / "without", HURTS, Correction(steps=()), EASILY_S)
+    kept, steps = run(tmp_path / "without", HURTS, CorrectionPolicy(steps=()), EASILY_S)
     assert not steps
-    kept_more, steps = run(tmp_path / "with", HURTS, Correction(), EASILY_S)
+    kept_more, steps = run(tmp_path / "with", HURTS, CorrectionPolicy(), EASILY_S)
     assert kept_more > kept
     assert steps["evict"] > 0
 
 
 def test_noise_alone_moves_nobody_and_without_a_margin_it_would(tmp_path: Path) -> None:
-    eager = Correction(steps=("evict", "move"), gain=1.0, promise_worth=1000.0)
+    eager = CorrectionPolicy(steps=("evict", "move"), gain=1.0, promise_worth=1000.0)
     assert run(tmp_path / "margin", NOISE, eager, HARDLY_S)[1] == Counter()
     assert run(tmp_path / "none", NOISE, replace(eager, margin=1e-6), HARDLY_S)[1]["evict"] > 0

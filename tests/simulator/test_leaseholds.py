@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hcloud.model import Event, EventKind, JobState, Nodes
-from hcloud.simulator.leaseholds import Leaseholds
+from hcloud.simulator.leaseholds import LeaseChecks
 from hcloud.simulator.truths import Moment
 from hcloud.store.live import LiveView
 from tests.planner.scenes import NOW, job, machine, spec
@@ -22,11 +22,11 @@ RENEWED = EventKind.INSTANCE_RENEWED
 
 def told(looks: Sequence[Sequence[EventKind]]) -> list[str]:
     """Return what does not hold, where at each look nobody holds the machine and these events are new of it."""
-    leaseholds, found = Leaseholds(), list[str]()
+    lease_checks, found = LeaseChecks(), list[str]()
     for number, kinds in enumerate(looks):
         at = 10.0 * number
         events = [Event(at=at, kind=kind, instance_id=NAME) for kind in kinds]
-        found += leaseholds.look(IDLE, Moment(now=at, live=IDLE), events, ())
+        found += lease_checks.look(IDLE, Moment(now=at, live=IDLE), events, ())
     return found
 
 
@@ -48,15 +48,15 @@ def test_an_idle_machine_that_a_gang_has_a_use_for_once_the_others_have_come_is_
     gang = job(1, JobState.AWAITING_INSTANCE, asks=spec(nodes=Nodes(count=2)), awaiting=awaited)
     queued = replace(gang, state=JobState.QUEUED, awaiting=())
     idle = replace(IDLE.instances[0], idle_since=NOW)
-    leaseholds, found = Leaseholds(), list[str]()
+    lease_checks, found = LeaseChecks(), list[str]()
     for at in range(0, 120, 10):
         seen = LiveView(instances=(idle,), jobs=(gang if at < 110 else queued,))
-        found += leaseholds.look(seen, Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES), (), ())
+        found += lease_checks.look(seen, Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES), (), ())
     assert bool(found) is told
 
 
 def test_an_idle_machine_that_nobody_has_a_use_for_is_told() -> None:
-    seen, leaseholds = LiveView(instances=(replace(IDLE.instances[0], idle_since=NOW),)), Leaseholds()
+    seen, lease_checks = LiveView(instances=(replace(IDLE.instances[0], idle_since=NOW),)), LeaseChecks()
     looks = [Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES) for at in range(0, 110, 10)]
-    *before, (last,) = [list(leaseholds.look(seen, moment, (), ())) for moment in looks]
+    *before, (last,) = [list(lease_checks.look(seen, moment, (), ())) for moment in looks]
     assert before == [[]] * 10 and last == f"kept: {NAME} has been idle for 100 s"

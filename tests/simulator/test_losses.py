@@ -102,4 +102,4 @@ def test_beliefs_become_the_truth_in_the_unit_in_which_they_were_measured(world:
 def test_nobody_can_be_told_a_truth_there_is_not() -> None:
     made = make_experiment("paragon-small-low", share=0.02)
     with pytest.raises(BadInput, match="truth is None"):
-        Setting(workload=made.workload, policy=Policy(name="any"), told=True)
+        Setting(workload=made.workload, policy=Policy(name="any"), oracle=True)

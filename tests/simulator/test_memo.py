@@ -14,10 +14,10 @@ from hcloud.config import load_policy
 from hcloud.known import Classification, Estimate, Measure
 from hcloud.model import BatchTarget, Resources
 from hcloud.planner import make_plan
-from hcloud.planner.memo import Memo
+from hcloud.planner.memo import PlanCache
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Placement, Policy
+from hcloud.policy import PlacementPolicy, Policy
 from hcloud.shipped import path as shipped_path
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
@@ -27,7 +27,7 @@ from tests.planner.scenes import NOW, decide, job, machine, offer, running, scen
 CLOUD: dict[str, object] = {"zones": ["east-1a"], "reserved": {"m.2xlarge": 2}, "keep_terminated_s": 60}
 
 
-def plans_that_differ(folder: Path, strategy: str, memo: Memo) -> int:
+def plans_that_differ(folder: Path, strategy: str, plan_cache: PlanCache) -> int:
     """Simulate with one memo all along, and count the plans that would have been others with an empty one."""
     differing = 0
 
@@ -35,8 +35,8 @@ def plans_that_differ(folder: Path, strategy: str, memo: Memo) -> int:
         nonlocal differing
         made, chances = None, copy.deepcopy(rng)
         with suppress(IndexError, ValueError):  # no plan at all, where as many machines are remembered as there were
-            made = make_plan(replace(snapshot, memo=memo), policy, chances)
-        fresh = make_plan(replace(snapshot, memo=Memo()), policy, rng)
+            made = make_plan(replace(snapshot, plan_cache=plan_cache), policy, chances)
+        fresh = make_plan(replace(snapshot, plan_cache=PlanCache()), policy, rng)
         differing += made != fresh
         return fresh
 
@@ -49,13 +49,18 @@ def plans_that_differ(folder: Path, strategy: str, memo: Memo) -> int:
 
 @pytest.mark.parametrize("strategy", ["hm", "sr"])
 def test_a_plan_is_the_same_whatever_is_remembered(tmp_path: Path, strategy: str) -> None:
-    assert plans_that_differ(tmp_path, strategy, Memo()) == 0
+    assert plans_that_differ(tmp_path, strategy, PlanCache()) == 0
 
 
 def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
     """Plan a job whose application turns out to be slower and slower, and count the plans that would have been others
     without what was worked out of the beliefs before, where beliefs have (``shared``) the same answers."""
-    differing, policy, memo, answers = 0, Policy(placement=Placement(order="quasar")), Memo(), dict[object, object]()
+    differing, policy, plan_cache, answers = (
+        0,
+        Policy(placement=PlacementPolicy(order="quasar")),
+        PlanCache(),
+        dict[object, object](),
+    )
     asks = spec(target=BatchTarget(finish_by_at=NOW + 600.0), vcpus_within=(0.5, 8.0))
     for per_s in (0.004, 0.001, 0.0005):
         known = Classification(
@@ -69,8 +74,8 @@ def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
         fresh = replace(known)
         if shared:
             object.__setattr__(known, "_answers", answers)
-        snapshot = scene(waiting, on, applications={"a": known}, memo=memo)
-        fresh_snapshot = replace(snapshot, applications={"a": fresh}, memo=Memo())
+        snapshot = scene(waiting, on, applications={"a": known}, plan_cache=plan_cache)
+        fresh_snapshot = replace(snapshot, applications={"a": fresh}, plan_cache=PlanCache())
         differing += decide(snapshot, policy) != decide(fresh_snapshot, policy)
     return differing
 
@@ -83,14 +88,14 @@ def test_beliefs_that_answer_for_each_other_are_found_out() -> None:
     assert plans_that_differ_once_more_is_known(shared=True) > 0
 
 
-class LooksAtNoSource(Memo):
+class LooksAtNoSource(PlanCache):
     """Takes what was ever worked out of so many things for true."""
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], Any]) -> Any:
         return super().of(name, (len(made_of),), work_out)
 
 
-class TakesAllForAlike(Memo):
+class TakesAllForAlike(PlanCache):
     """Says that all jobs ask for the same."""
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
@@ -98,11 +103,11 @@ class TakesAllForAlike(Memo):
 
 
 @pytest.mark.parametrize("faulty", [LooksAtNoSource, TakesAllForAlike])
-def test_a_memo_that_answers_for_other_objects_is_found_out(tmp_path: Path, faulty: type[Memo]) -> None:
+def test_a_memo_that_answers_for_other_objects_is_found_out(tmp_path: Path, faulty: type[PlanCache]) -> None:
     assert plans_that_differ(tmp_path, "hm", faulty()) > 0
 
 
-class LooksAtNoSourceOf(Memo):
+class LooksAtNoSourceOf(PlanCache):
     """Takes what it was first told under one name for true ever after."""
 
     def __init__(self, name: str) -> None:
@@ -150,14 +155,14 @@ def as_an_offer_comes() -> list[Snapshot]:
     return [scene(waiting, resident, there, *offers, applications=known) for offers in ([], [offer()])]
 
 
-def plans_that_differ_of(snapshots: list[Snapshot], order: Any, memo: Memo) -> int:
+def plans_that_differ_of(snapshots: list[Snapshot], order: Any, plan_cache: PlanCache) -> int:
     """Plan one after the other with one memo, and count the plans that would have been others with an empty one."""
-    differing, policy = 0, Policy(placement=Placement(order=order))
+    differing, policy = 0, Policy(placement=PlacementPolicy(order=order))
     for snapshot in snapshots:
         made = None
         with suppress(KeyError):  # no plan at all, where machines are of a kind that is not remembered
-            made = decide(replace(snapshot, memo=memo), policy)
-        differing += made != decide(replace(snapshot, memo=Memo()), policy)
+            made = decide(replace(snapshot, plan_cache=plan_cache), policy)
+        differing += made != decide(replace(snapshot, plan_cache=PlanCache()), policy)
     return differing
 
 
@@ -172,21 +177,25 @@ def plans_that_differ_of(snapshots: list[Snapshot], order: Any, memo: Memo) -> i
 def test_an_answer_that_is_kept_too_long_is_found_out(
     stale: str, scenes: Callable[[], list[Snapshot]], order: str
 ) -> None:
-    assert plans_that_differ_of(scenes(), order, Memo()) == 0
+    assert plans_that_differ_of(scenes(), order, PlanCache()) == 0
     assert plans_that_differ_of(scenes(), order, LooksAtNoSourceOf(stale)) > 0
 
 
 def plans_that_differ_once_a_machine_is_another(*, stale: bool) -> int:
     """Plan a job that fits on a machine only as it is offered later; ``stale``: what was read off its first offer is
     taken to be of the second."""
-    memo, waiting, policy = Memo(), job(1, asks=spec(resources=Resources(vcpus=4.0)), queued_at=NOW), Policy()
+    plan_cache, waiting, policy = (
+        PlanCache(),
+        job(1, asks=spec(resources=Resources(vcpus=4.0)), queued_at=NOW),
+        Policy(),
+    )
     small, large = machine(1, offer("small", vcpus=2.0)), machine(1, offer("large", vcpus=8.0))
-    decide(scene(waiting, small, memo=memo), policy)
+    decide(scene(waiting, small, plan_cache=plan_cache), policy)
     if stale:
-        standing = memo.latest("machines")
+        standing = plan_cache.latest("machines")
         standing._made = {name: (large.offer, made) for name, (_, made) in standing._made.items()}
-    later = scene(waiting, large, memo=memo)
-    return int(decide(later, policy) != decide(replace(later, memo=Memo()), policy))
+    later = scene(waiting, large, plan_cache=plan_cache)
+    return int(decide(later, policy) != decide(replace(later, plan_cache=PlanCache()), policy))
 
 
 def test_what_was_read_off_another_offer_of_a_machine_is_found_out() -> None:

@@ -8,7 +8,7 @@ from hcloud.policy import Policy
 from hcloud.simulator.compare import PEERS
 from hcloud.simulator.means import mean_of
 from hcloud.simulator.outcome import Series
-from hcloud.simulator.reproduce import CHAPTERS, Size, fuller, parts, sensitivities
+from hcloud.simulator.reproduce import CHAPTERS, RunSize, fuller, parts, sensitivities
 from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.reproduce.discounts import SUSTAINED, sustained_part
 from hcloud.simulator.reproduce.hybrid import strategy
@@ -25,7 +25,7 @@ from hcloud.simulator.reproduce.study import (
     setting_of,
 )
 
-SMALL = Size(share=0.06, hours=0.1, seeds=2)
+SMALL = RunSize(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
     Case(label=order, experiment="paragon-small-low", policy=scheduler(order)) for order in ("least_loaded", "paragon")
 )
@@ -97,7 +97,7 @@ def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> N
 
 def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
     alike = Case(label="all", experiment="static", policy=Policy(name="all"), plain=True, commits="hf")
-    size = Size(share=0.02, hours=0.1, seeds=1)
+    size = RunSize(share=0.02, hours=0.1, seeds=1)
     assert run_case(alike, 0, size)["times_bound"] >= 1.0
     # Reserved machines alone, and none of them: nothing can ever run.
     none = replace(alike, planner=PEERS["reserved-only"].plan, cloud={"reserved": {"n1.1": 1}})
@@ -108,7 +108,7 @@ def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
 
 def test_nothing_is_paid_while_the_last_jobs_are_waited_for() -> None:
     case = Case(label="sr", experiment="static", policy=strategy("sr"))
-    size = Size(share=0.02, hours=0.1, seeds=1)
+    size = RunSize(share=0.02, hours=0.1, seeds=1)
     setting = setting_of(case, 0, size)
     ((name, count),) = setting.cloud["reserved"].items()  # type: ignore[attr-defined]
     price = setting.cloud["types"][name]["usd_per_h"] * setting.cloud["reserved_price_factor"]  # type: ignore[index]
@@ -189,7 +189,7 @@ def test_cases_of_fuller_servers_differ_by_tolerance_and_limits_only() -> None:
 
 def test_each_part_of_the_world_and_each_caution_is_another_case_of_the_same_experiment() -> None:
     world, caution = parts.figures()
-    truths = {repr(setting_of(case, 0, Size(share=0.01, hours=0.05)).truth) for case in world.cases}
+    truths = {repr(setting_of(case, 0, RunSize(share=0.01, hours=0.05)).truth) for case in world.cases}
     assert len(truths) == len(world.cases)  # a number that is as it is anyway would show nothing
     assert len({repr(case.policy) for case in world.cases}) == 1
     assert len({repr(case.policy) for case in caution.cases}) == len(caution.cases)

@@ -20,7 +20,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.policy import Policy, parse_policy
 from hcloud.report import build_report
 from hcloud.simulator.defects import Planted
-from hcloud.simulator.outcome import Outcome, comparison, outcome_of
+from hcloud.simulator.outcome import SimulationResult, comparison, outcome_of
 from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
@@ -308,7 +308,7 @@ def test_services_of_a_list_are_held_against_what_each_promised(tmp_path: Path, 
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[SimulationResult]:
     """Two policies on the same work."""
     work = Workload(name="w", arrivals=(arrival(0, 60, within_s=200), arrival(30, 60), arrival(31, 60)))
     made = []
@@ -320,14 +320,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     return made
 
 
-def test_comparison_has_a_row_for_each_policy_and_measures_against_the_first(outcomes: list[Outcome]) -> None:
+def test_comparison_has_a_row_for_each_policy_and_measures_against_the_first(outcomes: list[SimulationResult]) -> None:
     table = comparison(outcomes)
     names = [column.name for column in table.columns]
     assert [row[0] for row in table.rows] == ["first", "<second>"]
     assert [row[names.index("cost_pct")] for row in table.rows] == [100.0, 100.0]
 
 
-def test_series_end_at_nothing_and_never_hold_more_than_is_up(outcomes: list[Outcome]) -> None:
+def test_series_end_at_nothing_and_never_hold_more_than_is_up(outcomes: list[SimulationResult]) -> None:
     series = outcomes[0].series
     up = [sum(each) for each in zip(*series.up_vcpus.values(), strict=True)]
     assert max(series.held_vcpus) > 0
@@ -335,7 +335,7 @@ def test_series_end_at_nothing_and_never_hold_more_than_is_up(outcomes: list[Out
     assert (up[-1], series.held_vcpus[-1], series.waiting[-1]) == (0.0, 0.0, 0.0)
 
 
-def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[Outcome]) -> None:
+def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[SimulationResult]) -> None:
     from xml.etree import ElementTree
 
     for draw in (allocation_svg, cost_svg, fullness_svg, waits_svg):
@@ -344,14 +344,14 @@ def test_pictures_are_whole_documents_and_hold_no_foreign_markup(outcomes: list[
         assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
-def test_picture_of_costs_says_which_colour_is_what_and_shows_cents(outcomes: list[Outcome]) -> None:
+def test_picture_of_costs_says_which_colour_is_what_and_shows_cents(outcomes: list[SimulationResult]) -> None:
     drawn = cost_svg([replace(outcomes[0], metered_usd=0.0041, committed_usd=0.0), outcomes[1]])
     for colour, words in (("#4878a8", "reserved (used or not)"), ("#e08a3c", "metered")):
         assert f'<tspan fill="{colour}">{words}</tspan>' in drawn and f'height="20" fill="{colour}"' in drawn
     assert "$0.0041, " in drawn
 
 
-def test_each_line_of_a_picture_looks_different(outcomes: list[Outcome]) -> None:
+def test_each_line_of_a_picture_looks_different(outcomes: list[SimulationResult]) -> None:
     many = [replace(outcomes[0], name=f"policy-{n}") for n in range(14)]
     drawn = [line.partition("stroke=")[2] for line in waits_svg(many).split("<polyline")[1:]]
     curves, keys = drawn[::2], drawn[1::2]

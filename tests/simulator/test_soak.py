@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from hcloud.cli.soak import soak
 from hcloud.simulator.defects import DEEDS, DEFECT
 from hcloud.simulator.small_worlds import Dangers, draw_world
-from hcloud.simulator.soak import Soak, Verdict, soak_seed, soaking
+from hcloud.simulator.soak import Soak, SoakResult, soak_seed, soaking
 from tests.simulator import seeded_bugs as bugs
 from tests.simulator import seeded_despite as despite
 from tests.simulator.seeded_bugs import Bug
@@ -124,7 +124,7 @@ def test_worlds_differ_in_everything_that_matters() -> None:
     assert defects == {None, "waiting", "running", "always", *DEEDS}
 
 
-def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> Verdict:
+def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> SoakResult:
     return soak_seed(seed, tamper=lambda daemon: bug(daemon, patch))
 
 

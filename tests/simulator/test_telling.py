@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from hcloud.errors import HCloudError
-from hcloud.simulator.fullness import COLUMNS, ROWS, Hold, Life, fullness_of
+from hcloud.simulator.fullness import COLUMNS, ROWS, Hold, MachineLifetime, fullness_of
 from hcloud.simulator.means import Mean
-from hcloud.simulator.outcome import FailedBy, Outcome, Series, WaitedFor, comparison
+from hcloud.simulator.outcome import FailedBy, Series, SimulationResult, WaitedFor, comparison
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.picture import (
     BOX_LEFT,
@@ -29,7 +29,7 @@ from hcloud.simulator.picture import (
 )  # fmt: skip
 from hcloud.simulator.reproduce.study import numbers_of
 
-SEEN = Outcome(
+SEEN = SimulationResult(
     name="seen",
     span_s=7200.0,
     jobs=11,
@@ -159,8 +159,8 @@ def test_a_picture_of_no_performance_says_so() -> None:
     assert "no job has a target to do well by" in texts(performance_svg([replace(SEEN, performance=())]))
 
 
-def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> Life:
-    return Life(market=market, vcpus=vcpus, since_s=since_s, until_s=until_s)
+def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> MachineLifetime:
+    return MachineLifetime(market=market, vcpus=vcpus, since_s=since_s, until_s=until_s)
 
 
 def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_was_not_up() -> None:
@@ -222,7 +222,9 @@ def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:
 
 
 @pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
-def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(draw: Callable[[Sequence[Outcome]], str]) -> None:
+def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(
+    draw: Callable[[Sequence[SimulationResult]], str],
+) -> None:
     names = [f"{'<long> ' * 20}(nightly/{end}.yaml)" for end in ("one", "two")]
     told = [text for text in texts(draw([replace(SEEN, name=name) for name in names])) if "<long>" in text]
     assert len(told) == 2 and all(each.startswith("<long> ") for each in told)
@@ -231,7 +233,7 @@ def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(draw: Calla
 
 
 @pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
-def test_names_of_wide_letters_take_no_more_room_than_others(draw: Callable[[Sequence[Outcome]], str]) -> None:
+def test_names_of_wide_letters_take_no_more_room_than_others(draw: Callable[[Sequence[SimulationResult]], str]) -> None:
     plain, wide = ("ab" * 200 + "yz", "\u590f\uff21" * 200 + "yz")
     kept, told = (
         next(text for text in texts(draw([replace(SEEN, name=name)])) if "yz" in text) for name in (plain, wide)

@@ -14,7 +14,7 @@ from hcloud.engine.fake import FakeRunner, Resident, Work
 from hcloud.errors import BadInput
 from hcloud.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
 from hcloud.policy import parse_policy
-from hcloud.provider import Machine, UnitSpec
+from hcloud.provider import SimulatedMachine, UnitSpec
 from hcloud.simulator.nature import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
@@ -29,8 +29,8 @@ TYPES = {
 }
 
 
-def machine(type_name: str = "m.2xlarge", market: Market = Market.ON_DEMAND, quality: float = 1.0) -> Machine:
-    return Machine(
+def machine(type_name: str = "m.2xlarge", market: Market = Market.ON_DEMAND, quality: float = 1.0) -> SimulatedMachine:
+    return SimulatedMachine(
         instance_id="inst-1",
         capacity=TYPES[type_name],
         ready_at=0.0,
@@ -192,7 +192,7 @@ def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> N
 class Halves:
     """Each unit has its part of the machine."""
 
-    def speeds(self, machine: Machine, residents: list[Resident], now: float) -> tuple[list[float], float]:
+    def speeds(self, machine: SimulatedMachine, residents: list[Resident], now: float) -> tuple[list[float], float]:
         return [1.0 / len(residents)] * len(residents), float("inf")
 
 
@@ -202,7 +202,7 @@ class Cloud:
     def __init__(self) -> None:
         self._machines = {"inst-1": machine()}
 
-    def running(self, now: float) -> dict[str, Machine]:
+    def running(self, now: float) -> dict[str, SimulatedMachine]:
         return self._machines
 
     def set_expiry(self, expiries: object) -> frozenset[str]:

@@ -31,7 +31,7 @@ from hcloud.model import (
     JobState,
 )
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.store import Lease, LiveView, Store, Submission, Transaction
+from hcloud.store import LeaderLease, LiveView, Store, Submission, Transaction
 from tests.store.samples import SPEC, build_instance
 
 tokens = st.sampled_from(["a", "b", "c"])
@@ -55,7 +55,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.intents: dict[str, Intent] = {}
         self.backoffs: dict[str, OfferBackoff] = {}
         self.events: list[str] = []
-        self.lease: Lease | None = None
+        self.lease: LeaderLease | None = None
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -183,7 +183,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.store = self.store_class.open(self.url)
 
     def write(
-        self, does: Callable[[Transaction], Any], fails: type[Exception] | None = None, lease: Lease | None = None
+        self, does: Callable[[Transaction], Any], fails: type[Exception] | None = None, lease: LeaderLease | None = None
     ) -> Any:
         """Do something in a transaction; returns its result, or None when it fails as it should."""
         with nullcontext() if fails is None else pytest.raises(fails):

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from hcloud.known import ON_TOP, Layers
+from hcloud.known import ON_TOP, LayeredRows
 
 
 def check_like_a_dictionary(seed: int) -> None:
-    chances, layers, plain = random.Random(seed), Layers[object](), dict[str, object]()
+    chances, layers, plain = random.Random(seed), LayeredRows[object](), dict[str, object]()
     earlier, then = layers, dict(plain)
     for step in range(2 * ON_TOP):
         changed: dict[str, object] = {str(chances.randrange(100)): object() for _ in range(chances.randrange(1, 4))}
@@ -32,7 +32,7 @@ def test_layers_are_a_dictionary_of_each_moment(seed: int) -> None:
 
 def test_it_is_noticed_where_an_earlier_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Layers, "__getitem__", lambda self, name: (self._base if name in self._base else self._top)[name]
+        LayeredRows, "__getitem__", lambda self, name: (self._base if name in self._base else self._top)[name]
     )
     with pytest.raises(AssertionError):
         check_like_a_dictionary(0)

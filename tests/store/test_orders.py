@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hcloud.errors import BadInput
-from hcloud.planner.snapshot import Order, OrderScope
+from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.store import Store
 from hcloud.store.memory import MemoryStore
 
 AT = 1_900_000_000.0
-ORDER = Order(scope=OrderScope.TYPE, name="m5.*", by="ada", ordered_at=AT, deadline_at=AT + 5)
+ORDER = Directive(scope=DirectiveScope.TYPE, name="m5.*", by="ada", ordered_at=AT, deadline_at=AT + 5)
 
 
 @pytest.fixture(params=["database", "memory"])
@@ -23,26 +23,26 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_an_order_is_there_until_it_is_dropped_and_a_new_one_replaces_it(store: Store) -> None:
-    later = Order(scope=OrderScope.TYPE, name="m5.*", by="bob", ordered_at=AT + 1)
+    later = Directive(scope=DirectiveScope.TYPE, name="m5.*", by="bob", ordered_at=AT + 1)
     with store.transaction(AT) as txn:
-        txn.put_order(ORDER)
-    assert store.live().orders == (ORDER,)
+        txn.put_directive(ORDER)
+    assert store.live().directives == (ORDER,)
     with store.transaction(AT) as txn:
-        txn.put_order(later)
-    assert store.live().orders == (later,)
+        txn.put_directive(later)
+    assert store.live().directives == (later,)
     with store.transaction(AT) as txn:
-        assert txn.drop_order(OrderScope.TYPE, "m5.*")
-        assert not txn.drop_order(OrderScope.INSTANCE, "m5.*")
-    assert store.live().orders == ()
+        assert txn.drop_directive(DirectiveScope.TYPE, "m5.*")
+        assert not txn.drop_directive(DirectiveScope.INSTANCE, "m5.*")
+    assert store.live().directives == ()
 
 
 def test_orders_and_pause_go_with_a_transaction_that_fails(store: Store) -> None:
     with suppress(BadInput), store.transaction(AT) as txn:
-        txn.put_order(ORDER)
+        txn.put_directive(ORDER)
         txn.put_meta("paused", "why")
         assert txn.meta("paused") == "why"
         raise BadInput("changed my mind")
-    assert store.live().orders == ()
+    assert store.live().directives == ()
     assert store.get_meta("paused") is None
     with pytest.raises(BadInput), store.transaction(AT) as txn:
         txn.put_meta("paused", "a\x00b")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 from hcloud.simulator.reproduce import clusters, fuller, hybrid, parts, peers, sensitivities
-from hcloud.simulator.reproduce.study import Figure, Size, run_figure
+from hcloud.simulator.reproduce.study import Figure, RunSize, run_figure
 
-__all__ = ["CHAPTERS", "Figure", "Size", "run_figure"]
+__all__ = ["CHAPTERS", "Figure", "RunSize", "run_figure"]
 
 CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "hcloud": (

@@ -114,7 +114,7 @@ def _schedulers(name: str, title: str, source: str, loads: tuple[str, ...], name
             label=_label(each, load),
             experiment=load,
             policy=scheduler(**SCHEDULERS[each]),
-            told=each in (TOLD, TOLD_WEIGHED),
+            oracle=each in (TOLD, TOLD_WEIGHED),
         )
         for load in loads
         for each in names

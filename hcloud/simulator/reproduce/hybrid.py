@@ -99,7 +99,7 @@ def _case(scenario: str, name: str, profiles: bool) -> Case:
 def _strategies(scenario: str) -> Figure:
     cases = tuple(_case(scenario, name, profiles) for profiles in (True, False) for name in STRATEGIES)
     if scenario == HIGH:
-        cases += tuple(replace(_case(HIGH, name, True), label=_told(name), told=True) for name in HYBRIDS)
+        cases += tuple(replace(_case(HIGH, name, True), label=_told(name), oracle=True) for name in HYBRIDS)
     return Figure(
         name=f"strategies-{scenario}",
         title=f"Five strategies, {EXPERIMENTS[scenario]}; users ask for what they guess",

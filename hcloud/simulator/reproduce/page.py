@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hcloud.simulator.means import Mean, mean_of
 from hcloud.simulator.picture import limits_svg
-from hcloud.simulator.reproduce.study import Claim, Figure, Found, Size, judged
+from hcloud.simulator.reproduce.study import Claim, Figure, Found, RunSize, judged
 from hcloud.simulator.scenarios import SCENARIOS
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
@@ -15,7 +15,7 @@ PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
 """A link to one of the documentation's pages, as the page and the sources of figures have them."""
 
 
-Shown = tuple[Figure, Found, Size]
+Shown = tuple[Figure, Found, RunSize]
 """A figure, what came of it, and how much of its experiments was run."""
 
 
@@ -45,7 +45,7 @@ def markdown(
     return page if linked else PAGE_OF_DOCUMENTATION.sub(r"`docs/\1`", page)
 
 
-def _figure(figure: Figure, found: Found, size: Size) -> Iterator[str]:
+def _figure(figure: Figure, found: Found, size: RunSize) -> Iterator[str]:
     yield f"### {figure.title}"
     yield ""
     length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from hcloud.policy import Policy, Retention
+from hcloud.policy import Policy, RetentionPolicy
 from hcloud.simulator.compare import PEERS, PREFIX
 from hcloud.simulator.reproduce.study import Case, Claim, Figure, Numbers
 
@@ -37,7 +37,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _beside_peers(scenario: str) -> Figure:
-    mine = {OURS: ours(Retention().spin_up_multiple), f"{OURS}, idle machines kept longer": ours(10.0)}
+    mine = {OURS: ours(RetentionPolicy().spin_up_multiple), f"{OURS}, idle machines kept longer": ours(10.0)}
     cases = [
         Case(label=label, experiment=scenario, policy=policy, cloud=CLOUD, commits="hf", plain=True)
         for label, policy in mine.items()

@@ -26,7 +26,7 @@ from hcloud.simulator.folder import quick_folder
 from hcloud.simulator.guesses import guessed
 from hcloud.simulator.losses import NEIGHBOURS, REST, TYPE
 from hcloud.simulator.means import Mean, mean_of
-from hcloud.simulator.outcome import Outcome, outcome_of
+from hcloud.simulator.outcome import SimulationResult, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
 from hcloud.simulator.pool import open_pool
 from hcloud.simulator.reproduce.discounts import sustained_part
@@ -38,7 +38,7 @@ Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class RunSize:
     """How much of each experiment is run: a part of its jobs or load, hours (HCloud's), and how many seeds."""
 
     share: float = 1.0
@@ -66,10 +66,10 @@ class Case:
     commits: Strategy | None = None
     plain: bool = False
     guessed: bool = False
-    told: bool = False
+    oracle: bool = False
     sensitive: float | None = None
 
-    def make(self, seed: int, size: Size) -> Experiment:
+    def make(self, seed: int, size: RunSize) -> Experiment:
         """Return the experiment in this size."""
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
@@ -108,7 +108,7 @@ class Figure:
     drawn: str = ""
 
 
-def run_figure(figure: Figure, size: Size, processes: int, done: Done, told: Callable[[str], object]) -> None:
+def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: Callable[[str], object]) -> None:
     """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
 
     All cases with one seed, then with the next; ``told`` gets each case's label once its numbers are in ``done``.
@@ -132,7 +132,7 @@ def found_in(figure: Figure, done: Done) -> Found:
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Generator[Numbers]:
+def _each(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
     with quick_folder() as folder:
         if processes <= 1:
@@ -142,7 +142,7 @@ def _each(tasks: Sequence[tuple[Case, int]], size: Size, processes: int) -> Gene
             yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
 
 
-def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> Numbers:
+def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
     """Simulate one case with one seed, in a folder of its own ``within`` another or where temporary files go."""
     setting = setting_of(case, seed, size)
     # The load would go on: nothing is paid while the last jobs are waited for (by bounds it is, though).
@@ -164,7 +164,7 @@ def run_case(case: Case, seed: int, size: Size, within: Path | None = None) -> N
 
 
 def _without_waste(
-    case: Case, seed: int, size: Size, commitments: Sequence[Commitment], committed_usd: float
+    case: Case, seed: int, size: RunSize, commitments: Sequence[Commitment], committed_usd: float
 ) -> Numbers:
     """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
     starts, stands idle or is larger than needed. Nothing where nothing can be rented by size.
@@ -179,7 +179,7 @@ def _without_waste(
     return {"without_waste_usd": committed_usd + min(prices) * above_vcpu_h}
 
 
-def setting_of(case: Case, seed: int, size: Size) -> Setting:
+def setting_of(case: Case, seed: int, size: RunSize) -> Setting:
     """Return what is simulated of a case.
 
     Machines are reserved knowing the load: what jobs really need where they are profiled, else what users ask for.
@@ -195,11 +195,11 @@ def setting_of(case: Case, seed: int, size: Size) -> Setting:
         cloud["reserved"] = reserved_for(replace(policy, provisioning=provisioning), known, cloud)
     truth = None if case.plain else replace(made.truth, **cast(Mapping[str, Any], case.truth))
     return Setting(
-        workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, told=case.told,
+        workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, oracle=case.oracle,
     )  # fmt: skip
 
 
-def numbers_of(outcome: Outcome, paid_s: float = inf) -> Numbers:
+def numbers_of(outcome: SimulationResult, paid_s: float = inf) -> Numbers:
     """Return what figures show; what there is none of is left out. What was up later than ``paid_s`` is not paid.
 
     Raises HCloudError where planning failed on the way.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hcloud.engine.tls import make_ca
 from hcloud.model import InstanceId, Resources
-from hcloud.provider import Machine
+from hcloud.provider import SimulatedMachine
 from providers.ec2 import factory
 from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene
 from tests.providers.cloud_scene import CloudMachines, Launched, open_scene
@@ -17,12 +17,12 @@ from tests.providers.ec2.fake_ec2 import TRUTH_PATH
 class Ec2Machines(CloudMachines):
     """What the fake tells of its machines, by their ids."""
 
-    def up(self, now: float) -> Mapping[InstanceId, tuple[str, Machine]]:
+    def up(self, now: float) -> Mapping[InstanceId, tuple[str, SimulatedMachine]]:
         """See :meth:`CloudMachines.up`."""
         found = {}
         for key, told in self.ask().items():
             if told["ready_at"] <= now and told["ended_at"] is None:
-                machine = Machine(
+                machine = SimulatedMachine(
                     instance_id=told["tags"]["hcloud:instance"],
                     capacity=Resources(vcpus=told["vcpus"], memory_mib=told["memory_mib"], disk_gib=10.0),
                     ready_at=told["ready_at"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hcloud.errors import InsufficientCapacity, QuotaExceeded
 from hcloud.model import Market
-from providers.ec2.reservations import Coverage, Reservations, Reserved, pool_of
+from providers.ec2.reservations import Coverage, Reservations, ReservedInstances, pool_of
 from providers.ec2.running import QUOTAS, quota_of
 from providers.ec2.savings import SavingsLeft, SavingsPlan
 from tests.providers.ec2.ec2_bench import Ec2Bench
@@ -74,7 +74,7 @@ TYPES = ("m5.large", "m5.xlarge", "c5.large", "g5.xlarge")
 RUNNING = st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from(TYPES)), st.integers(1, 4), max_size=4)
 HELD = st.lists(
     st.builds(
-        Reserved,
+        ReservedInstances,
         zone=st.sampled_from(["a", None]),
         type_name=st.sampled_from(TYPES),
         count=st.integers(1, 4),
@@ -93,7 +93,7 @@ class ForgetsSizes(Coverage):
 
 
 def never_covers_more_than_is_reserved(
-    kind: type[Coverage], held: Sequence[Reserved], running: Mapping[tuple[str, str], int]
+    kind: type[Coverage], held: Sequence[ReservedInstances], running: Mapping[tuple[str, str], int]
 ) -> None:
     """In units of size: what is covered and what is left make up what is reserved, pool by pool."""
     coverage = kind(Reservations(reserved=tuple(held)), running)
@@ -114,7 +114,7 @@ def count_of(running: Mapping[tuple[str, str], int], name: str) -> int:
 @settings(max_examples=60)
 @given(HELD, RUNNING)
 def test_what_is_covered_and_what_is_left_make_up_what_is_reserved(
-    held: list[Reserved], running: dict[tuple[str, str], int]
+    held: list[ReservedInstances], running: dict[tuple[str, str], int]
 ) -> None:
     never_covers_more_than_is_reserved(Coverage, held, running)
 
@@ -122,7 +122,7 @@ def test_what_is_covered_and_what_is_left_make_up_what_is_reserved(
 def test_that_property_catches_who_forgets_sizes() -> None:
     @settings(max_examples=60)
     @given(HELD, RUNNING)
-    def holds(held: list[Reserved], running: dict[tuple[str, str], int]) -> None:
+    def holds(held: list[ReservedInstances], running: dict[tuple[str, str], int]) -> None:
         never_covers_more_than_is_reserved(ForgetsSizes, held, running)
 
     with pytest.raises(AssertionError):

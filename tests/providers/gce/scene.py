@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.model import InstanceId, Resources
-from hcloud.provider import Machine
+from hcloud.provider import SimulatedMachine
 from providers.gce import GceProvider
 from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene
 from tests.providers.cloud_scene import CloudMachines, Launched, open_scene
@@ -21,7 +21,7 @@ from tests.providers.gce.server import TRUTH_PATH
 class GceMachines(CloudMachines):
     """What the fake tells of its machines."""
 
-    def up(self, now: float) -> Mapping[InstanceId, tuple[str, Machine]]:
+    def up(self, now: float) -> Mapping[InstanceId, tuple[str, SimulatedMachine]]:
         """See :meth:`CloudMachines.up`."""
         up = (told for told in self.ask() if told["ready_at"] is not None and told["ended_at"] is None)
         return {told["labels"]["hcloud-instance"]: (told["provider_id"], _machine(told)) for told in up}
@@ -35,9 +35,9 @@ class GceMachines(CloudMachines):
         return sum(_usd_per_h(told) / 3600 * _billed_s(told, now) for told in self.ask())
 
 
-def _machine(told: Mapping[str, Any]) -> Machine:
+def _machine(told: Mapping[str, Any]) -> SimulatedMachine:
     vcpus, memory_mb = TYPES[told["type_name"]]
-    return Machine(
+    return SimulatedMachine(
         instance_id=told["labels"]["hcloud-instance"],
         capacity=Resources(vcpus=vcpus, memory_mib=memory_mb - 512, disk_gib=22.0),
         ready_at=told["ready_at"],

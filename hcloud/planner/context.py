@@ -20,23 +20,23 @@ from hcloud.model import (
     Reason,
     Resources,
 )
-from hcloud.planner.fleet import Amounts, Fleet, Mask, Places, Ware, vector
-from hcloud.planner.lateness import Hurry, Lateness
-from hcloud.planner.ledger import Ledger, open_ledger
+from hcloud.planner.fleet import Amounts, Fleet, Mask, OfferShape, Places, vector
+from hcloud.planner.lateness import LateBoots, Urgency
+from hcloud.planner.ledger import BudgetLedger, open_budget
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
-from hcloud.planner.portions import Portions
-from hcloud.planner.sizing import Aim
+from hcloud.planner.portions import RankSizes
+from hcloud.planner.sizing import SizeTarget
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.strategies import PLAIN, Leaning, Strategy, open_strategy
+from hcloud.planner.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.suitability import Suitability
-from hcloud.planner.weary import is_weary, steady_for
-from hcloud.planner.whereabouts import Company, Whereabouts
+from hcloud.planner.weary import has_non_spot_offer, spot_loss_limit_reached
+from hcloud.planner.whereabouts import AffinityGroup, TopologyConstraints
 from hcloud.policy import Policy
 from hcloud.rows import by_number
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class JobGroup:
     """Waiting jobs that ask for the same: what holds for one of them holds for all.
 
     ``needed`` ranks must start together, up to ``wanted`` may. ``stuck``: why none of them can be served any more in
@@ -72,7 +72,7 @@ class Group:
     pending: int = 0
     instance_types: tuple[str, ...] = ()
     exclusive: bool = False
-    leaning: Leaning = PLAIN
+    mapping_need: MappingNeed = PLAIN
     lifted: bool = False
     moved: bool = False
     application: str = ""
@@ -82,13 +82,13 @@ class Group:
     lost: Amounts | None = None
     awaits_type: bool = True
     candidates: tuple[Candidate, ...] | None = None
-    told: dict[tuple[Ware, float], tuple[Candidate, ...]] = field(default_factory=dict)
+    told: dict[tuple[OfferShape, float], tuple[Candidate, ...]] = field(default_factory=dict)
     constraints: Constraints | None = None
-    company: Company | None = None
-    aim: Aim | None = None
-    portions: Portions | None = None
+    company: AffinityGroup | None = None
+    aim: SizeTarget | None = None
+    portions: RankSizes | None = None
     sized: Amounts | None = None
-    hurry: Hurry = Hurry.NONE
+    urgency: Urgency = Urgency.NONE
     serves: bool = False
 
     @property
@@ -153,7 +153,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanContext:
     """Everything a stage needs. ``now``: the snapshot's time. ``rng`` is for policies that draw lots. ``suit``: how
     well machines suit jobs, from admission on, where the order of placement asks.
 
@@ -179,16 +179,16 @@ class Draft:
     jobs: Sequence[Job]
     running: Sequence[Job]
     fleet: Fleet
-    ledger: Ledger
+    ledger: BudgetLedger
     strategy: Strategy
-    whereabouts: Whereabouts
+    topology: TopologyConstraints
     suit: Suitability | None = None
     actions: list[Action] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
-    queue: dict[bool, list[tuple[Job, Group]]] = field(default_factory=lambda: {True: [], False: []})
+    queue: dict[bool, list[tuple[Job, JobGroup]]] = field(default_factory=lambda: {True: [], False: []})
     awaiting: list[tuple[bool, int]] = field(default_factory=list)
-    unplaced: list[tuple[Job, Group]] = field(default_factory=list)
-    groups: dict[Key, Group] = field(default_factory=dict)
+    unplaced: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    groups: dict[Key, JobGroup] = field(default_factory=dict)
     holds: dict[JobId, list[int]] = field(default_factory=dict)
     enqueued: set[JobId] = field(default_factory=set)
     stopping: set[JobId] = field(default_factory=set)
@@ -201,8 +201,8 @@ class Draft:
     behind: set[JobId] = field(default_factory=set)
     expanding: list[Job] = field(default_factory=list)
     guarded: Mask | None = None
-    open_of: Callable[[Group, Places], Places] | None = None
-    late: Lateness | None = None
+    open_of: Callable[[JobGroup, Places], Places] | None = None
+    late: LateBoots | None = None
     unkept: Mask | None = None
     kinds_told: int = 0
     fresh_s: dict[Resources, float] = field(default_factory=dict)
@@ -246,28 +246,28 @@ class Draft:
 
     def mark(self) -> tuple[Amounts, int, int]:
         """Return what is claimed now, for :meth:`back_to`."""
-        return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0, self.whereabouts.moment
+        return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0, self.topology.moment
 
     def back_to(self, marked: tuple[Amounts, int, int]) -> None:
         """Forget all claims made since :meth:`mark`."""
         self.fleet.room[:] = marked[0]
         if self.suit is not None:
             self.suit.back_to(marked[1])
-        self.whereabouts.back_to(marked[2])
+        self.topology.back_to(marked[2])
 
-    def arrive(self, at: int, group: Group) -> None:
+    def arrive(self, at: int, group: JobGroup) -> None:
         """Count a unit of ``group`` as on, or promised room of, machine ``at``: beside whom others find themselves."""
-        self.whereabouts.arrive(at, group.company)
+        self.topology.arrive(at, group.company)
         if self.suit is not None:
             self.suit.arrive(at, group.application)
 
-    def leave(self, at: int, group: Group) -> None:
+    def leave(self, at: int, group: JobGroup) -> None:
         """Take :meth:`arrive` back."""
-        self.whereabouts.arrive(at, group.company, -1)
+        self.topology.arrive(at, group.company, -1)
         if self.suit is not None:
             self.suit.leave(at, group.application)
 
-    def fitting_now(self, group: Group, among: Mask) -> Mask:
+    def fitting_now(self, group: JobGroup, among: Mask) -> Mask:
         """Return which machines of ``among`` have room now for what a rank of ``group`` gets there."""
         if not group.unsized:
             return self.fleet.fitting_now(group.asks, among)
@@ -277,13 +277,13 @@ class Draft:
         roomy[places] = self.fleet.have_room_now(places, group.taken_on(self.fleet.capacity, places))
         return roomy
 
-    def amount_on(self, group: Group, at: int) -> Amounts:
+    def amount_on(self, group: JobGroup, at: int) -> Amounts:
         """Return what one rank of ``group`` takes of machine ``at``."""
         if group.exclusive:
             return self.fleet.capacity[:, at]
         return group.asks_on(at)
 
-    def granted(self, group: Group, at: int) -> Resources:
+    def granted(self, group: JobGroup, at: int) -> Resources:
         """Return :meth:`amount_on` as what an allocation holds."""
         if group.exclusive:
             return self.fleet.instances[at].capacity
@@ -304,13 +304,13 @@ class Draft:
     def to_be_had(self) -> Sequence[Offer]:
         """Return the offers that the policy allows and that are not sold out."""
         offers, policy = self.snapshot.offers, self.policy
-        return self.snapshot.memo.of(
+        return self.snapshot.plan_cache.of(
             "to be had",
             (offers, policy),
             lambda: [each for each in offers if each.available != 0 and policy.allow.refusal(each) is None],
         )
 
-    def quickest_s(self, group: Group) -> float:
+    def quickest_s(self, group: JobGroup) -> float:
         """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
         if group.resources not in self.fresh_s:
             had = self.to_be_had()
@@ -367,41 +367,43 @@ class Draft:
             return
         self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
 
-    def group_of(self, job: Job) -> Group:
+    def group_of(self, job: Job) -> JobGroup:
         """Return the group of jobs that ask for the same as ``job``."""
-        spec, hybrid, suit, memo = job.spec, self.strategy.hybrid, self.suit, self.snapshot.memo
-        leaning = PLAIN if hybrid is None else hybrid.leaning(job)
+        spec, hybrid, suit, plan_cache = job.spec, self.strategy.hybrid, self.suit, self.snapshot.plan_cache
+        mapping_need = PLAIN if hybrid is None else hybrid.mapping_need(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
-        hurry = Hurry.NONE if self.late is None else self.late.hurry(job, suit)
+        urgency = Urgency.NONE if self.late is None else self.late.urgency(job, suit)
         # What a spec asks for never changes: this is the most frequent thing done to a long queue.
-        known = memo.asks.get(id(spec))
+        known = plan_cache.asks.get(id(spec))
         key = (
-            known[1] if known is not None else memo.number_asks(spec, _asks(spec)),
-            leaning,
+            known[1] if known is not None else plan_cache.number_asks(spec, _asks(spec)),
+            mapping_need,
             application,
             avoid,
             spec.user if self.ledger.watches_users else "",
-            self.whereabouts.company(spec) if self.whereabouts.users else None,
+            self.topology.company(spec) if self.topology.users else None,
             aim,
-            hurry,
+            urgency,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
-            weary := bool(job.failures) and is_weary(job, self.policy.spot),
+            weary := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
         )
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._new_group(spec, leaning, application, aim)
-            group.spot_ok = group.spot_ok and not (weary and steady_for(spec, self.to_be_had()))
-            group.avoid, group.moved, group.hurry = avoid, moved, hurry
+            group = self.groups[key] = self._new_group(spec, mapping_need, application, aim)
+            group.spot_ok = group.spot_ok and not (weary and has_non_spot_offer(spec, self.to_be_had()))
+            group.avoid, group.moved, group.urgency = avoid, moved, urgency
         return group
 
-    def _new_group(self, spec: JobSpec, leaning: Leaning, application: str, aim: Aim | None) -> Group:
+    def _new_group(
+        self, spec: JobSpec, mapping_need: MappingNeed, application: str, aim: SizeTarget | None
+    ) -> JobGroup:
         nodes, spot, demand, portions = spec.nodes, self.policy.spot, vector(spec.resources), None
         if aim is not None and self.suit is not None:
             portions = self.suit.portions(application, aim)
             demand[0] = aim.low
-        return Group(
+        return JobGroup(
             place=len(self.groups),
             resources=spec.resources,
             demand=demand,
@@ -412,10 +414,10 @@ class Draft:
             serves=spec.target.kind == "service",
             instance_types=spec.instance_types,
             exclusive=spec.exclusive,
-            leaning=leaning,
+            mapping_need=mapping_need,
             application=application,
             constraints=spec.placement,
-            company=self.whereabouts.company(spec),
+            company=self.topology.company(spec),
             aim=aim,
             portions=portions,
         )
@@ -443,31 +445,33 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
     return tuple(sorted({name for each in left for name in each.instances}))
 
 
-def open_draft(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Draft:
+def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> PlanContext:
     """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
     jobs = by_number(snapshot.jobs)
-    snapshot.memo.forget_asks(but=len(jobs))
-    snapshot.memo.forget_others(but=len(jobs))
-    roster = snapshot.memo.roster
-    roster.follow(jobs)
-    fleet = Fleet(snapshot.instances, snapshot.memo)
-    draft = Draft(
+    snapshot.plan_cache.forget_asks(but=len(jobs))
+    snapshot.plan_cache.forget_others(but=len(jobs))
+    occupancy = snapshot.plan_cache.occupancy
+    occupancy.follow(jobs)
+    fleet = Fleet(snapshot.instances, snapshot.plan_cache)
+    context = PlanContext(
         snapshot=snapshot,
         policy=policy,
         now=snapshot.now,
         rng=rng,
         jobs=jobs,
-        running=_not_left_out(roster.running, snapshot),
+        running=_not_left_out(occupancy.running, snapshot),
         fleet=fleet,
-        ledger=open_ledger(snapshot, policy, fleet.instances, jobs),
+        ledger=open_budget(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
-        whereabouts=Whereabouts(fleet, [job for job in jobs if job.id in roster.demanding] if roster.demanding else []),
-        stopping=set(roster.stopping),
-        measuring=frozenset(roster.measuring),
+        topology=TopologyConstraints(
+            fleet, [job for job in jobs if job.id in occupancy.demanding] if occupancy.demanding else []
+        ),
+        stopping=set(occupancy.stopping),
+        measuring=frozenset(occupancy.measuring),
     )
-    for job in roster.running if policy.caps.max_jobs_per_user is not None else ():
-        draft.count_active(job)
-    return draft
+    for job in occupancy.running if policy.caps.max_jobs_per_user is not None else ():
+        context.count_active(job)
+    return context
 
 
 def _not_left_out(running: Sequence[Job], snapshot: Snapshot) -> Sequence[Job]:
