@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak bench bench-accuracy bench-interference clean lock setup
+.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference clean lock setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -23,7 +23,10 @@ test: lint  ## lint, then every test
 SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000
 soak: setup  ## random worlds full of faults, every promise checked after each cycle (SOAK_WORLDS=1000 SOAK_SEED=0)
-	@$(PYTHON) -m hcloud.cli.main soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
+	@$(PYTHON) -m lab.soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
+
+reproduce: setup  ## the papers' experiments with our own decisions, beside the published numbers (ARGS="quasar --seeds 3")
+	@$(PYTHON) -m lab.papers $(ARGS)
 
 chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives)
 	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py

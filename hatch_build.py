@@ -1,4 +1,4 @@
-"""Put the shipped data into the wheel, where `hcloud.shipped` finds it; an editable installation reads the checkout."""
+"""Put the shipped data into the wheel, for `hcloud.config.package_data`; an editable install reads the checkout."""
 
 from typing import Any
 

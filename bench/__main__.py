@@ -11,7 +11,7 @@ import sys
 
 import bench
 from bench.rows import Row, machine
-from hcloud.garbage import infrequent_gc
+from hcloud.core.gc_tuning import infrequent_gc
 
 
 def modules(wanted: list[str]) -> list[str]:

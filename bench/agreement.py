@@ -19,10 +19,10 @@ from typing import Any
 from bench.rows import Row
 from demo.stage import DEMO, Stage
 from hcloud.cli.client import Client, Endpoint
-from hcloud.cli.past import offered_clouds, recorded_workload
-from hcloud.clock import holds_within
+from hcloud.cli.history import offered_clouds, recorded_workload
 from hcloud.config import load_policy
-from hcloud.model import Event
+from hcloud.core.clock import holds_within
+from hcloud.core.model import Event
 from hcloud.simulator.run import Setting, simulated
 
 JOBS, PATIENCE_S, EVER_S = 14, 300.0, 86_400.0

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.rows import Row
-from hcloud.clock import ManualClock, SystemClock
 from hcloud.controller import Controller
-from hcloud.engine.fake import FakeRunner
+from hcloud.core.clock import ManualClock, SystemClock
+from hcloud.core.model import Instance, InstanceState, Market
 from hcloud.engine.tls import make_ca
-from hcloud.model import Instance, InstanceState, Market
+from hcloud.fake_runner.runner import FakeRunner
 from hcloud.provider import LaunchRequest, Provider, WorkerBootstrap
 from hcloud.store import Store
 from tests.assembled import assembled

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.rows import Row
-from hcloud.model import BestEffortTarget, InstanceState, JobSpec, Resources
+from hcloud.core.model import BestEffortTarget, InstanceState, JobSpec, Resources
 from hcloud.store import Submission
 from tests.apply.deployment import Deployment, deployment
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.rows import Row
-from hcloud.model import Resources
+from hcloud.core.model import Resources
 from hcloud.provider import UnitSpec
 from tests.engine.site import Machine, Site, Watch, free_port
 from tests.waiting import wait_until

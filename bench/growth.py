@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench.rows import Row
 from bench.simulation import CYCLE_S, hybrid, paragon, timed
-from hcloud.simulator.reproduce.study import RunSize
+from lab.papers.study import RunSize
 
 SHARES = (0.1, 0.2, 0.4)
 LOAD = "paragon-large-low"

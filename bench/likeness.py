@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.rows import Row
-from hcloud.classifier.rows import Matrix
+from hcloud.classifier.utility_matrix import Matrix
 
 LUMOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "lumos"
 LEAST_TYPES = 3

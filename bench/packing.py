@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.rows import Row
-from hcloud.model import Event, EventKind
+from hcloud.core.model import Event, EventKind
+from hcloud.core.pricing import HOUR_S
 from hcloud.planner.fleet import SLACK
-from hcloud.pricing import HOUR_S
-from hcloud.simulator.reproduce.fuller import FULL_HF, WHOLE, case_of
-from hcloud.simulator.reproduce.study import RunSize, setting_of
 from hcloud.simulator.run import simulated
+from lab.papers.fuller_servers import FULL_HF, WHOLE, case_of
+from lab.papers.study import RunSize, setting_of
 
 SEEDS = (0, 1, 2)
 CYCLE_S, STEP_S = 5.0, 5.0

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from hcloud.planner.context import open_context
 
 from bench.planner import _fleet, _job
 from bench.rows import Row
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import Job, JobState
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import Job, JobState
 from hcloud.planner import make_plan
 from hcloud.planner.admission import admit
-from hcloud.planner.paragon import Pools, select, select_relaxed
+from hcloud.planner.context import open_context
+from hcloud.planner.fit.interference import PressureState, Sensitivity, open_pressure
+from hcloud.planner.fit.paragon import Pools, select, select_relaxed
 from hcloud.planner.plan import Place
-from hcloud.planner.pressure import PressureState, Sensitivity, open_pressure
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy
+from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy
 
 SOURCES = tuple(f"soi-{k:02}" for k in range(10))
 APPLICATIONS = 40

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.rows import Row
-from hcloud.model import (
+from hcloud.core.model import (
     Allocation,
     Attempt,
     BatchTarget,
@@ -26,7 +26,7 @@ from hcloud.model import (
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Caps, Policy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
 from tests.planner.apply_model import apply_ideally
 
 QUEUED = 10_000

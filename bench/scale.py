@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bench.rows import Row
 from bench.simulation import CYCLE_S, LARGE, paragon, timed
-from hcloud.simulator.reproduce.study import RunSize
+from lab.papers.study import RunSize
 
 DAY = "paragon-day"
 DAY_PARTS = ((0.01, CYCLE_S), (0.1, CYCLE_S), (1.0, 30.0))

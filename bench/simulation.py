@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.rows import Row
-from hcloud.model import EventKind
-from hcloud.simulator.reproduce.clusters import SCHEDULERS, scheduler
-from hcloud.simulator.reproduce.hybrid import HIGH, STRATEGIES, strategy
-from hcloud.simulator.reproduce.study import Case, RunSize, setting_of
+from hcloud.core.model import EventKind
 from hcloud.simulator.run import Progress, simulated
+from lab.papers.clusters import SCHEDULERS, scheduler
+from lab.papers.hybrid import HIGH, STRATEGIES, strategy
+from lab.papers.study import Case, RunSize, setting_of
 
 CYCLE_S = 5.0
 """So often HCloud's experiment is decided about here; see docs/simulation.md on what that changes."""

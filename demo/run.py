@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stage import DEMO, Stage
 
-from hcloud.clock import holds_within
+from hcloud.core.clock import holds_within
 
 TIME_LIMIT_S = 220
 POLL_S = 1.0

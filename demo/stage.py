@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hcloud.clock import holds_within
+from hcloud.core.clock import holds_within
 from providers.local.slices import SliceDirectory
 
 DEMO = Path(__file__).resolve().parent

@@ -13,32 +13,32 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcloud.apply import Applier, ApplyResult, Refusal, emit_failures
-from hcloud.apply.apart import Failure, Failures, call_provider
-from hcloud.apply.orders import PAUSED
-from hcloud.apply.renewing import LeasePush
+from hcloud.apply.directives import PAUSED
+from hcloud.apply.lease_push import LeasePush
 from hcloud.classifier.applications import identify, key_of, known_as
-from hcloud.classifier.book import BeliefStore, PredictionError
+from hcloud.classifier.belief_store import BeliefStore, PredictionError
 from hcloud.classifier.library import Library
-from hcloud.classifier.pressing import SourcePrior
-from hcloud.classifier.telling import TypePrior
-from hcloud.clock import Clock
-from hcloud.errors import ProviderError, StaleWrite
-from hcloud.forecast.recent import KEPT_S, RECENT_KINDS, FleetTracker
-from hcloud.forecast.watch import WATCH_KINDS, WATCHED_S, JobMonitor
-from hcloud.known import Classification
-from hcloud.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState, Offer
-from hcloud.observe import Observation, Observer
+from hcloud.classifier.source_selection import SourcePrior
+from hcloud.classifier.type_selection import TypePrior
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError, StaleWrite
+from hcloud.core.estimates import Classification
+from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState, Offer
+from hcloud.core.rows import FilteredRows
+from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
+from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
+from hcloud.observe.observer import Observation, Observer
 from hcloud.planner import make_plan
-from hcloud.planner.despite import Planner, error_text, plan_without_failing
-from hcloud.planner.memo import PlanCache
+from hcloud.planner.cache import PlanCache
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import LeftOut, Snapshot, Spend, closed
-from hcloud.policy import Policy
 from hcloud.preview import Preview, preview_plan
 from hcloud.provider import Provider, Runner, is_offer_list
-from hcloud.rows import FilteredRows
-from hcloud.setbacks import CLASSIFICATION, TRIED_AGAIN_S, Quarantine
-from hcloud.spend import SPEND_KINDS, SpendLedger, month_start
+from hcloud.quarantine.batches import Failure, Failures, call_provider
+from hcloud.quarantine.planning import Planner, error_text, plan_without_failing
+from hcloud.quarantine.registry import CLASSIFICATION, TRIED_AGAIN_S, Quarantine
+from hcloud.spec.policy import Policy
+from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, LiveView, Store, Transaction
 from hcloud.store.documents import instance_number
 

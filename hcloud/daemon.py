@@ -18,20 +18,20 @@ from types import FrameType
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from hcloud import __version__, sd_notify
-from hcloud.api.desk import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
+from hcloud.api.context import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
-from hcloud.assembly import build_controller, build_providers, build_runner, refresh_prices
 from hcloud.catalog import CatalogFiles
-from hcloud.clock import Clock, SignalledEvent, SystemClock
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
-from hcloud.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
-from hcloud.garbage import infrequent_gc
-from hcloud.model import EventKind, Instance, JobSpec
+from hcloud.core.clock import Clock, SignalledEvent, SystemClock
+from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
+from hcloud.core.gc_tuning import infrequent_gc
+from hcloud.core.model import EventKind, Instance, JobSpec
 from hcloud.preview import describe_preview
 from hcloud.store import Store
+from hcloud.wiring import build_controller, build_providers, build_runner, refresh_prices
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hcloud.model import Job, JobState, Market, Offer, Reason
+from hcloud.core.model import Job, JobState, Market, Offer, Reason
 from hcloud.planner import make_plan
-from hcloud.planner.despite import Planner, plan_or_recover
 from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.quarantine.planning import Planner, plan_or_recover
+from hcloud.spec.policy import Policy
 
 MOST_CANDIDATES = 12
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
-from hcloud.known import Findings
-from hcloud.model import (
+from hcloud.core.estimates import Findings
+from hcloud.core.model import (
     MARKED_BY,
     FailureCause,
     InstanceId,

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hcloud.errors import ConfigError, LaunchRejected
-from hcloud.model import Resources
+from hcloud.core.errors import ConfigError, LaunchRejected
+from hcloud.core.model import Resources
 from hcloud.provider import LaunchRequest
 
 STATE_DIR = "/var/lib/hcloud-worker"

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcloud.apply import Applier
-from hcloud.assembly import build_controller
 from hcloud.classifier.library import Library
-from hcloud.clock import Clock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
-from hcloud.observe import Observer
-from hcloud.policy import parse_policy
+from hcloud.core.clock import Clock
+from hcloud.observe.observer import Observer
 from hcloud.provider import Provider, Runner
+from hcloud.spec.policy import parse_policy
 from hcloud.store import Store
+from hcloud.wiring import build_controller
 
 Part = TypeVar("Part")
 LISTEN = "10.0.0.1:8786"

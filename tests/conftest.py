@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hcloud.simulator.defects import Planted
+from lab.soak.planted_defects import Planted
 from tests.waiting import wait_until
 from tests.warm import WARM
 
@@ -39,7 +39,7 @@ LONGEST = (
     "tests/contract/test_runner_dask.py",
     "tests/engine/test_faults.py",
     "tests/house/test_doc_examples.py",
-    "tests/simulator/test_soak.py",
+    "tests/lab/test_soak.py",
     "tests/chaos/test_kill_anywhere.py",
     "tests/store/test_processes.py",
     "tests/engine/test_profiling.py",

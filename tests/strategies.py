@@ -2,13 +2,13 @@
 
 from hypothesis import strategies as st
 
-from hcloud.constraints import Constraints
-from hcloud.known import Application, Measure
-from hcloud.model import (
+from hcloud.core.estimates import Application, Measure
+from hcloud.core.model import (
     Allocation,
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    Constraints,
     Correction,
     EventKind,
     FailureCause,

@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, JobState, Target
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, BestEffortTarget, JobState, Target
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import AdmissionPolicy, PlacementPolicy, Policy
+from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.scenes import NOW as SCENE_NOW
 from tests.planner.scenes import job, machine, need, offer, running, scene, spec
 from tests.strategies_planner import NOW, policies, snapshots

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from hcloud.constraints import Constraints
-from hcloud.model import (
+from hcloud.core.model import (
     JOB_ON_INSTANCE,
     Allocation,
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    Constraints,
     FailureCause,
     Instance,
     InstanceState,
@@ -32,7 +32,7 @@ from hcloud.model import (
     Target,
 )
 from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
-from hcloud.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
 
 NOW = 10_000.0
 _TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}

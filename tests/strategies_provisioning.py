@@ -5,9 +5,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from hcloud.forecast.recent import FleetStats, Release
-from hcloud.known import Classification, Estimate
-from hcloud.model import (
+from hcloud.core.estimates import Classification, Estimate
+from hcloud.core.model import (
     Allocation,
     Attempt,
     Instance,
@@ -19,9 +18,10 @@ from hcloud.model import (
     Offer,
     Resources,
 )
+from hcloud.core.quality import Delivered, TypeQuality
+from hcloud.forecast.fleet_tracker import FleetStats, Release
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, ProvisioningPolicy
-from hcloud.quality import Delivered, TypeQuality
+from hcloud.spec.policy import Policy, ProvisioningPolicy
 from tests.strategies_planner import NOW, instances, offer_of, offers, policies, snapshots, specs
 
 _TYPES = ("small", "medium", "large", "huge")

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hcloud.config import load_policy
-from hcloud.model import Event
+from hcloud.core.model import Event
 from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
-from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.run import Setting, simulated
-from hcloud.simulator.soak import soaking
+from lab.papers.clusters import scheduler
+from lab.soak.run import soaking
 
 TEXT_FIELDS = frozenset({"text", "detail", "error", "why", "message"})
 """Event fields, at any depth, that hold sentences for people."""

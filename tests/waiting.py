@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from hcloud.clock import holds_within
+from hcloud.core.clock import holds_within
 
 T = TypeVar("T")
 

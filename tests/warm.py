@@ -27,8 +27,8 @@ PROGRAM = "hcloud.cli.main"
 _IMPORTED = (
     "rich.live",
     "rich.progress",
-    "hcloud.assembly",
-    "hcloud.jobfile",
+    "hcloud.wiring",
+    "hcloud.spec.jobfile",
     "hcloud.cli.follow",
     "hcloud.cli.client",
 )

@@ -12,12 +12,12 @@ import numpy as np
 
 from bench.accuracy.score import Score
 from hcloud.classifier.classify import METHODS
-from hcloud.classifier.completion import AdditiveLog, Completion, Estimator
+from hcloud.classifier.estimator import AdditiveLog, Completion, Estimator
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.rows import Matrix, Scale, rows_of
 from hcloud.classifier.scaling import ernest
+from hcloud.classifier.utility_matrix import Matrix, Scale, rows_of
 
 ESTIMATORS: Mapping[str, Estimator] = {
     "additive log model": AdditiveLog(),

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hcloud import shipped
 from hcloud.classifier.classify import METHODS, Classifier, FittedClassifier
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.classifier.pressing import choose_sources, source_prior
-from hcloud.config import load_library
-from hcloud.known import SOURCES
+from hcloud.classifier.source_selection import choose_sources, source_prior
+from hcloud.config import load_library, package_data
+from hcloud.core.estimates import SOURCES
 
 QUESTIONS = (Question.TOLERATED, Question.CAUSED)
 COUNTED = frozenset(SOURCES) - CORE_SOURCES - NOT_COUNTED
@@ -28,7 +27,7 @@ Choice = Callable[[FittedClassifier], tuple[str, ...]]
 
 def report() -> None:
     """Print the mean error in points of the sources that decisions count, and of all, by how two are chosen."""
-    library = load_library([shipped.path("profiles")])
+    library = load_library([package_data.path("profiles")])
     fitted = {name: _without(library, name) for name in library.known}
     print(f"\ninterference: all sources from some ({len(library.known)} programs, each left out); mean error, points")
     print(f"  {'':<44}{'tolerated':>12}{'caused':>12}{'both, all sixteen':>20}")

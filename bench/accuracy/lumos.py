@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from bench.accuracy.pqsgd import PqSgd
+from bench.accuracy.probes import choose_probes, random_probes
 from bench.accuracy.score import COVERAGE, HEADER, MAE_MAX, P90_MAX, REGRET_MAX, Score
 from bench.rows import Row
 from hcloud.classifier.classify import METHODS as PRODUCT
-from hcloud.classifier.completion import AdditiveLog, ColumnMean, Estimator, Fitted, ProbeMean
+from hcloud.classifier.estimator import AdditiveLog, ColumnMean, Estimator, Fitted, ProbeMean
 from hcloud.classifier.gaussian import FittedGaussian, GaussianFoldIn
 from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.pqsgd import PqSgd
-from hcloud.classifier.probes import choose_probes, random_probes
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
 RANDOM_DRAWS = 5
 SLOW_DRAWS = 3

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.completion import Completion
-from hcloud.classifier.rows import Matrix
+from hcloud.classifier.estimator import Completion
+from hcloud.classifier.utility_matrix import Matrix
 
 MAE_MAX, P90_MAX, REGRET_MAX = 7.0, 13.0, 4.0
 COVERAGE = (75.0, 85.0)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 from bench.accuracy.lumos import trainset
+from bench.accuracy.pqsgd import PqSgd
 from bench.rows import Row
 from hcloud.classifier.classify import METHODS
-from hcloud.classifier.completion import Estimator
+from hcloud.classifier.estimator import Estimator
 from hcloud.classifier.library import Question
 from hcloud.classifier.neighbours import FittedNeighbours
-from hcloud.classifier.pqsgd import PqSgd
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
 APPLICATIONS, COLUMNS, DENSE, QUESTIONS = 10_000, 50, 2_000, 300
 PQ_APPLICATIONS, PQ_SWEEPS = 2_000, 20

@@ -16,7 +16,7 @@ from bench.rows import Row
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, Question
-from hcloud.known import Estimate
+from hcloud.core.estimates import Estimate
 
 TARGET_POINTS = 8.0
 PLACES = {"on another core": False, "on the same core": True}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED, PRESSURE_MAX, excess
-from hcloud.known import Estimate
+from hcloud.core.estimates import Estimate
 
 DEVICES = frozenset({"storage-bandwidth", "network-bandwidth"})
 """Resources that work on while the program that asked does not run."""

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from numpy.random import default_rng
 
-from hcloud import shipped
+from bench.accuracy.probes import choose_probes
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.classifier.probes import choose_probes
 from hcloud.cli.bootstrap import load_recipes
+from hcloud.config import package_data
 from hcloud.config.profiles import load_library
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import Measure
 from hcloud.engine.host import EngineHost
-from hcloud.errors import Unmeasurable
-from hcloud.known import Measure
 from hcloud.profiler.bootstrap import BESIDE_VCPUS, subject
 from hcloud.profiler.measure import Bench
 from hcloud.profiler.recipes import Recipe, missing_packages, prepared
@@ -115,7 +115,7 @@ def read(path: Path) -> Found:
 
 def shipped_library() -> Library:
     """Return the library as shipped."""
-    return load_library([shipped.path("profiles")])
+    return load_library([package_data.path("profiles")])
 
 
 def without(library: Library, *names: str) -> Library:
@@ -126,13 +126,13 @@ def without(library: Library, *names: str) -> Library:
 
 def missing(cast: Cast) -> tuple[str, ...]:
     """Return the Debian packages that are wanting for the programs of this benchmark."""
-    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    recipes = load_recipes(package_data.path("profiles") / "recipes")
     return missing_packages(recipes[name] for name in cast.programs())
 
 
 def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
     """Probe every program, then measure the pairs."""
-    library, recipes = shipped_library(), load_recipes(shipped.path("profiles") / "recipes")
+    library, recipes = shipped_library(), load_recipes(package_data.path("profiles") / "recipes")
     wanted = cast.programs()
     with ExitStack() as stack:
         folders = {name: stack.enter_context(prepared(recipes[name])) for name in wanted}

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hcloud.clock import holds_within
 from hcloud.config import load_policy
+from hcloud.core.clock import holds_within
 from providers.local.slices import SliceDirectory
 
 SERVERS = 2

@@ -15,9 +15,9 @@ import yaml
 from numpy.random import Generator, default_rng
 
 from bench.mix.deployment import Deployment, deployed
-from hcloud import shipped
 from hcloud.classifier.library import Question
 from hcloud.cli.bootstrap import load_recipes
+from hcloud.config import package_data
 from hcloud.config.profiles import load_library
 from hcloud.profiler.recipes import Recipe, missing_packages, prepared
 
@@ -52,13 +52,13 @@ class MixRun:
 
 def missing() -> tuple[str, ...]:
     """Return the Debian packages that are wanting."""
-    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    recipes = load_recipes(package_data.path("profiles") / "recipes")
     return missing_packages(recipes[name] for name in PROGRAMS)
 
 
 def measure(seeds: Iterable[int], say: Callable[[str], None] = print) -> Sequence[MixRun]:
     """Make everything known, then run the mix for every seed under every order."""
-    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    recipes = load_recipes(package_data.path("profiles") / "recipes")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hcloud-mix-jobs-")))
         for name in PROGRAMS:
@@ -77,7 +77,7 @@ def measure(seeds: Iterable[int], say: Callable[[str], None] = print) -> Sequenc
 def _write_job(folder: Path, name: str, recipe: Recipe, workdir: Path) -> None:
     """Write a job file whose amount of work takes about ``ALONE_S`` seconds alone, by the shipped measurements."""
     copy(Path(__file__).with_name("until.py"), workdir / "until.py")
-    known = load_library([shipped.path("profiles")]).known[name]
+    known = load_library([package_data.path("profiles")]).known[name]
     per_s = known.cells[Question.STEP][f"{VCPUS:g} vCPU"]
     amount = per_s * ALONE_S
     (folder / name).symlink_to(workdir)

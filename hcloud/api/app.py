@@ -7,13 +7,14 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from hcloud import __version__, jobfile
-from hcloud.api import failures, fleet, jobs, orders, uploads
-from hcloud.api.desk import ApiContext
-from hcloud.api.gate import AuthMiddleware
+from hcloud import __version__
+from hcloud.api import drain, errors, jobs, operations, uploads
+from hcloud.api.auth import AuthMiddleware
+from hcloud.api.context import ApiContext
+from hcloud.api.schemas import ErrorBody
 from hcloud.api.tokens import TokenFile
-from hcloud.api.views import ErrorBody
-from hcloud.docstrings import describe
+from hcloud.spec import jobfile
+from hcloud.spec.validation import describe
 
 DESCRIPTION = """\
 Submit jobs with performance targets, watch them, and ask what they cost and why.
@@ -54,8 +55,8 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         tokens=tokens,
         max_upload_bytes=context.max_upload_bytes,
     )
-    failures.install(app)
-    for router in (jobs.router, fleet.router, orders.router, uploads.router, fleet.probes):
+    errors.install(app)
+    for router in (jobs.router, operations.router, drain.router, uploads.router, operations.probes):
         app.include_router(router)
     return app
 

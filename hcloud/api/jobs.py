@@ -10,18 +10,17 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from hcloud.api.desk import ApiContext
-from hcloud.api.doors import Context, TheCaller
-from hcloud.api.fleet import WaitS
-from hcloud.api.gate import Caller
-from hcloud.api.story import Story, job_story
+from hcloud.api.auth import Caller
+from hcloud.api.context import ApiContext, Context, TheCaller
+from hcloud.api.job_history import Story, job_story
+from hcloud.api.operations import WaitS
+from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
 from hcloud.api.unit_logs import LogQuestion, read_part, read_when
 from hcloud.api.uploads import note_use
-from hcloud.api.views import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
-from hcloud.errors import BadInput, ConfigError, Refused
-from hcloud.jobfile import JobFile
-from hcloud.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.core.errors import BadInput, ConfigError, Refused
+from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
 from hcloud.provider import Stream
+from hcloud.spec.jobfile import JobFile
 from hcloud.store import Submission
 
 router = APIRouter(prefix="/v1", tags=["jobs"])

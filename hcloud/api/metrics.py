@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hcloud import __version__
-from hcloud.api.desk import DaemonStatus
-from hcloud.model import InstanceState, JobState, Market
+from hcloud.api.context import DaemonStatus
+from hcloud.core.model import InstanceState, JobState, Market
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

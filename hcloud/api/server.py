@@ -23,12 +23,12 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hcloud.api.app import build_app
-from hcloud.api.desk import ApiContext
-from hcloud.api.gate import SocketPeer
+from hcloud.api.auth import SocketPeer
+from hcloud.api.context import ApiContext
 from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import remove_parts
 from hcloud.config import ApiSettings, Config, TcpSettings
-from hcloud.errors import ConfigError, HCloudError
+from hcloud.core.errors import ConfigError, HCloudError
 
 STOP_GRACE_S = 2
 SOCKET_CHECK_S = 1.0

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 ROLES = ("reader", "submitter", "admin")
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from hcloud.api.desk import ApiContext
-from hcloud.errors import NotFound, WorkerUnreachable
-from hcloud.logs import Gap
-from hcloud.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
+from hcloud.api.context import ApiContext
+from hcloud.core.errors import NotFound, WorkerUnreachable
+from hcloud.core.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
+from hcloud.observe.log_archive import Gap
 from hcloud.provider import LogChunk, Stream
 
 POLL_S = 0.1

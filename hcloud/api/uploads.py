@@ -15,8 +15,8 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from hcloud.api.doors import Context
-from hcloud.errors import BadInput, NotFound, StoreBusy
+from hcloud.api.context import Context
+from hcloud.core.errors import BadInput, NotFound, StoreBusy
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 PART_PREFIX = ".part-"

@@ -15,22 +15,13 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.apart import DEFECT_AGAIN_S, Failure, Failures, bisect_failures, run_batch
-from hcloud.apply.correcting import correct
-from hcloud.apply.jobs import classify, enqueue, finish, preempted, profile, wait
+from hcloud.apply.jobs import classify, correct, enqueue, finish, preempted, profile, wait
 from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_failures, on_demand_price, renew
+from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
-from hcloud.clock import Clock
-from hcloud.errors import InvalidTransition, NotFound, Refused
-from hcloud.holders import UnitIndex
-from hcloud.model import (
-    Instance,
-    Intent,
-    IntentKind,
-    Offer,
-    Resources,
-)
-from hcloud.planner.despite import error_text
+from hcloud.core.clock import Clock
+from hcloud.core.errors import InvalidTransition, NotFound, Refused
+from hcloud.core.model import Instance, Intent, IntentKind, Offer, Resources
 from hcloud.planner.plan import (
     Action,
     Classify,
@@ -50,8 +41,10 @@ from hcloud.planner.plan import (
     Terminate,
     Wait,
 )
-from hcloud.policy import Policy
 from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.quarantine.batches import DEFECT_AGAIN_S, Failure, Failures, bisect_failures, run_batch
+from hcloud.quarantine.planning import error_text
+from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
 __all__ = ["Applier", "ApplyResult", "Refusal", "emit_failures"]

@@ -9,12 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.apply.apart import call_provider
-from hcloud.apply.orders import PAUSED, refuse_ordered
-from hcloud.apply.records import reason_fields, transition_instance, transition_job
-from hcloud.apply.sending import Answer, named, send_launches
-from hcloud.clock import Clock
-from hcloud.errors import (
+from hcloud.apply.directives import PAUSED, refuse_ordered
+from hcloud.apply.launch_pool import Answer, named, send_launches
+from hcloud.apply.transitions import reason_fields, transition_instance, transition_job
+from hcloud.core.clock import Clock
+from hcloud.core.errors import (
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -24,7 +23,7 @@ from hcloud.errors import (
     Refused,
     Throttled,
 )
-from hcloud.model import (
+from hcloud.core.model import (
     JOB_WAITING,
     EventKind,
     Instance,
@@ -36,11 +35,12 @@ from hcloud.model import (
     Offer,
     Reason,
 )
-from hcloud.planner.ledger import CENT_DUST
+from hcloud.planner.budget import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, WorkerBootstrap
+from hcloud.quarantine.batches import call_provider
+from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
 TERMINATE_AGAIN_S = 30.0

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hcloud.apply.records import reason_fields, release_allocation, transition_job
-from hcloud.changed import replace_fields
-from hcloud.clock import Clock
-from hcloud.errors import Refused
-from hcloud.model import (
+from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
+from hcloud.core.clock import Clock
+from hcloud.core.errors import Refused
+from hcloud.core.model import (
     JOB_ON_INSTANCE,
     JOB_WAITING,
     Allocation,
@@ -26,6 +25,7 @@ from hcloud.model import (
     Reason,
     Resources,
 )
+from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.store import LeaderLease, Store, Transaction

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 
 TIMEOUT_S: Final = 30.0
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from hcloud.catalog.prices import Key, PricePlan, is_price
 from hcloud.catalog.reading import PriceReading, text_of
 from hcloud.catalog.snapshot import ec2_size
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 
 SOURCE: Final = "AWS price list"
 PLANS: Final = (PricePlan.ON_DEMAND, PricePlan.COMMIT_1Y, PricePlan.COMMIT_3Y)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from hcloud.catalog.aws_client import aws_client, aws_errors
 from hcloud.catalog.prices import Key, PricePlan, is_price
 from hcloud.catalog.reading import PriceReading, SpotPrice
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
 
 SOURCE: Final = "EC2 spot price history"
 LOOK_BACK_S: Final = 24 * 3600.0

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from hcloud.clock import Clock
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderUnavailable
 
 T = TypeVar("T")
 TRIES: Final = 4

@@ -21,7 +21,7 @@ from hcloud.catalog.prices import CLOUDS, Key, PriceCatalogue, PricePlan, Quote,
 from hcloud.catalog.reading import SpotPrice
 from hcloud.catalog.snapshot import shipped_catalogue
 from hcloud.catalog.spot_history import lines, read_history, with_news
-from hcloud.errors import ConfigError, Refused
+from hcloud.core.errors import ConfigError, Refused
 
 FORM: Final = "hcloud-catalogue-1"
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import Key, PricePlan
 from hcloud.catalog.reading import PriceReading, text_of
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 
 SOURCE: Final = "Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"

@@ -11,8 +11,8 @@ from hcloud.catalog.prices import PriceCatalogue, overlay
 from hcloud.catalog.reading import PriceReading
 from hcloud.catalog.snapshot import shipped_catalogue
 from hcloud.catalog.sources import PriceSource
-from hcloud.clock import Clock
-from hcloud.errors import HCloudError
+from hcloud.core.clock import Clock
+from hcloud.core.errors import HCloudError
 
 DAY_S = 86_400.0
 

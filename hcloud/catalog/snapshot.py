@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from hcloud.catalog.families import mended
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote, TypeSize, is_price
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 _GCE_PLANS: Final = {
     "on_demand": PricePlan.ON_DEMAND,

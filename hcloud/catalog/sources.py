@@ -12,8 +12,8 @@ from hcloud.catalog.aws_client import aws_client, aws_errors
 from hcloud.catalog.aws_spot import SpotSource
 from hcloud.catalog.prices import PricePlan
 from hcloud.catalog.reading import PriceReading, SpotPrice, join
-from hcloud.clock import Clock
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderUnavailable
 
 if TYPE_CHECKING:
     from hcloud.catalog.fetch import PriceServer

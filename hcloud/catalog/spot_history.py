@@ -9,7 +9,7 @@ from typing import Final
 
 from hcloud.catalog.prices import is_price
 from hcloud.catalog.reading import SpotPrice
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 COLUMNS: Final = ("at", "cloud", "region", "zone", "type", "usd_per_h")
 

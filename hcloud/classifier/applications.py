@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hcloud.changed import replace_fields
 from hcloud.classifier.library import Drift, MeasuredApplication, Question
-from hcloud.errors import BadInput
-from hcloud.known import WHOLE_JOBS, Application, Estimate, Findings, Reading
-from hcloud.model import JobSpec, ProfileRequest
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import WHOLE_JOBS, Application, Estimate, Findings, Reading
+from hcloud.core.model import JobSpec, ProfileRequest
+from hcloud.core.rows import replace_fields
 
 TRUSTED_INPUTS = 3
 """A program that behaved alike under so many inputs is not looked at again for a further one."""

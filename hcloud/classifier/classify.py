@@ -16,15 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud import quality
-from hcloud.classifier.completion import WIDE, Completion, Estimator, Fitted, Renewing, Widening
+from hcloud.classifier.estimator import WIDE, Completion, Estimator, Fitted, Renewing, Widening
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
 from hcloud.classifier.scaling import CurveFoldIn, node_count
-from hcloud.errors import BadInput
-from hcloud.known import Classification, Estimate, Neighbour
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
+from hcloud.core import quality
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Classification, Estimate, Neighbour
 
 NEAREST = 5
 NEAR_APART = 2.5

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.completion import (
+from hcloud.classifier.estimator import (
     NOISE,
     WIDE,
     Z80,
@@ -30,7 +30,7 @@ from hcloud.classifier.completion import (
     row_effects,
     still_judged,
 )
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
 Index = NDArray[np.int_]
 T = TypeVar("T")

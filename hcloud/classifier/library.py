@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hcloud.classifier.rows import MeasuredRows, Scale, rows_of
-from hcloud.errors import BadInput
-from hcloud.known import Estimate
+from hcloud.classifier.utility_matrix import MeasuredRows, Scale, rows_of
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Estimate
 
 
 class Question(StrEnum):

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hcloud.classifier.completion import Completion, Context, Fitted, cells_of, completed
+from hcloud.classifier.estimator import Completion, Context, Fitted, cells_of, completed
 from hcloud.classifier.gaussian import CACHE_MAX, FittedGaussian, GaussianFoldIn, Index, evenly
-from hcloud.classifier.rows import Matrix, MeasuredRows
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows
 
 REFERENCES_MAX = 128
 TRIAL_PAIRS_MAX = 8

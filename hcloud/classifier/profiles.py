@@ -17,9 +17,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.known import SOURCES, Measure, Reading
-from hcloud.quantity import NonEmptyText, Number, PositiveCount, Text, shown
-from hcloud.sentences import AtKey, KeyPath, key_path, nearest, parse
+from hcloud.core.estimates import SOURCES, Measure, Reading
+from hcloud.core.units import NonEmptyText, Number, PositiveCount, Text, shown
+from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
 _STRICT = ConfigDict(extra="forbid")
 USE_UNITS = ("vCPUs busy", "MiB of memory", "MiB/s read", "MiB/s written")

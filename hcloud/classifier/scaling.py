@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.completion import NOISE, Z80, Completion, Context, Fitted, cells_of, completed, still_judged
+from hcloud.classifier.estimator import NOISE, Z80, Completion, Context, Fitted, cells_of, completed, still_judged
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
-from hcloud.errors import BadInput
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
+from hcloud.core.errors import BadInput
 
 Counts = Sequence[int] | NDArray[np.int_]
 JUDGED_MAX = 100

@@ -16,8 +16,8 @@ from hcloud.cli.catalog import deployment
 from hcloud.cli.client import Client
 from hcloud.cli.output import FiniteRange, format_option, write_json
 from hcloud.cli.report import show
-from hcloud.errors import BadInput
-from hcloud.model import Event, EventKind
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind
 from hcloud.report.bill import BILL_KINDS, bill_table
 from hcloud.report.bill_lines import read_bill
 

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import click
 
-from hcloud import shipped
 from hcloud.classifier.profiles import ReferenceProfile
-from hcloud.cli.measuring import progress
+from hcloud.cli.compare import progress
 from hcloud.cli.output import FiniteRange, WholeRange
-from hcloud.clock import SystemClock
-from hcloud.config import read_documents
+from hcloud.config import package_data, read_documents
 from hcloud.config.profiles import load_profiles, write_profile
+from hcloud.core.clock import SystemClock
+from hcloud.core.errors import BadInput, HCloudError, UnitRefused
 from hcloud.engine.host import EngineHost
-from hcloud.errors import BadInput, HCloudError, UnitRefused
 from hcloud.profiler.bootstrap import MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, recipe_named
 
@@ -59,7 +58,7 @@ def bootstrap(
     (the first in full, on the others only how fast it is), within the policy's budgets. What jobs have found is not
     measured again, and a command that is started anew finds the jobs of the one before.
     """
-    recipes = load_recipes(folder or shipped.path("profiles") / "recipes")
+    recipes = load_recipes(folder or package_data.path("profiles") / "recipes")
     chosen = {name: recipe_named(recipes, name) for name in (names or recipes)}
     if resume:
         chosen = {name: recipe for name, recipe in chosen.items() if not _finished(out, name)}

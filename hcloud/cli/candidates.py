@@ -15,10 +15,9 @@ from typing import Any
 import click
 
 from hcloud.cli.output import span, usd, write_rows
-from hcloud.constraints import Constraints
-from hcloud.errors import BadInput
-from hcloud.model import JobSpec, Market, Resources
-from hcloud.pricing import billed_s, cost_usd
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Constraints, JobSpec, Market, Resources
+from hcloud.core.pricing import billed_s, cost_usd
 
 COLUMNS = ("job", "provider", "region", "zone", "type", "market", ">vcpus", ">memory_mib", ">nodes", ">usd_per_h",
            ">minimum_usd", ">at_most_usd", ">age", "note")  # fmt: skip
@@ -67,7 +66,7 @@ def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list
         BadInput: both a file and a size are given, or one of them is wrong.
     """
     from hcloud.config import load_job
-    from hcloud.quantity import parse_size_mib
+    from hcloud.core.units import parse_size_mib
 
     if file is not None:
         if vcpus is not None or memory is not None:

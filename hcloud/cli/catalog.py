@@ -26,10 +26,10 @@ from hcloud.catalog import (
     shipped_catalogue,
 )
 from hcloud.cli.output import console, format_option, span, table, write_csv, write_json, write_rows
-from hcloud.clock import SystemClock
 from hcloud.config import Config, find_config, load_config, read_documents
-from hcloud.errors import ConfigError, NotFound
-from hcloud.sentences import nearest, parse
+from hcloud.core.clock import SystemClock
+from hcloud.core.errors import ConfigError, NotFound
+from hcloud.spec.validation import nearest, parse
 
 PLANS = tuple(PricePlan)
 PRICE_COLUMNS = ("cloud", "region", "type", ">vcpus", ">memory_mib", *(f">{plan.value}" for plan in PLANS), ">age",
@@ -158,7 +158,7 @@ def refresh(accept: bool, dry_run: bool, form: str) -> int:
 
     Ends with 1 when a list could not be read whole; its prices then stay as they were.
     """
-    from hcloud.assembly import price_sources, refresh_prices  # 0.3 s, which the other commands save
+    from hcloud.wiring import price_sources, refresh_prices  # 0.3 s, which the other commands save
 
     config, clock = load_config(find_config()), SystemClock()
     if not price_sources(config, clock):

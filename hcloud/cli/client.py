@@ -14,8 +14,8 @@ from typing import Any
 import click
 import httpx
 
-from hcloud.clock import Clock, SystemClock
-from hcloud.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, NotFound, Refused
+from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, NotFound, Refused
 
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 SYSTEM_SOCKET = Path("/run/hcloud/hcloud.sock")
@@ -76,7 +76,7 @@ def find_endpoint() -> Endpoint:
 
 def _configured_socket() -> Path:
     from hcloud.config import Config, find_config, read_documents  # 0.1 s, which $HCLOUD_SOCKET saves
-    from hcloud.sentences import parse
+    from hcloud.spec.validation import parse
 
     try:
         found = find_config()

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from hcloud import shipped
-from hcloud.cli.checked import check_files, form_option
+from hcloud.cli.check import check_files, form_option
 from hcloud.cli.output import write_json
-from hcloud.config import Config, at_its_line, find_config, load_config, load_named_policy
-from hcloud.errors import ConfigError
-from hcloud.sentences import json_schema
+from hcloud.config import Config, at_its_line, find_config, load_config, load_named_policy, package_data
+from hcloud.core.errors import ConfigError
+from hcloud.spec.validation import json_schema
 
 
 @click.group()
@@ -43,7 +42,7 @@ def schema() -> None:
 @config.command()
 def example() -> None:
     """Print the shipped example: every setting with its default and a line of meaning."""
-    click.echo(shipped.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
+    click.echo(package_data.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
 
 
 def load_with_policy(file: Path) -> Config:

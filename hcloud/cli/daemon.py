@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from hcloud.errors import ConfigError
-from hcloud.garbage import infrequent_gc
+from hcloud.core.errors import ConfigError
+from hcloud.core.gc_tuning import infrequent_gc
 
 
 @click.command()

@@ -19,9 +19,9 @@ from hcloud.catalog import CatalogFiles
 from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
-from hcloud.clock import SystemClock
 from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
-from hcloud.errors import ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
+from hcloud.core.clock import SystemClock
+from hcloud.core.errors import ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
 from hcloud.provider import Examinable
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -217,7 +217,7 @@ def _is_here_only(address: str) -> bool:
 
 def _accounts(config: Config) -> Iterator[DoctorFinding]:
     """What cloud providers find in their accounts."""
-    from hcloud.assembly import build_providers  # half a second, which `hcloud orphans` and --help save
+    from hcloud.wiring import build_providers  # half a second, which `hcloud orphans` and --help save
 
     for wanted in [each for each in config.providers if each.type not in HERE]:
         name = f"account of {wanted.name}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hcloud.known import Findings
+from hcloud.core.estimates import Findings
 
 if TYPE_CHECKING:
     from hcloud.engine.host import EngineHost

@@ -10,7 +10,7 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.output import printable, stop_when_unread
-from hcloud.errors import HCloudError, NotFound
+from hcloud.core.errors import HCloudError, NotFound
 
 WAIT_S = 5.0
 ENDED = frozenset({"succeeded", "failed", "cancelled"})

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import click
 
-from hcloud import shipped
-from hcloud.config import Config, home_dir, load_config
+from hcloud.config import Config, home_dir, load_config, package_data
 from hcloud.config.document import to_yaml
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 PRIVATE_DIRECTORY, GROUP_DIRECTORY, PRIVATE_FILE, PLAIN_FILE = 0o700, 0o750, 0o600, 0o644
 
@@ -78,7 +77,7 @@ class Setup:
 
     def _policies(self, directory: Path) -> None:
         self._directory(directory, GROUP_DIRECTORY)
-        for source in sorted(shipped.path("policies").glob("*.yaml")):
+        for source in sorted(package_data.path("policies").glob("*.yaml")):
             self._file(directory / source.name, source.read_text(encoding="utf-8"), PLAIN_FILE)
 
     def _keys(self, directory: Path) -> None:
@@ -114,7 +113,7 @@ class Setup:
 
 def config_text(home: Path, provider: str) -> str:
     """Return the shipped example with an owner, a state directory and a provider of its own."""
-    text = shipped.path("config.example.yaml").read_text(encoding="utf-8")
+    text = package_data.path("config.example.yaml").read_text(encoding="utf-8")
     changes = {r"^owner: .*$": f"owner: hcloud-{secrets.token_hex(4)}", r"^state_dir: .*$": _setting("state_dir", home)}
     if provider == "mock":
         changes |= {

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from hcloud.cli.output import FiniteRange, WholeRange
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = (
@@ -92,7 +92,7 @@ def _of_command(command: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _checked(mapping: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    from hcloud.jobfile import parse_job
+    from hcloud.spec.jobfile import parse_job
 
     changed = {**mapping, **_changes(mapping, flags)}
     job = parse_job(changed, locate=_where)
@@ -101,7 +101,7 @@ def _checked(mapping: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
 
 def _where(path: Sequence[str | int]) -> str:
     """Name the flag behind a key, where there is one."""
-    from hcloud.sentences import key_path
+    from hcloud.spec.validation import key_path
 
     named = {"budget_usd": "--budget", "vcpus": "--vcpus", "memory": "--memory", "disk": "--disk", "within": "--within",
              "by": "--by", "requests_per_s": "--rate", "latency_ms": "--latency-ms", "env": "--env", "tags": "--tag",
@@ -139,7 +139,7 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
 
 
 def _durations(flags: Mapping[str, Any]) -> dict[str, float | str]:
-    from hcloud.cli.times import seconds_or_text  # 0.1 s, which help need not take
+    from hcloud.cli.arguments import seconds_or_text  # 0.1 s, which help need not take
 
     return {name: seconds_or_text(flags[name]) for name in ("within", "max_runtime") if flags.get(name) is not None}
 

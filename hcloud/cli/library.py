@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from hcloud import shipped
 from hcloud.classifier.library import Question
 from hcloud.classifier.profiles import Cell, Difference, PerformanceCell, ReferenceProfile, differences, document
 from hcloud.cli.output import console, format_option, table, write_csv, write_json, write_rows
-from hcloud.config import find_config, home_dir, load_config
+from hcloud.config import find_config, home_dir, load_config, package_data
 from hcloud.config.profiles import IMPORTED, library_profiles, load_profiles, profile_yaml, write_profile
-from hcloud.errors import BadInput, ConfigError, NotFound
-from hcloud.profiler.curves import svg
+from hcloud.core.errors import BadInput, ConfigError, NotFound
+from hcloud.profiler.profile_charts import svg
 
 LIST_COLUMNS = ("name", "group", "program", "provider", ">cells", "measured", "from")
 CELL_COLUMNS = ("question", "column", ">value", ">low", ">high", ">runs", "unit")
@@ -38,11 +37,11 @@ def imported_dir() -> Path:
 
 def places() -> list[Path]:
     """Return where the library is read from, in the order in which later files win."""
-    return [shipped.path("profiles"), imported_dir()]
+    return [package_data.path("profiles"), imported_dir()]
 
 
 def _origin(file: Path) -> str:
-    return "shipped" if file.parent == shipped.path("profiles") else str(file)
+    return "shipped" if file.parent == package_data.path("profiles") else str(file)
 
 
 def _known(names: Sequence[str]) -> list[tuple[Path, ReferenceProfile]]:

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
-from hcloud.errors import HCloudError
+from hcloud import __version__
+from hcloud.core.errors import BadInput, HCloudError
 
 EXIT_OK, EXIT_JOB_FAILED, EXIT_BAD_INPUT, EXIT_UNREACHABLE, EXIT_REFUSED = range(5)
 EXIT_INTERRUPTED = 130
@@ -42,22 +44,20 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
     "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
     "explain": ("hcloud.cli.jobs", "explain", "Tell what was decided about a job, and why."),
-    "job": ("hcloud.cli.job", "job", "Check job files; print their schema."),
-    "instances": ("hcloud.cli.fleet", "instances", "Show machines."),
-    "offers": ("hcloud.cli.fleet", "offers", "Show what can be rented, at what price."),
+    "job": ("hcloud.cli.jobs", "job", "Check job files; print their schema."),
+    "instances": ("hcloud.cli.machines", "instances", "Show machines."),
+    "offers": ("hcloud.cli.machines", "offers", "Show what can be rented, at what price."),
     "catalog": ("hcloud.cli.catalog", "catalog", "Show what machines cost; read prices anew; compare."),
-    "events": ("hcloud.cli.fleet", "events", "Show the audit log; -f follows it."),
+    "events": ("hcloud.cli.machines", "events", "Show the audit log; -f follows it."),
     "simulate": ("hcloud.cli.simulate", "simulate", "Try policies on a virtual cloud: cost, promises, waits."),
-    "soak": ("hcloud.cli.soak", "soak", "Run random worlds full of faults; check every promise."),
-    "reproduce": ("hcloud.cli.reproduce", "reproduce", "Run the papers' experiments: our numbers beside theirs."),
     "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
     "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
     "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),
     "doctor": ("hcloud.cli.doctor", "doctor", "Look the deployment over: what is wrong, and what to do."),
-    "drain": ("hcloud.cli.ending", "drain", "Take machines out of use when their jobs have ended or moved."),
-    "destroy": ("hcloud.cli.ending", "destroy", "End machines at once, with a plan and a question first."),
-    "pause": ("hcloud.cli.fleet", "pause", "Launch and place nothing more until resumed."),
-    "resume": ("hcloud.cli.fleet", "resume", "Launch and place again."),
+    "drain": ("hcloud.cli.drain", "drain", "Take machines out of use when their jobs have ended or moved."),
+    "destroy": ("hcloud.cli.drain", "destroy", "End machines at once, with a plan and a question first."),
+    "pause": ("hcloud.cli.machines", "pause", "Launch and place nothing more until resumed."),
+    "resume": ("hcloud.cli.machines", "resume", "Launch and place again."),
     "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),
     "plan": ("hcloud.cli.plan", "plan", "Recommend what to reserve; try a policy on the past."),
     "policy": ("hcloud.cli.policy", "policy", "Check policy files; print their schema."),
@@ -65,9 +65,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
     "engine": ("hcloud.cli.engine", "engine", "Run the engine's scheduler."),
     "worker": ("hcloud.cli.engine", "worker", "Run a worker on an instance."),
-    "completion": ("hcloud.cli.completion", "completion", "Print the shell completion script."),
-    "version": ("hcloud.cli.completion", "version", "Print the version."),
+    "completion": ("hcloud.cli.main", "completion", "Print the shell completion script."),
+    "version": ("hcloud.cli.main", "version", "Print the version."),
 }
+
+
+MOVED = {
+    "soak": "'make soak', or 'python -m lab.soak', in a checkout of HCloud",
+    "reproduce": "'make reproduce', or 'python -m lab.papers', in a checkout of HCloud",
+}
+"""Commands of earlier versions, and where they are now."""
 
 
 class LazyGroup(click.Group):
@@ -91,6 +98,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or say which one was probably meant."""
+        if args and args[0] in MOVED:
+            raise click.UsageError(f"'hcloud {args[0]}' is now {MOVED[args[0]]}")
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else "; see 'hcloud --help'"
@@ -134,18 +143,18 @@ def cli(config: str | None, socket: str | None) -> None:
         os.environ["HCLOUD_SOCKET"] = socket
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its documented code."""
-    sys.exit(_run(arguments))
+def main(arguments: Sequence[str] | None = None, command: click.Command = cli, prog_name: str = "hcloud") -> NoReturn:
+    """Run the command line (of ``command``) and exit with its documented code."""
+    sys.exit(_run(arguments, command, prog_name))
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, command: click.Command, prog_name: str) -> int:
     _open_what_is_closed()
     _write_plainly()
     debug = os.environ.get("HCLOUD_DEBUG") == "1"
     try:
-        result = cli.main(
-            args=None if arguments is None else list(arguments), prog_name="hcloud", standalone_mode=False
+        result = command.main(
+            args=None if arguments is None else list(arguments), prog_name=prog_name, standalone_mode=False
         )
         return result if isinstance(result, int) else EXIT_OK
     except (KeyboardInterrupt, click.Abort):
@@ -250,3 +259,28 @@ def _complain(error: HCloudError) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    bash: add 'eval "$(hcloud completion bash)"' to ~/.bashrc. zsh: the same in ~/.zshrc.
+    fish: hcloud completion fish > ~/.config/fish/completions/hcloud.fish
+    """
+    from hcloud.cli.main import cli
+
+    writer = get_completion_class(shell)
+    if writer is None:  # click knows all three; a version that does not is at fault
+        raise BadInput(f"this version of click cannot complete for {shell}")
+    click.echo(writer(cli, {}, "hcloud", "_HCLOUD_COMPLETE").source())
+
+
+@click.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"hcloud {__version__}")

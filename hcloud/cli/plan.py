@@ -12,26 +12,16 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import PricePlan
+from hcloud.cli.arguments import SINCE_FORMS, text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
-from hcloud.cli.measuring import Seeds, seeds_options
-from hcloud.cli.output import (
-    FiniteRange,
-    NamedPath,
-    console,
-    format_option,
-    table,
-    usd,
-    write_csv,
-    write_json,
-)
-from hcloud.cli.textfile import text_of
-from hcloud.cli.times import SINCE_FORMS
+from hcloud.cli.compare import Seeds, seeds_options
+from hcloud.cli.output import FiniteRange, NamedPath, console, format_option, table, usd, write_csv, write_json
 from hcloud.config import load_policy
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
+from hcloud.core.units import parse_number, parse_utc_s, plain, shown
 from hcloud.forecast.load import LoadCurve
-from hcloud.planner.commitments import Advice, Terms, advise, sizes_by_strategy
-from hcloud.quantity import parse_number, parse_utc_s, plain, shown
+from hcloud.planner.provisioning.commitments import Advice, Terms, advise, sizes_by_strategy
 from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
 
 PAGE = 10_000
@@ -94,10 +84,10 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
 
     The cloud has the types, prices and reserved machines that the daemon's providers offer now.
     """
-    from hcloud.cli.comparing import ComparisonOptions, compare
-    from hcloud.cli.past import back_s_of, now_of, offered_clouds, read_past, recorded_outcome
+    from hcloud.cli.compare import ComparisonOptions, compare
+    from hcloud.cli.history import back_s_of, now_of, offered_clouds, read_past, recorded_outcome
     from hcloud.cli.simulate import called, decided_by, policies_named
-    from hcloud.simulator.compare import PREFIX
+    from hcloud.simulator.peers import PREFIX
     from hcloud.simulator.run import Setting
 
     client, (ours, rivals) = Client(), policies_named(policies)

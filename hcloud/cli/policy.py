@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from hcloud.cli.checked import check_files, form_option
+from hcloud.cli.check import check_files, form_option
 from hcloud.cli.output import span, write_json
 from hcloud.config import find_config, load_config, load_policy, to_yaml
-from hcloud.policy import Allow, Budgets, Caps, Policy
-from hcloud.sentences import json_schema
+from hcloud.spec.policy import Allow, Budgets, Caps, Policy
+from hcloud.spec.validation import json_schema
 
 
 @click.group()

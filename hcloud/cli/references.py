@@ -10,11 +10,11 @@ from typing import Any
 
 from hcloud.classifier.profiles import ReferenceProfile
 from hcloud.cli.client import Client
+from hcloud.cli.compare import progress
 from hcloud.cli.follow import ENDED, WAIT_S
-from hcloud.cli.measuring import progress
 from hcloud.cli.output import printable
 from hcloud.cli.workdir import upload_workdir
-from hcloud.errors import BadInput, HCloudError, Unmeasurable
+from hcloud.core.errors import BadInput, HCloudError, Unmeasurable
 from hcloud.profiler.recipes import Recipe, write_inputs
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of
 from hcloud.profiler.scratch import scratch

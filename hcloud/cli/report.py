@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
+from hcloud.cli.arguments import moment_of
 from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, span, table, usd, write_json
-from hcloud.cli.times import moment_of
 from hcloud.report import REPORT_NAMES, Column, ReportTable
 
 GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")

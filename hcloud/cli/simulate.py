@@ -10,32 +10,30 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import CLOUDS
+from hcloud.cli.arguments import PACKED, SINCE_FORMS, text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
-from hcloud.cli.comparing import ComparisonOptions, compare
+from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
 from hcloud.cli.config import check_provider_settings
-from hcloud.cli.measuring import Seeds, seeds_options
+from hcloud.cli.history import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
-from hcloud.cli.past import back_s_of, now_of, offered_clouds, recorded_workload
-from hcloud.cli.textfile import PACKED, text_of
-from hcloud.cli.times import SINCE_FORMS
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
-from hcloud.errors import BadInput, ConfigError
-from hcloud.jobfile import VCPUS_MOST
-from hcloud.policy import Policy
+from hcloud.config.package_data import path as shipped_path
+from hcloud.core.errors import BadInput, ConfigError
+from hcloud.core.units import NAME_MOST, shown
 from hcloud.provider import MOST_RESERVED
-from hcloud.quantity import NAME_MOST, shown
-from hcloud.sentences import nearest
-from hcloud.shipped import path as shipped_path
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
-from hcloud.simulator.compare import PEERS, PREFIX, PeerTool, peer_named
+from hcloud.simulator.peers import PEERS, PREFIX, PeerTool, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenario_files import read_scenario
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
 from hcloud.simulator.workload import NODE_VCPUS, LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
+from hcloud.spec.jobfile import VCPUS_MOST
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import nearest
 
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
 """Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hcloud.cli.client import Client
-from hcloud.cli.fleet import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
+from hcloud.cli.machines import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.output import (
     FiniteRange,
     WholeRange,
@@ -24,8 +24,8 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
-from hcloud.errors import BadInput
-from hcloud.model import JobState
+from hcloud.core.errors import BadInput
+from hcloud.core.model import JobState
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")

@@ -24,7 +24,7 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000

@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 
 from hcloud.cli.client import Client
 from hcloud.cli.output import console
-from hcloud.errors import BadInput, NotFound
+from hcloud.core.errors import BadInput, NotFound
 
 IGNORE_FILE = ".hcloudignore"
 ALWAYS_IGNORED = (".git", "__pycache__")

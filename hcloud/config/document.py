@@ -19,9 +19,9 @@ from typing import Final
 import yaml
 from yaml.composer import Composer
 
-from hcloud.errors import ConfigError
-from hcloud.quantity import shown
-from hcloud.sentences import KeyPath, key_path
+from hcloud.core.errors import ConfigError
+from hcloud.core.units import shown
+from hcloud.spec.validation import KeyPath, key_path
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 DEPTH_MAX: Final = 32

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
 from hcloud.config.settings import Config, home_dir
-from hcloud.errors import ConfigError
-from hcloud.jobfile import JobFile, parse_job
-from hcloud.policy import Policy, parse_policy
-from hcloud.quantity import shown
-from hcloud.sentences import KeyPath, nearest, parse
+from hcloud.core.errors import ConfigError
+from hcloud.core.units import shown
+from hcloud.spec.jobfile import JobFile, parse_job
+from hcloud.spec.policy import Policy, parse_policy
+from hcloud.spec.validation import KeyPath, nearest, parse
 
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 _YAML = (".yaml", ".yml", ".json")

@@ -12,7 +12,7 @@ import yaml
 from hcloud.classifier.library import Library
 from hcloud.classifier.profiles import ReferenceProfile, document, library_of, parse_profile
 from hcloud.config.document import read_documents
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 IMPORTED = "profiles"
 """Directory below the state directory that holds what was imported."""

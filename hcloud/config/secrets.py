@@ -11,7 +11,7 @@ import re
 import stat
 from pathlib import Path
 
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 _SECRET_BYTES_MAX = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from pydantic.dataclasses import dataclass
 
 from hcloud.config.secrets import check_secret
-from hcloud.quantity import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
-from hcloud.sentences import AtKey, nearest
+from hcloud.core.units import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
+from hcloud.spec.validation import AtKey, nearest
 
 _STRICT = ConfigDict(extra="forbid")
 SOCKET_NAME: Final = "hcloud.sock"

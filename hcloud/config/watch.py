@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hcloud.config.files import load_policy
-from hcloud.errors import ConfigError
-from hcloud.policy import Policy
+from hcloud.core.errors import ConfigError
+from hcloud.spec.policy import Policy
 
 Fingerprint = tuple[int, int, int] | str
 

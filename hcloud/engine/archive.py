@@ -6,7 +6,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from hcloud.errors import UnitRefused
+from hcloud.core.errors import UnitRefused
 
 FILES_MAX = 100_000
 # Compressed archives are capped at upload; this is how much larger they may become on disk.

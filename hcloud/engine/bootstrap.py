@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from hcloud.core.errors import ConfigError
 from hcloud.engine.unit import read_json
-from hcloud.errors import ConfigError
 
 POWERED_OFF_EXIT = 79
 """Exit code of a worker that has switched its machine off: do not start it again."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hcloud.core.model import MetricsHook
 from hcloud.engine import launch, limits, usage
 from hcloud.engine.launch import RunningCommand
 from hcloud.engine.limits import Bounds, Cgroup, find_instance_cgroup, group_for, remove_instance_cgroup
 from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
-from hcloud.model import MetricsHook
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20

@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+from hcloud.core.errors import UnitRefused
 from hcloud.engine.sandbox import Isolation
-from hcloud.errors import UnitRefused
 
 PULL_TIMEOUT_S = 600.0
 

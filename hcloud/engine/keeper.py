@@ -14,7 +14,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hcloud.clock import Clock, SystemClock
+from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.errors import UnitRefused
+from hcloud.core.model import FailureCause
 from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
@@ -26,8 +28,6 @@ from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
 from hcloud.engine.unit import STOP_SIGNAL, Unit, sync_directory
 from hcloud.engine.usage import descendants
-from hcloud.errors import UnitRefused
-from hcloud.model import FailureCause
 from hcloud.provider import ExitRecord, UnitSpec
 
 MIB, GIB = 1 << 20, 1 << 30

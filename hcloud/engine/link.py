@@ -23,6 +23,7 @@ from typing import Any
 import dask
 from distributed import Security, Worker
 
+from hcloud.core.errors import ConfigError
 from hcloud.engine import metadata, quiet
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
@@ -30,7 +31,6 @@ from hcloud.engine.output import read_output
 from hcloud.engine.tls import context_files
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import stream_name
-from hcloud.errors import ConfigError
 
 REPORT_PAUSE_S = 0.02
 POLL_S, HEARTBEAT_S = 1.0, 4.0

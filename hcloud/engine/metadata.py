@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from hcloud.clock import Clock, SystemClock
+from hcloud.core.clock import Clock, SystemClock
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.unit import write_json
 

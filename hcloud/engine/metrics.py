@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hcloud.core.model import MetricsHook
 from hcloud.engine.usage import descendants
-from hcloud.model import MetricsHook
 
 READ_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 4 << 20

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hcloud.core.estimates import Findings
 from hcloud.engine import launch
 from hcloud.engine.host import EngineHost
 from hcloud.engine.limits import Bounds, group_for, groups_inside
@@ -24,7 +25,6 @@ from hcloud.engine.output import OutputFile
 from hcloud.engine.sandbox import Isolation
 from hcloud.engine.unit import Unit
 from hcloud.engine.wire import findings_from_wire
-from hcloud.known import Findings
 from hcloud.provider import UnitSpec
 
 Tell = Callable[[Findings], None]

@@ -16,11 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
+from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine.tls import context_files
 from hcloud.engine.wire import report_from_wire, unit_to_wire
-from hcloud.errors import ConfigError, NotFound, WorkerUnreachable
-from hcloud.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
 _log = logging.getLogger("hcloud")

@@ -7,12 +7,12 @@ import resource
 import time
 from dataclasses import asdict
 
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
+from hcloud.core.model import FailureCause
 from hcloud.engine.limits import Cgroup, CgroupUsage
 from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.unit import Unit
 from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
-from hcloud.model import FailureCause
 from hcloud.provider import UnitSample, UnitSpec
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hcloud.core.errors import UnitRefused
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
-from hcloud.errors import UnitRefused
 from hcloud.provider import UnitSpec
 
 UID_RANGE = 64

@@ -24,9 +24,9 @@ from distributed import Scheduler, Security
 from distributed.metrics import time as dask_time
 
 from hcloud import sd_notify
+from hcloud.core.errors import ConfigError
 from hcloud.engine import quiet
 from hcloud.engine.tls import context_files, peer_role
-from hcloud.errors import ConfigError
 
 SILENT_AFTER_S = 10.0
 """Workers speak every 4 s at least (``link.HEARTBEAT_S``); one whose connection breaks is noticed at once."""

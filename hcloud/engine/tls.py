@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hcloud.clock import Clock, SystemClock
-from hcloud.errors import ConfigError
+from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.errors import ConfigError
 
 ROLES = ("scheduler", "client", "worker")
 CA_LIFETIME = timedelta(days=20 * 365)

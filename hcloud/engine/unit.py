@@ -35,11 +35,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from hcloud.clock import holds_within
+from hcloud.core.clock import holds_within
+from hcloud.core.errors import UnitRefused
+from hcloud.core.estimates import Findings
+from hcloud.core.model import FailureCause
 from hcloud.engine.wire import exit_to_wire
-from hcloud.errors import UnitRefused
-from hcloud.known import Findings
-from hcloud.model import FailureCause
 from hcloud.provider import ExitRecord
 
 LOCK = "keeper.lock"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal, cast
 
-from hcloud.errors import UnitRefused
-from hcloud.known import Findings, Measure, Reading
-from hcloud.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
+from hcloud.core.errors import UnitRefused
+from hcloud.core.estimates import Findings, Measure, Reading
+from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
 
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

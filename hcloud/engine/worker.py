@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from hcloud import sd_notify
-from hcloud.clock import Clock, SystemClock
+from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.errors import UnitRefused
+from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup
@@ -30,8 +32,6 @@ from hcloud.engine.profiling import Profile
 from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
 from hcloud.engine.unit import Unit, UnitDirectories, boot_id, read_json, write_json
 from hcloud.engine.wire import unit_from_wire
-from hcloud.errors import UnitRefused
-from hcloud.model import FailureCause
 from hcloud.provider import UnitSpec
 
 TICK_S = 0.5

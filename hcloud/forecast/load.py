@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 
 Floats = NDArray[np.float64]
 STEADY_PART = 0.95

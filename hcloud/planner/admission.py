@@ -18,13 +18,13 @@ from operator import attrgetter
 
 import numpy as np
 
-from hcloud.model import Job, JobState, Reason
-from hcloud.planner.arq import slacks_s
+from hcloud.core.model import Job, JobState, Reason
+from hcloud.core.rows import number_of
 from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fit.arq import slacks_s
+from hcloud.planner.fit.suitability import Suitability, open_suitability
 from hcloud.planner.fleet import Amounts
-from hcloud.planner.suitability import Suitability, open_suitability
-from hcloud.planner.wording import seconds
-from hcloud.rows import number_of
+from hcloud.planner.text import seconds
 
 
 def queue_key(job: Job) -> tuple[bool, int, float, int]:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
 
-from hcloud.constraints import Constraints
-from hcloud.model import (
+from hcloud.core.model import (
+    Constraints,
     FailureCause,
     InstanceId,
     Job,
     JobId,
     JobSpec,
     JobState,
+    Market,
     Offer,
     Reason,
     Resources,
+    matches,
 )
+from hcloud.core.rows import by_number
+from hcloud.planner.budget import BudgetLedger, open_budget
+from hcloud.planner.fit.sizing import SizeTarget
+from hcloud.planner.fit.suitability import RankSizes, Suitability
 from hcloud.planner.fleet import Amounts, Fleet, Mask, OfferShape, Places, vector
-from hcloud.planner.lateness import LateBoots, Urgency
-from hcloud.planner.ledger import BudgetLedger, open_budget
+from hcloud.planner.late_boots import LateBoots, Urgency
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
-from hcloud.planner.portions import RankSizes
-from hcloud.planner.sizing import SizeTarget
+from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.strategies import PLAIN, MappingNeed, Strategy, open_strategy
-from hcloud.planner.suitability import Suitability
-from hcloud.planner.weary import has_non_spot_offer, spot_loss_limit_reached
-from hcloud.planner.whereabouts import AffinityGroup, TopologyConstraints
-from hcloud.policy import Policy
-from hcloud.rows import by_number
+from hcloud.planner.topology import AffinityGroup, TopologyConstraints, admits
+from hcloud.spec.policy import Policy, SpotPolicy
+
+
+def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
+    """Whether ``job`` lost so many spot machines that it should go elsewhere."""
+    return 0 < spot.most_losses <= job.failures.count(FailureCause.PREEMPTED)
+
+
+def has_non_spot_offer(spec: JobSpec, offers: Iterable[Offer]) -> bool:
+    """Whether any of ``offers`` is a machine for this job that is not taken back."""
+    return any(
+        offer.market is not Market.SPOT
+        and spec.resources.fits(offer.instance_type.capacity)
+        and (not spec.instance_types or matches(offer.instance_type.name, spec.instance_types))
+        and admits(spec.placement, offer)
+        for offer in offers
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hcloud.model import Event, EventKind, Instance, InstanceId, Job, Resources
-from hcloud.planner.wording import price, seconds, size_share, usd
+from hcloud.core.model import Event, EventKind, Instance, InstanceId, Job, Resources
+from hcloud.planner.text import price, seconds, size_share, usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

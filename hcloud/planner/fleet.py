@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
-from hcloud.planner.memo import PlanCache
-from hcloud.planner.roster import Occupancy, Residents
-from hcloud.rows import by_number, row_changes
+from hcloud.core.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
+from hcloud.core.rows import by_number, row_changes
+from hcloud.planner.cache import PlanCache
+from hcloud.planner.occupancy import Occupancy, Residents
 
 Amounts = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -6,22 +6,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hcloud.model import Reason
-from hcloud.planner.adaptation import PLANNING_FAILS, decide_outcomes
+from hcloud.core.model import Reason
 from hcloud.planner.admission import admit
-from hcloud.planner.consolidation import consolidate
 from hcloud.planner.context import PlanContext, open_context
-from hcloud.planner.correction import correct
-from hcloud.planner.enlarging import upsize_machines
-from hcloud.planner.growing import add_missing_ranks
-from hcloud.planner.lateness import find_late_boots
-from hcloud.planner.leases import reconcile_instances
-from hcloud.planner.placement import hold_booting_capacity, place
+from hcloud.planner.correction.correct import correct
+from hcloud.planner.correction.scaling import add_missing_ranks
+from hcloud.planner.instance_lifecycle import reconcile_instances, release_degraded, release_idle
+from hcloud.planner.job_outcomes import PLANNING_FAILS, decide_outcomes
+from hcloud.planner.late_boots import find_late_boots
+from hcloud.planner.placement.place import hold_booting_capacity, place
 from hcloud.planner.plan import Plan
-from hcloud.planner.provisioning import expand, launch, provision, start_provisioning
-from hcloud.planner.retention import release_degraded, release_idle
+from hcloud.planner.provisioning.consolidation import consolidate
+from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
+from hcloud.planner.provisioning.upsizing import upsize_machines
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 
 GROWTH = "growth"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
+from hcloud.core.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,30 +13,119 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
-from hcloud.classifier.pressing import Pressing, choose_sources
-from hcloud.constraints import Constraints, matches
-from hcloud.known import Application, Classification
-from hcloud.model import (
+from hcloud.classifier.source_selection import Pressing, choose_sources
+from hcloud.core.estimates import Application, Classification
+from hcloud.core.model import (
+    PROFILE_TAG,
+    BatchTarget,
+    Constraints,
     InstanceState,
     Job,
     JobId,
     JobSpec,
     JobState,
     Market,
+    Nodes,
     Number,
     Offer,
+    ProfileRequest,
     Reason,
     Resources,
+    Retries,
     ServiceTarget,
+    matches,
 )
+from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
+from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
-from hcloud.planner.profiling_runs import most_vcpus, run_for, run_usd, steps_of
-from hcloud.planner.sizing import expected
-from hcloud.planner.strategies import ONLY_RESERVED, forbidden
-from hcloud.planner.wording import deadline_numbers, offer_words, seconds, usd
-from hcloud.policy import ProfilingPolicy
-from hcloud.rows import number_of
+from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
+from hcloud.planner.text import deadline_numbers, offer_words, seconds, usd
+from hcloud.spec.policy import ProfilingPolicy
+
+AT_MOST_UNDER = 4.0
+"""A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
+STOP_MARGIN_S = 30.0
+"""A profiling run that is not over this long after its own time cap is stopped."""
+
+
+def most_vcpus(job: Job) -> float:
+    """Return at how many vCPUs a job should be measured at least: several times what it asks for, where it may get so
+    many."""
+    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
+
+
+def steps_of(job: Job, most_vcpus: float) -> tuple[float, ...]:
+    """Return the vCPUs to measure a job with on a machine that has ``most_vcpus``: first what it asks for, then the
+    others, most first: half of it, or the ends of what it may be given.
+
+    Users who leave their jobs' size to the planner may be off by far, to both sides. Only the least tells whether it
+    would do, only more than they ask for whether that would help.
+    """
+    vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    if within is None:
+        return vcpus, vcpus / 2
+    others = {min(vcpus / 2, within[0]), max(vcpus, min(within[1], most_vcpus))}
+    return (vcpus, *sorted(others - {vcpus}, reverse=True))
+
+
+def run_for(
+    policy: ProfilingPolicy,
+    job: Job,
+    offer: Offer,
+    what: str,
+    *,
+    steps_vcpus: tuple[float, ...],
+    sources: tuple[str, ...] = (),
+    nodes: int = 1,
+    look: bool = False,
+) -> tuple[JobSpec, float]:
+    """Return a profiling run of ``job`` on a machine of ``offer``, and what it may cost. ``what``: its name's end."""
+    spec = job.spec
+    request = ProfileRequest(
+        job_id=job.id,
+        type_column=f"{offer.provider}/{offer.instance_type.name}",
+        steps_vcpus=steps_vcpus,
+        sources=sources,
+        nodes=nodes,
+        run_s=policy.run_s,
+        total_s=policy.total_s,
+        warm_up_s=policy.warm_up_s if spec.stateful else 0.0,
+        look=look,
+        knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
+    )
+    name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
+    asked = replace(_as_run(spec, request, policy), name=name, instance_types=only)
+    return asked, nodes * run_usd(policy, offer)
+
+
+def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
+    """Return what is profiled as a job of the planner's own: with machines to itself, no promise, and an end."""
+    return replace(
+        spec,
+        resources=replace(spec.resources, vcpus=max(request.steps_vcpus)),
+        target=BatchTarget(),
+        nodes=Nodes(count=request.nodes, minimum=request.nodes),
+        tags={**spec.tags, PROFILE_TAG: request.job_id},
+        interruptible=False,
+        retries=Retries(limits={"instance_lost": 1, "preempted": 1, "evicted": 1}),
+        max_runtime_s=policy.total_s + STOP_MARGIN_S,
+        stop_grace_s=min(spec.stop_grace_s, 5.0),
+        budget_usd=None,
+        exclusive=True,
+        profiling="never",
+        profile=request,
+        vcpus_within=None,
+        placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
+    )
+
+
+def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
+    """Return what a run on one machine may cost."""
+    held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
+    return offer.price_usd_per_h * held_s / 3600
+
 
 ROOM_FOR_SOURCE_MIB = 160
 """Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""

@@ -8,13 +8,13 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from math import inf
 
-from hcloud.classifier.pressing import SourcePrior
-from hcloud.classifier.telling import TypePrior
-from hcloud.forecast.recent import NOTHING_RECENT, FleetStats
-from hcloud.forecast.watch import JobSamples
-from hcloud.known import Application, Classification
-from hcloud.model import Instance, Job, JobId, Offer
-from hcloud.planner.memo import PlanCache
+from hcloud.classifier.source_selection import SourcePrior
+from hcloud.classifier.type_selection import TypePrior
+from hcloud.core.estimates import Application, Classification
+from hcloud.core.model import Instance, Job, JobId, Offer
+from hcloud.forecast.fleet_tracker import NOTHING_RECENT, FleetStats
+from hcloud.forecast.job_monitor import JobSamples
+from hcloud.planner.cache import PlanCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

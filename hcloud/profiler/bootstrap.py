@@ -19,16 +19,16 @@ from typing import Protocol
 
 from hcloud import __version__
 from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
-from hcloud.errors import NotFound, Unmeasurable
-from hcloud.known import SOURCES as COLUMNS
-from hcloud.known import Findings, Measure, Reading
-from hcloud.model import ProfileRequest, ProgressHook
+from hcloud.core.errors import NotFound, Unmeasurable
+from hcloud.core.estimates import SOURCES as COLUMNS
+from hcloud.core.estimates import Findings, Measure, Reading
+from hcloud.core.model import ProfileRequest, ProgressHook
+from hcloud.core.units import utc_text
 from hcloud.profiler import loop
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.measure import Bench, Rate, Subject
 from hcloud.profiler.recipes import Recipe, package_versions, prepared
 from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
-from hcloud.quantity import utc_text
 
 LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
                                     "local.xlarge": 4.0, "local.2xlarge": 8.0}  # fmt: skip

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.errors import Unmeasurable
+from hcloud.core.errors import Unmeasurable
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
 _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from hcloud.model import MetricsHook
+from hcloud.core.model import MetricsHook
 
 
 class Totals(Protocol):

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from hcloud.errors import NotFound, Unmeasurable
-from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
-from hcloud.model import ProfileRequest
-from hcloud.profiler.beside import PlacedSource, SourceSwitch, place, pressing
-from hcloud.profiler.caused import caused
+from hcloud.core.errors import NotFound, Unmeasurable
+from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
+from hcloud.core.model import ProfileRequest
+from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, pressing
+from hcloud.profiler.first_look import FirstLook, first_look
 from hcloud.profiler.host import ProfilingHost
-from hcloud.profiler.looking import FirstLook, first_look
+from hcloud.profiler.pressure_caused import caused
 from hcloud.profiler.repeats import Interval, enough, interval
 from hcloud.profiler.sources import InterferenceSource, source_named
 from hcloud.profiler.subject import Stage, Subject

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hcloud.errors import UnitRefused
+from hcloud.core.errors import UnitRefused
 from hcloud.profiler import victims
 from hcloud.profiler.host import ControlGroup, ProfilingHost
 from hcloud.profiler.sources import become_neighbour

@@ -20,12 +20,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from hcloud.errors import NotFound, UnitRefused
+from hcloud.core.errors import NotFound, UnitRefused
+from hcloud.core.units import NonEmptyText, Number, PositiveMib, Text, shown
 from hcloud.profiler import loop
 from hcloud.profiler.sandbox import NOBODY_UID
 from hcloud.profiler.scratch import scratch
-from hcloud.quantity import NonEmptyText, Number, PositiveMib, Text, shown
-from hcloud.sentences import AtKey, KeyPath, key_path, parse
+from hcloud.spec.validation import AtKey, KeyPath, key_path, parse
 
 _STRICT = ConfigDict(extra="forbid")
 _LOOP = re.compile(r"(repeat)|(feed|call|exchange) ([A-Za-z0-9._-]+)")

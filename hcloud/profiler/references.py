@@ -9,12 +9,12 @@ from typing import Any
 
 from hcloud import __version__
 from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
-from hcloud.errors import Unmeasurable
-from hcloud.known import SOURCES, Measure, Reading
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import SOURCES, Measure, Reading
+from hcloud.core.units import utc_text
 from hcloud.profiler import loop
 from hcloud.profiler.bootstrap import STEPS, TOTAL
 from hcloud.profiler.recipes import Recipe
-from hcloud.quantity import utc_text
 
 FACT = "hcloud-fact"
 """How lines of a job's output begin that tell of its machine."""

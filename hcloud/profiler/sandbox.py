@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 from hcloud.profiler.host import ControlGroup, ProfilingHost, Started
 from hcloud.profiler.namespaces import mount_overlay, works_in_child
 from hcloud.profiler.scratch import scratch

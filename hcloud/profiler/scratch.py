@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from hcloud.clock import SystemClock, holds_within
+from hcloud.core.clock import SystemClock, holds_within
 
 PREFIX = "hcloud-scratch-"
 YOUNG_S = 60.0

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.errors import BadInput, NotFound, UnitRefused
+from hcloud.core.errors import BadInput, NotFound, UnitRefused
 from hcloud.profiler.host import ControlGroup, ProfilingHost
 
 MIB = 1 << 20

@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hcloud.errors import BadInput, Unmeasurable
-from hcloud.known import Measure
-from hcloud.model import MetricsHook, ProgressHook
+from hcloud.core.errors import BadInput, Unmeasurable
+from hcloud.core.estimates import Measure
+from hcloud.core.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
 from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_copy

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hcloud.errors import BadInput
-from hcloud.model import Event, EventKind
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind
 from hcloud.report import decisions
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hcloud.model import Event, EventKind
+from hcloud.core.model import Event, EventKind
 from hcloud.report.grouping import Grouping, day_of, number, text
 from hcloud.report.table import ReportTable, Row, columns
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hcloud.model import Event, EventKind
-from hcloud.pricing import cost_usd
+from hcloud.core.model import Event, EventKind
+from hcloud.core.pricing import cost_usd
 from hcloud.report.bill_lines import Bill
 from hcloud.report.fleet import FleetHistory, MachineHistory
 from hcloud.report.grouping import minute_of, text

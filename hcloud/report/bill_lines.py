@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hcloud.errors import BadInput
-from hcloud.quantity import parse_utc_s, shown
+from hcloud.core.errors import BadInput
+from hcloud.core.units import parse_utc_s, shown
 
 Fields = Mapping[str, Any]
 _AWS_MACHINE: Final = re.compile(r"(?:^|[-:])(?:BoxUsage|SpotUsage|DedicatedUsage|HostBoxUsage|EBSOptimized)")

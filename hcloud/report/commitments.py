@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hcloud.model import Event, EventKind, Market
-from hcloud.pricing import HOUR_S, cost_usd, split
+from hcloud.core.model import Event, EventKind, Market
+from hcloud.core.pricing import HOUR_S, cost_usd, split
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hcloud.model import PROFILE_TAG, Event, EventKind
-from hcloud.pricing import HOUR_S, cost_usd, split
+from hcloud.core.model import PROFILE_TAG, Event, EventKind
+from hcloud.core.pricing import HOUR_S, cost_usd, split
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch
 from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row

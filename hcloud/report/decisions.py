@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hcloud.model import PROFILE_TAG, Event, EventKind
+from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
 from hcloud.report.table import ReportTable, Row, columns
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hcloud.model import Event, EventKind
-from hcloud.pricing import billed_until, dominant_share
+from hcloud.core.model import Event, EventKind
+from hcloud.core.pricing import billed_until, dominant_share
 from hcloud.report.grouping import JobFacts, number, text
 
 _SETTLE_AT = 256

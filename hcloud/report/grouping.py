@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from hcloud.errors import BadInput
-from hcloud.model import Event
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event
 
 DAY_S = 86400.0
 OF_JOBS = ("job", "user", "tag")

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hcloud.model import PROFILE_TAG, Event, EventKind, JobState
+from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from hcloud.model import Event
+from hcloud.core.model import Event
 from hcloud.report.grouping import number
 
 _LATENCY = "latency_ms_p"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hcloud.model import Event, EventKind
-from hcloud.pricing import HOUR_S, split
+from hcloud.core.model import Event, EventKind
+from hcloud.core.pricing import HOUR_S, split
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
 from hcloud.report.grouping import Grouping, number

@@ -36,9 +36,9 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, Market, Offer
-from hcloud.pricing import HOUR_S
+from hcloud.core.errors import BadInput
+from hcloud.core.model import BatchTarget, Market, Offer
+from hcloud.core.pricing import HOUR_S
 from hcloud.simulator.workload import Arrival, Workload
 
 SLOTS = 120

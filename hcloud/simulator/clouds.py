@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from hcloud.catalog import PriceCatalogue, PricePlan, TypeSize
-from hcloud.errors import BadInput
-from hcloud.model import Market, Offer
-from hcloud.policy import Policy
-from hcloud.sentences import nearest
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Market, Offer
 from hcloud.simulator.workload import Workload
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import nearest
 
 FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
 """The mock provider's largest type, and what HCloud calls a full server."""

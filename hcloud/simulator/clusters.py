@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
-from hcloud.sentences import nearest
-from hcloud.simulator.nature import PART_OF_SERVER
+from hcloud.core.errors import BadInput
+from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
+from hcloud.simulator.program_models import PART_OF_SERVER
 from hcloud.simulator.programs import Programs, Run
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario, service_job
 from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
 from hcloud.simulator.world import FULL_VCPUS, Truth
+from hcloud.spec.validation import nearest
 
 WARM_UP_S = 60.0
 """So long the servers of a cluster take to be all up before the first job."""

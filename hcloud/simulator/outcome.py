@@ -8,14 +8,14 @@ from math import inf
 
 import numpy as np
 
-from hcloud.model import PROFILE_TAG, Event, EventKind, JobState, Market
-from hcloud.pricing import HOUR_S
+from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState, Market
+from hcloud.core.pricing import HOUR_S
 from hcloud.report import build_report
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
-from hcloud.simulator.fullness import Hold, MachineLifetime, Utilisation, fullness_of
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Commitment
+from hcloud.simulator.utilisation import Hold, MachineLifetime, Utilisation, fullness_of
 
 POINTS = 240
 """Moments in a time series."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hcloud.model import Event, EventKind, JobState
+from hcloud.core.model import Event, EventKind, JobState
 
 TOLERANCE = 0.05
 

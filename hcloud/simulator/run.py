@@ -13,31 +13,31 @@ from typing import cast
 import numpy as np
 
 from hcloud.apply import ApplyResult
-from hcloud.assembly import build_controller, build_providers
 from hcloud.classifier.library import Library
-from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
-from hcloud.engine.fake import FakeRunner, Work
-from hcloud.errors import BadInput, SimulationStalled
-from hcloud.garbage import infrequent_gc
-from hcloud.logs import NoLogArchive
-from hcloud.model import Event, Job, JobSpec, Market, Offer, ServiceTarget
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import BadInput, SimulationStalled
+from hcloud.core.gc_tuning import infrequent_gc
+from hcloud.core.model import Event, Job, JobSpec, Market, Offer, ServiceTarget
+from hcloud.core.pricing import HOUR_S
+from hcloud.core.rows import FilteredRows
+from hcloud.fake_runner.runner import FakeRunner, Work
+from hcloud.observe.log_archive import NoLogArchive
+from hcloud.observe.sampling import gap_s
 from hcloud.planner import make_plan
-from hcloud.planner.despite import Planner
-from hcloud.policy import Policy
-from hcloud.pricing import HOUR_S
 from hcloud.provider import MachineSource, Provider, UnitSpec
-from hcloud.rows import FilteredRows
-from hcloud.sampling import gap_s
-from hcloud.sentences import counted, nearest
-from hcloud.simulator.losses import lost_by
+from hcloud.quarantine.planning import Planner
+from hcloud.simulator.ground_truth import VirtualCloud
+from hcloud.simulator.oracle import told_the_truth
 from hcloud.simulator.performance import Ideal, JobPerformance
-from hcloud.simulator.told import told_the_truth
-from hcloud.simulator.truths import VirtualCloud
+from hcloud.simulator.qos_losses import lost_by
 from hcloud.simulator.workload import Arrival, Workload
 from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import counted, nearest
 from hcloud.store import MemoryStore, Store, Submission
+from hcloud.wiring import build_controller, build_providers
 
 START_AT = 1_900_000_800.0
 """A fixed date, so that a simulation does not depend on the day it is run; what is replayed begins when it did."""
@@ -294,7 +294,7 @@ class Simulation:
         return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
 
     def lost_by(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
-        """Return how many jobs lost their QoS by what (:mod:`hcloud.simulator.losses`); nothing without a truth."""
+        """Return how many jobs lost their QoS by what (:mod:`hcloud.simulator.qos_losses`); nothing without a truth."""
         return {} if self._world is None else lost_by(self.events(), performances, self._specs, self._world)
 
     def events(self) -> Iterator[Event]:

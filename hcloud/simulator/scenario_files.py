@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from hcloud.config.document import Document, read_document
-from hcloud.errors import BadInput, ConfigError, NoJobs
-from hcloud.quantity import plain, shown
-from hcloud.sentences import KeyPath, nearest
+from hcloud.core.errors import BadInput, ConfigError, NoJobs
+from hcloud.core.units import plain, shown
 from hcloud.simulator.workload import (
     COMMAND,
     DAY_S,
@@ -35,6 +34,7 @@ from hcloud.simulator.workload import (
     arrival_of,
     workload_of,
 )
+from hcloud.spec.validation import KeyPath, nearest
 
 HOUR_S = 3600.0
 KEYS = ("name", "load", "jobs")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hcloud.errors import BadInput, NoJobs
-from hcloud.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
-from hcloud.sentences import nearest
+from hcloud.core.errors import BadInput, NoJobs
+from hcloud.core.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
 from hcloud.simulator.workload import LOOK_EVERY_S, MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.spec.validation import nearest
 
 HOUR_S = 3600.0
 WHOLE_HOURS = 2.0

@@ -10,11 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import cast
 
-from hcloud.errors import BadInput, NoJobs
-from hcloud.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
-from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, MetricsHook, Nodes, Resources, ServiceTarget, Target
-from hcloud.quantity import parse_number, plain, shown
-from hcloud.sentences import counted
+from hcloud.core.errors import BadInput, NoJobs
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    JobSpec,
+    MetricsHook,
+    Nodes,
+    Resources,
+    ServiceTarget,
+    Target,
+)
+from hcloud.core.units import parse_number, plain, shown
+from hcloud.spec.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
+from hcloud.spec.validation import counted
 
 MIB_PER_VCPU = 1024
 LONGEST_DAYS = 3650

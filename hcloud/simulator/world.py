@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from hcloud.classifier.applications import identify
 from hcloud.classifier.library import Library
-from hcloud.engine.fakeprofile import measured_as, profiling_s, why_not_measured
-from hcloud.engine.fakework import Resident, Work
-from hcloud.errors import BadInput
-from hcloud.known import MOST_KNEES, Findings, Measure, Reading, next_knee
-from hcloud.model import JobSpec, Market, Resources, ServiceTarget
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee
+from hcloud.core.model import JobSpec, Market, Resources, ServiceTarget
+from hcloud.fake_runner.profile import measured_as, profiling_s, why_not_measured
+from hcloud.fake_runner.work import Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec, unmarked
-from hcloud.simulator.nature import (
+from hcloud.simulator.program_models import (
     NOTHING_CAUSED,
     SOURCES,
     STEADY,
@@ -52,7 +52,7 @@ class Truth:
 
     ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 5: old and new servers
     side by side). ``room``: vCPUs there are of each type in all, on a cluster whose owner has bought what the programs
-    run best on (:func:`hcloud.simulator.nature.ranking_by_room`); empty: what all prefer alike is drawn by lot.
+    run best on (:func:`hcloud.simulator.program_models.ranking_by_room`); empty: what all prefer alike is drawn by lot.
     ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
     whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
     (HCloud §8.2: 25 % +- 10 %); it changes every ``external_step_s``. ``drift``: standard deviation of a machine's

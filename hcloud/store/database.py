@@ -22,7 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from hcloud.errors import ConfigError, StoreBusy
+from hcloud.core.errors import ConfigError, StoreBusy
 from hcloud.store.faults import database_fault
 
 _POSTGRESQL_CONNECT = {

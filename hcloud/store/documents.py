@@ -1,4 +1,4 @@
-"""Between the frozen things of `hcloud.model` and rows: numbers in ids, and JSON texts that give back equal values."""
+"""Conversion between `hcloud.core.model` and rows: numbers in ids, and JSON texts that restore equal values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from hcloud.errors import BadInput, NotFound, StoreError
-from hcloud.known import Application
-from hcloud.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
+from hcloud.core.errors import BadInput, NotFound, StoreError
+from hcloud.core.estimates import Application
+from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
 from hcloud.planner.snapshot import Directive, OfferBackoff
 
 _JOB_COLUMNS = {"id", "spec", "revision"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from hcloud.errors import ConfigError, HCloudError, StoreBusy, StoreDamaged, StoreError
+from hcloud.core.errors import ConfigError, HCloudError, StoreBusy, StoreDamaged, StoreError
 
 # SQLite's error names, by beginning; the longer ones first.
 _SQLITE_BUSY = {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, insert, select
 
-from hcloud.model import EventKind, InstanceState
+from hcloud.core.model import EventKind, InstanceState
 from hcloud.store import schema
 from hcloud.store.documents import instance_number, job_number
 from hcloud.store.live import ENDED_STATES, LiveView

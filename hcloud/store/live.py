@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
-from hcloud.known import Application, LayeredRows
-from hcloud.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
+from hcloud.core.estimates import Application, LayeredRows
+from hcloud.core.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
+from hcloud.core.rows import RowSet
 from hcloud.planner.snapshot import Directive, OfferBackoff
-from hcloud.rows import RowSet
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     backoff_key,

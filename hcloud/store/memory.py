@@ -17,10 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
 
-from hcloud.changed import replace_fields
-from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
-from hcloud.known import Application, LayeredRows
-from hcloud.model import (
+from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.core.estimates import Application, LayeredRows
+from hcloud.core.model import (
     JOB_ENDED,
     Event,
     EventKind,
@@ -34,8 +33,8 @@ from hcloud.model import (
     check_instance_move,
     check_job_move,
 )
+from hcloud.core.rows import RowSet, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
-from hcloud.rows import RowSet
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.forgetting import referred_to
 from hcloud.store.live import LiveView

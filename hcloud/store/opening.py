@@ -12,22 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    insert,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from hcloud.errors import ConfigError, StoreBusy
-from hcloud.model import EventKind
+from hcloud.core.errors import ConfigError, StoreBusy
+from hcloud.core.model import EventKind
 from hcloud.store.database import Database
 from hcloud.store.faults import connection_mistake, sentence
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, metadata

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, tuple_
 
-from hcloud.errors import NotFound, StaleWrite
-from hcloud.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
+from hcloud.core.errors import NotFound, StaleWrite
+from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
 from hcloud.store import schema
 from hcloud.store.database import Database
 from hcloud.store.documents import (

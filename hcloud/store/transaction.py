@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
-from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
-from hcloud.known import Application
-from hcloud.model import (
+from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.core.estimates import Application
+from hcloud.core.model import (
     BatchTarget,
     EventKind,
     Instance,

@@ -6,8 +6,8 @@ import importlib.util
 from collections.abc import Mapping
 from typing import cast
 
-from hcloud.clock import Clock
-from hcloud.errors import ConfigError
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ConfigError
 from hcloud.provider import Provider
 from providers.ec2.settings import parse_regions
 

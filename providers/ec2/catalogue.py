@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hcloud.clock import Clock
-from hcloud.errors import ProviderUnavailable
-from hcloud.model import InstanceType, Market, Offer
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.model import InstanceType, Market, Offer
 from providers.ec2.clients import Clients
 from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices

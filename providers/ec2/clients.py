@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from botocore.utils import parse_timestamp
 
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 from providers.ec2.bulk import EVENT, Descriptions, drop_bulk
 from providers.ec2.settings import Ec2Settings
 

@@ -6,7 +6,7 @@ import json
 import shlex
 import threading
 
-from hcloud.errors import ConfigError, ProviderUnavailable
+from hcloud.core.errors import ConfigError, ProviderUnavailable
 from providers.cloud_init import read_credential
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from hcloud.clock import Clock
-from hcloud.errors import ProviderError
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError
 from hcloud.provider import Finding
 from providers.ec2.catalogue import Ec2Catalogue
 from providers.ec2.clients import Clients

@@ -1,4 +1,4 @@
-"""What AWS says when it does not do what was asked, translated into the reaction it calls for (``hcloud.errors``).
+"""What AWS says when it does not do what was asked, translated into the reaction it calls for (``hcloud.core.errors``).
 
 The tables hold EC2's documented error codes. A code that is in none of them counts as a wrong request when its HTTP
 status is 4xx; with 5xx, or without any answer, the outcome of a write is unknown.
@@ -25,7 +25,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from hcloud.errors import (
+from hcloud.core.errors import (
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hcloud.errors import ProviderUnavailable, Throttled
-from hcloud.model import InstanceType, Market
+from hcloud.core.errors import ProviderUnavailable, Throttled
+from hcloud.core.model import InstanceType, Market
 from providers.ec2.clients import Clients
 from providers.ec2.prices import Price
 from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations

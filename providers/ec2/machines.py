@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.ec2.settings import Ec2Settings
 

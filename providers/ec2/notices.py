@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hcloud.errors import ProviderError
+from hcloud.core.errors import ProviderError
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 

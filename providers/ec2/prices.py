@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 from providers.ec2.settings import Ec2Settings

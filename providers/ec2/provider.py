@@ -11,8 +11,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from hcloud.clock import Clock
-from hcloud.errors import (
+from hcloud.core.clock import Clock
+from hcloud.core.errors import (
     ConfigError,
     InsufficientCapacity,
     LaunchRejected,
@@ -21,7 +21,7 @@ from hcloud.errors import (
     ProviderUnavailable,
     QuotaExceeded,
 )
-from hcloud.model import Market, Offer
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.cloud_init import WorkerSetup, render_user_data
 from providers.ec2.catalogue import Ec2Catalogue

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.clock import Clock
-from hcloud.errors import LaunchRejected, ProviderError
-from hcloud.model import Offer
+from hcloud.core.clock import Clock
+from hcloud.core.errors import LaunchRejected, ProviderError
+from hcloud.core.model import Offer
 from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.ec2.provider import Ec2Provider
 from providers.ec2.settings import Ec2Settings

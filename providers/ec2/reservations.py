@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hcloud.pricing import amortised_usd_per_h
+from hcloud.core.pricing import amortised_usd_per_h
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 from providers.ec2.machines import TOKEN, tag_values

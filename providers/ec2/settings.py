@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hcloud.errors import ConfigError
-from hcloud.model import Market
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import Market
 
 DEFAULT_TYPES = ("c7i.*", "m7i.*", "r7i.*", "c6i.*", "m6i.*", "r6i.*")
 DEFAULT_IMAGES = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hcloud.errors import ProviderUnavailable
-from hcloud.model import InstanceType, Resources
+from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.model import InstanceType, Resources
 from providers.ec2.clients import Clients
 from providers.ec2.failures import Call, calling
 from providers.ec2.settings import Ec2Settings

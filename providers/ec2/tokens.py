@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
 
 KEEP_S = 30 * 86_400.0
 CLIENT_TOKEN_MAX = 64

@@ -15,8 +15,8 @@ from typing import Any
 from google.api_core.client_options import ClientOptions
 from google.cloud import compute_v1 as compute
 
-from hcloud.clock import Clock
-from hcloud.errors import LaunchRejected, ProviderUnavailable, Throttled
+from hcloud.core.clock import Clock
+from hcloud.core.errors import LaunchRejected, ProviderUnavailable, Throttled
 from providers.gce.bulk import drop_bulk
 from providers.gce.credentials import load_credentials
 from providers.gce.refusals import TROUBLES, FailedOperation, is_conflict, is_missing, of_read, of_write

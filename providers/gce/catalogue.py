@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 from google.cloud import compute_v1 as compute
 
-from hcloud.clock import Clock
-from hcloud.errors import ProviderError, ProviderUnavailable
-from hcloud.model import InstanceType, Market, Offer, Resources
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError, ProviderUnavailable
+from hcloud.core.model import InstanceType, Market, Offer, Resources
 from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import Committed, Use, needs_of
 from providers.gce.names import last_part

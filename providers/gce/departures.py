@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from google.cloud import compute_v1 as compute
 
-from hcloud.errors import ProviderError
+from hcloud.core.errors import ProviderError
 from hcloud.provider import CloudInstance, CloudState
 from providers.gce.api import Api
 from providers.gce.machine import seconds

@@ -10,9 +10,9 @@ from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException
 
-from hcloud.clock import Clock
-from hcloud.errors import ProviderError
-from hcloud.model import Market
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError
+from hcloud.core.model import Market
 from hcloud.provider import Finding
 from providers.gce.api import Api
 from providers.gce.credentials import load_credentials

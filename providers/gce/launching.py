@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from google.cloud import compute_v1 as compute
 
-from hcloud.clock import Clock
-from hcloud.errors import LaunchRejected, OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
-from hcloud.model import Market
+from hcloud.core.clock import Clock
+from hcloud.core.errors import LaunchRejected, OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
+from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.gce.api import Api, failure_of, is_done
 from providers.gce.catalogue import GceCatalogue

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from google.cloud import compute_v1 as compute
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.gce.names import (
     EXPIRY_LABEL,

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 
-from hcloud.errors import LaunchRejected
+from hcloud.core.errors import LaunchRejected
 from hcloud.provider import LaunchRequest
 
 OWNER_LABEL = "hcloud-owner"

@@ -13,8 +13,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hcloud.errors import ProviderUnavailable
-from hcloud.model import Market
+from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.model import Market
 
 
 class PriceBook:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from hcloud.clock import Clock
-from hcloud.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
-from hcloud.model import Market, Offer
+from hcloud.core.clock import Clock
+from hcloud.core.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Finding, LaunchRequest, Listing
 from providers.gce.api import AggregatedList, Api
 from providers.gce.catalogue import GceCatalogue

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hcloud.clock import Clock
-from hcloud.model import Offer
+from hcloud.core.clock import Clock
+from hcloud.core.model import Offer
 from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.gce.settings import GceSettings, parse_settings, refuse_missing_prices
 

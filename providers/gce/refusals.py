@@ -15,7 +15,7 @@ from google.auth import exceptions as auth
 from google.protobuf.json_format import ParseError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from hcloud.errors import (
+from hcloud.core.errors import (
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hcloud.errors import ConfigError
-from hcloud.model import Market
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import Market
 
 EXTRA = "hcloud-daemon[gcp]"
 ENDPOINT = "https://compute.googleapis.com"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hcloud.errors import ConfigError, LaunchRejected
+from hcloud.core.errors import ConfigError, LaunchRejected
 from hcloud.provider import LaunchRequest
 from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from providers.gce.settings import GceSettings

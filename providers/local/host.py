@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.errors import InsufficientCapacity
-from hcloud.model import Resources
+from hcloud.core.errors import InsufficientCapacity
+from hcloud.core.model import Resources
 from providers.local.cgroups import CgroupRoom
 from providers.local.settings import LocalSettings
 from providers.local.slices import SliceRecord

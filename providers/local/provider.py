@@ -16,9 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from hcloud.clock import Clock
-from hcloud.errors import ConfigError, InsufficientCapacity, LaunchRejected, OutcomeUnknown, ProviderUnavailable
-from hcloud.model import InstanceType, Market, Offer, Resources
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ConfigError, InsufficientCapacity, LaunchRejected, OutcomeUnknown, ProviderUnavailable
+from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Listing
 from providers.local.cgroups import CgroupRoom, SliceLimits, find_cgroups
 from providers.local.host import has_disk_for, isolation_facts, measure_host, pick_port

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hcloud.errors import ConfigError
-from hcloud.model import Market
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import Market
 
 _USD_PER_VCPU_H = 0.04
 _USD_PER_GIB_H = 0.005

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcloud.clock import holds_within
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.clock import holds_within
+from hcloud.core.errors import ProviderUnavailable
 from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
 
 SLICE_VARIABLE = "HCLOUD_SLICE"

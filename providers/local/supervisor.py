@@ -20,8 +20,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hcloud.clock import Clock, SystemClock
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.errors import ProviderUnavailable
 from providers.local.slices import SLICE_VARIABLE, SliceDirectory, SliceRecord, read_json, write_json
 
 POLL_S = 0.5

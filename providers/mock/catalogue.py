@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hcloud.model import InstanceType, Market, Offer, Resources
-from providers.mock.draws import draws_for, walk
+from hcloud.core.model import InstanceType, Market, Offer, Resources
+from providers.mock.random_streams import draws_for, walk
 from providers.mock.settings import MockSettings
 from providers.mock.shortages import Shortages
 

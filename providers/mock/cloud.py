@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from hcloud.provider import Journal
 from providers.mock.machine import MachineRow
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from hcloud.model import Offer
+from hcloud.core.model import Offer
 
 Call = Literal["offers", "launch", "instances", "terminate"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hcloud.model import Market, Resources
+from hcloud.core.model import Market, Resources
 from hcloud.provider import CloudInstance, CloudState, SimulatedMachine
 
 

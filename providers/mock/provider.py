@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hcloud.clock import Clock
-from hcloud.errors import (
+from hcloud.core.clock import Clock
+from hcloud.core.errors import (
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -17,12 +17,12 @@ from hcloud.errors import (
     QuotaExceeded,
     Throttled,
 )
-from hcloud.model import InstanceId, Market, Offer
+from hcloud.core.model import InstanceId, Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, SimulatedMachine
 from providers.mock.catalogue import MockCatalogue
 from providers.mock.cloud import Cloud
-from providers.mock.deck import FaultQueue
-from providers.mock.fate import FailureModel
+from providers.mock.failure_model import FailureModel
+from providers.mock.fault_queue import FaultQueue
 from providers.mock.faults import Call, Fault, FaultKind
 from providers.mock.journal import FileJournal
 from providers.mock.machine import MachineRecord, MachineRow

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hcloud.errors import ConfigError
-from hcloud.model import Market
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import Market
 from hcloud.provider import MOST_RESERVED
 from providers.mock.faults import Fault, FaultKind
 

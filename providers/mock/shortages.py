@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from providers.mock.draws import draws_for
+from providers.mock.random_streams import draws_for
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 DAYS_LOOKED_AHEAD = 400

@@ -13,11 +13,11 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
-from hcloud.clock import ManualClock
 from hcloud.config import ApiSettings, Config
-from hcloud.engine.fake import FakeRunner
-from hcloud.errors import Refused
-from hcloud.model import JobSpec
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import Refused
+from hcloud.core.model import JobSpec
+from hcloud.fake_runner.runner import FakeRunner
 from hcloud.preview import describe_preview
 from hcloud.store import Store
 from providers.mock import MockProvider

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from hcloud.model import EventKind
+from hcloud.core.model import EventKind
 from tests.api.deployment import READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from starlette.testclient import TestClient
 
-from hcloud.model import JobState
+from hcloud.core.model import JobState
 from tests.api.deployment import SUBMITTER, Deployment, job, sentence
 
 TALK = ["/bin/sh", "-c", "echo one; sleep 5; echo two; echo oops >&2"]

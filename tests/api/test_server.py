@@ -21,7 +21,7 @@ import pytest
 
 from hcloud.api.server import AlreadyServing, ApiServer, open_unix_socket
 from hcloud.config import ApiSettings
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 from tests.api.certificates import write_certificate
 from tests.api.deployment import Deployment, job
 from tests.machine import needs_root

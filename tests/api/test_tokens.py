@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.api.tokens import TokenFile, parse_tokens
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 DIGEST = sha256(b"secret").hexdigest()
 

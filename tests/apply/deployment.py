@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hcloud.invariants import check_invariants
-from hcloud.model import BestEffortTarget, Event, EventKind, Job, JobSpec, JobState, Resources
+from hcloud.core.model import BestEffortTarget, Event, EventKind, Job, JobSpec, JobState, Resources
+from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import unmarked
 from hcloud.store import Submission

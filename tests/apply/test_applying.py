@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.engine.fake import StartFault
-from hcloud.errors import StaleWrite, StoreBusy
-from hcloud.model import EventKind, FailureCause, InstanceState, Job, JobState, Nodes, Reason, Retries
+from hcloud.core.errors import StaleWrite, StoreBusy
+from hcloud.core.model import EventKind, FailureCause, InstanceState, Job, JobState, Nodes, Reason, Retries
+from hcloud.fake_runner.runner import StartFault
 from hcloud.planner.plan import (
     Action,
     Drain,

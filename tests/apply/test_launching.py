@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud.apply.orders import record_directive, set_paused
-from hcloud.model import EventKind, InstanceState, JobState, Nodes, Resources
+from hcloud.apply.directives import record_directive, set_paused
+from hcloud.core.model import EventKind, InstanceState, JobState, Nodes, Resources
 from hcloud.planner.snapshot import Directive, DirectiveScope
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hcloud import observe
-from hcloud.errors import StoreBusy
-from hcloud.holders import UnitIndex
-from hcloud.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
-from hcloud.observe import FORGET_EVERY_S, Observer
+from hcloud.apply.unit_index import UnitIndex
+from hcloud.core.errors import StoreBusy
+from hcloud.core.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
+from hcloud.observe import observer
+from hcloud.observe.observer import FORGET_EVERY_S, Observer
+from hcloud.observe.sampling import Sampling
 from hcloud.provider import LaunchRequest, Listing
-from hcloud.sampling import Sampling
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -164,7 +164,7 @@ def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None
 def test_unknown_machine_whose_end_fails_is_asked_for_less_and_less_often_and_told_of_as_often(
     site: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "SLOW_POLL_S", 1.0)
+    monkeypatch.setattr(observer, "SLOW_POLL_S", 1.0)
     site.cycle()
     offer = site.scene.controller.offers.all[0]
     request = LaunchRequest(

@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hcloud.planner.context import open_context
 from numpy.random import default_rng
 
 from hcloud.classifier.applications import identify
-from hcloud.engine.fake import StartFault
-from hcloud.known import Measure
-from hcloud.model import (
+from hcloud.core.estimates import Measure
+from hcloud.core.model import (
     BatchTarget,
     EventKind,
     Job,
@@ -24,11 +22,13 @@ from hcloud.model import (
     Reason,
     ServiceTarget,
 )
+from hcloud.fake_runner.runner import StartFault
+from hcloud.planner.context import open_context
 from hcloud.planner.plan import Profile
-from hcloud.planner.profiling_runs import run_for
+from hcloud.planner.profiling import run_for
 from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
-from tests.apply.test_correcting import apply
+from tests.apply.test_corrections import apply
 
 TYPES = {
     "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},

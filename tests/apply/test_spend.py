@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.apply.orders import PAUSED
-from hcloud.clock import ManualClock
-from hcloud.model import Event, EventKind, JobState
+from hcloud.apply.directives import PAUSED
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
-from hcloud.simulator.accounts import Accounts
-from hcloud.spend import SpendLedger
+from hcloud.spend_ledger import SpendLedger
+from lab.soak.reference_accounts import Accounts
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.model import BatchTarget, EventKind, JobState, Market, Resources
+from hcloud.core.model import BatchTarget, EventKind, JobState, Market, Resources
 from hcloud.report import build_report
 from tests.apply.deployment import deployment
 

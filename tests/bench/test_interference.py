@@ -6,10 +6,10 @@ import pytest
 
 from bench.interference.judge import judged, lost_points, points, rows, table
 from bench.interference.pairs import CASTS, NEIGHBOURS_EACH, Cast, Found, Pair, Probed, read, without
-from hcloud import shipped
 from hcloud.classifier.interference import EXCESS
 from hcloud.classifier.library import Library, MeasuredApplication
 from hcloud.cli.bootstrap import load_recipes
+from hcloud.config import package_data
 
 
 def found() -> Found:
@@ -27,7 +27,7 @@ def found() -> Found:
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
 def test_at_least_eight_programs_meet_others_and_all_have_recipes(cast: Cast) -> None:
-    recipes = load_recipes(shipped.path("profiles") / "recipes")
+    recipes = load_recipes(package_data.path("profiles") / "recipes")
     assert set(cast.programs()) <= set(recipes)
     met = list(cast.partners())
     assert len(met) == len(set(met)) == NEIGHBOURS_EACH * len(cast.victims)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.interference.model import Combination, slowdown, turns
 from hcloud.classifier.interference import CORE_SOURCES, EXCESS, kept
-from hcloud.known import SOURCES, Estimate
+from hcloud.core.estimates import SOURCES, Estimate
 from hcloud.profiler.sources import SOURCES as MADE
 
 Side = Mapping[str, Estimate]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.packing import STEP_S, Held, Servers, by_length, by_start, packed_s, servers_of, units_of
-from hcloud.model import Event, EventKind
+from hcloud.core.model import Event, EventKind
 
 
 def told(kind: EventKind, at: float, job: str | None = None, instance: str | None = None, **fields: object) -> Event:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, PriceSource, sources
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
 from tests.catalog.server import PriceLists, serving
 
 NOW = 1_795_000_000.0

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.cli.candidates import OfferQuery, chosen, live
-from hcloud.constraints import Constraints
-from hcloud.model import Resources
+from hcloud.core.model import Constraints, Resources
 from tests.catalog.documents import row
 from tests.catalog.server import PriceLists
 from tests.config.entry import Hcloud, caller, complaint

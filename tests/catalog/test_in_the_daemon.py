@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.assembly import ensure_price_files
 from hcloud.catalog import CatalogFiles, price_file, shipped_catalogue
 from hcloud.config import Config
+from hcloud.wiring import ensure_price_files
 from tests.catalog.documents import row
 from tests.catalog.server import PriceLists
 from tests.daemon.home import PATIENCE_S, Home

@@ -10,7 +10,7 @@ import pytest
 from hcloud.catalog import Key, PricePlan, PriceReading
 from hcloud.catalog.aws_list import read_csv, read_products
 from hcloud.catalog.gcp_skus import part_of, read_skus
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 from tests.catalog import documents
 from tests.catalog.documents import RESERVED, bulk_csv, n2_skus, product, row, sku
 

@@ -10,8 +10,8 @@ import pytest
 from hcloud.catalog import CatalogFiles, Key, PricePlan, SpotPrice, price_file, refresh, shipped_catalogue
 from hcloud.catalog.fetch import PriceServer
 from hcloud.catalog.spot_history import with_news
-from hcloud.clock import ManualClock
-from hcloud.errors import ConfigError, ProviderUnavailable, Refused
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import ConfigError, ProviderUnavailable, Refused
 from tests.catalog.conftest import KEY, NOW, Sources
 from tests.catalog.documents import n2_skus, product, row, spot_history
 from tests.catalog.server import INDEX_PATH, SKUS_PATH, PriceLists

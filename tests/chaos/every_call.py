@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hcloud.model import InstanceState, Nodes
+from hcloud.core.model import InstanceState, Nodes
 from hcloud.store import Store
 from tests.chaos.gateway import Death, Gateway, Kind, Trouble
 from tests.chaos.lives import Build, Life, fresh_home, live

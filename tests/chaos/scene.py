@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import cast
 
 from hcloud.controller import Controller
-from hcloud.engine.fake import FakeRunner
-from hcloud.errors import StoreBusy
-from hcloud.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
+from hcloud.core.errors import StoreBusy
+from hcloud.core.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
+from hcloud.fake_runner.runner import FakeRunner
 from hcloud.provider import Provider, Runner, unmarked
-from hcloud.simulator.peril import CrashPointProxy
 from hcloud.store import Store, Submission
+from lab.soak.crash_points import CrashPointProxy
 from providers.mock import MockProvider
 from tests.assembled import assembled
 

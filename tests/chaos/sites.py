@@ -16,7 +16,7 @@ import pytest
 from botocore.loaders import JSONFileLoader, Loader
 
 import providers.gce.project  # noqa: F401 here, and not again in every forked daemon
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
 from providers.ec2 import factory
 from tests.chaos.every_call import BUSY, CAP_USD, Site
 from tests.chaos.gateway import Answer, Gateway, Kind

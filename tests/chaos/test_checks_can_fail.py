@@ -13,13 +13,13 @@ import pytest
 
 from hcloud.apply import Applier, Refusal
 from hcloud.apply.machines import LaunchBudgetView
-from hcloud.apply.records import transition_instance
+from hcloud.apply.transitions import transition_instance
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
-from hcloud.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
+from hcloud.core.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
 from hcloud.planner.plan import Action, Launch, Plan, Profile
-from hcloud.policy import Policy
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
+from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Submission
 from providers.mock import MockProvider
 from tests.assembled import applies_as, of_kind

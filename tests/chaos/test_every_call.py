@@ -16,14 +16,14 @@ from typing import Any, cast
 import pytest
 
 import providers.ec2.provider
-from hcloud.apply import facts
-from hcloud.apply.facts import Change
 from hcloud.controller import Controller
-from hcloud.errors import ProviderError
-from hcloud.model import Instance
-from hcloud.observe import Observer
-from hcloud.policy import LeasePolicy
+from hcloud.core.errors import ProviderError
+from hcloud.core.model import Instance
+from hcloud.observe import facts
+from hcloud.observe.facts import Change
+from hcloud.observe.observer import Observer
 from hcloud.provider import Listing, Provider
+from hcloud.spec.policy import LeasePolicy
 from hcloud.store import LeaderLease as Leader
 from tests.assembled import observes_as
 from tests.chaos.every_call import Case, Site, When, cases

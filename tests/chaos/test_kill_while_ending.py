@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.apply.orders import record_directive
-from hcloud.model import EventKind, InstanceState
+from hcloud.apply.directives import record_directive
+from hcloud.core.model import EventKind, InstanceState
 from hcloud.planner.snapshot import Directive, DirectiveScope
 from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import START_AT, CrashPoints, Scene, build, violations

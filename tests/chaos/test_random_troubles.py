@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from hcloud.controller import Controller
-from hcloud.engine.fake import StartFault
-from hcloud.errors import StoreError
-from hcloud.invariants import check_invariants
-from hcloud.model import (
+from hcloud.core.errors import StoreError
+from hcloud.core.model import (
     BestEffortTarget,
     EventKind,
     FailureCause,
@@ -26,7 +24,9 @@ from hcloud.model import (
     Resources,
     Retries,
 )
-from hcloud.observe import Observer
+from hcloud.fake_runner.runner import StartFault
+from hcloud.observe.observer import Observer
+from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Listing, unmarked
 from hcloud.store import Submission

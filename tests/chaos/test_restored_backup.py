@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcloud.model import Attempt, BestEffortTarget, FailureCause, Job, JobSpec, JobState, Resources
+from hcloud.core.model import Attempt, BestEffortTarget, FailureCause, Job, JobSpec, JobState, Resources
 from hcloud.provider import unmarked
 from hcloud.store import Submission
 from tests.chaos.lives import fresh_home

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.classifier.completion import WIDE, Completion, Estimator
-from hcloud.classifier.rows import MeasuredRows, Scale
-from hcloud.errors import BadInput
+from hcloud.classifier.estimator import WIDE, Completion, Estimator
+from hcloud.classifier.utility_matrix import MeasuredRows, Scale
+from hcloud.core.errors import BadInput
 from tests.classifier.matrices import checkerboard, observed, rank_one, rows, synthetic
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hcloud.classifier.rows import Matrix, MeasuredRows, Scale
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
 
 def rows(values: Matrix, *, scale: Scale = Scale.RATIO, groups: tuple[str, ...] | None = None) -> MeasuredRows:

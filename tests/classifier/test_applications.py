@@ -24,8 +24,8 @@ from hcloud.classifier.applications import (
     row_name,
     scale_of,
 )
-from hcloud.known import Application, Estimate, Findings, Measure, Reading
-from hcloud.model import BatchTarget, JobSpec, ProfileRequest
+from hcloud.core.estimates import Application, Estimate, Findings, Measure, Reading
+from hcloud.core.model import BatchTarget, JobSpec, ProfileRequest
 
 BASE = ProfileRequest(job_id="job-1", type_column="mock/small", steps_vcpus=(2.0, 1.0), sources=("l2", "tlb"))
 LOOK = replace(BASE, look=True, steps_vcpus=(2.0,), sources=())

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud import quality
 from hcloud.classifier.classify import Classifier, classify
 from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.known import Classification, Estimate
+from hcloud.core import quality
+from hcloud.core.estimates import Classification, Estimate
 
 TYPES = ("small", "medium", "large")
 SOURCES = ("cpu", "l3", "disk", "net")

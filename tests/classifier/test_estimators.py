@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.classifier.completion import AdditiveLog, ColumnMean, ProbeMean
+from bench.accuracy.pqsgd import PqSgd
+from hcloud.classifier.estimator import AdditiveLog, ColumnMean, ProbeMean
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.neighbours import NeighbourFoldIn
-from hcloud.classifier.pqsgd import PqSgd
-from hcloud.classifier.rows import Scale, rows_of
-from hcloud.errors import BadInput
+from hcloud.classifier.utility_matrix import Scale, rows_of
+from hcloud.core.errors import BadInput
 from tests.classifier.contract import EstimatorContract, LearnsInteractions, ScalesWithTheRow, is_sound
 from tests.classifier.matrices import observed, synthetic
 

@@ -8,8 +8,8 @@ import pytest
 from hcloud.classifier.classify import classify
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Drift, Library, MeasuredApplication, Question
-from hcloud.errors import BadInput
-from hcloud.known import Estimate
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Estimate
 from tests.classifier.matrices import synthetic
 from tests.classifier.test_classify import TRUTH, library, part
 

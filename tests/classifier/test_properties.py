@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.classifier.completion import Completion, Context, Estimator, Fitted
+from hcloud.classifier.estimator import Completion, Context, Estimator, Fitted
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.rows import MeasuredRows
+from hcloud.classifier.utility_matrix import MeasuredRows
 from tests.classifier.matrices import observed, rank_one, synthetic
 
 seeds = st.integers(0, 2**32 - 1)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hcloud.classifier.rows import MeasuredRows, Scale, rows_of
 from hcloud.classifier.scaling import CurveFoldIn, ernest, node_count
-from hcloud.errors import BadInput
+from hcloud.classifier.utility_matrix import MeasuredRows, Scale, rows_of
+from hcloud.core.errors import BadInput
 from tests.classifier.contract import EstimatorContract, ScalesWithTheRow, is_sound
 
 NODES = (1, 2, 4, 8, 16)
@@ -48,7 +48,7 @@ class TestCurves(EstimatorContract, ScalesWithTheRow):
                 def complete(self, seen, context=None):
                     from dataclasses import replace
 
-                    from hcloud.classifier.completion import cells_of
+                    from hcloud.classifier.estimator import cells_of
 
                     cells_of(known, seen)
                     there = {named.columns[known.columns.index(each)]: value for each, value in seen.items()}

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from hcloud.cli.candidates import OfferQuery, chosen, live
-from hcloud.constraints import Constraints
-from hcloud.model import Resources
+from hcloud.core.model import Constraints, Resources
 
 
 def offer(name: str = "m.two", market: str = "on_demand", usd_per_h: float = 1.0, **changes: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from hcloud.cli import doctor
 from hcloud.cli.config import _summary
 from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _scheduler
 from hcloud.cli.output import span
-from hcloud.clock import SystemClock
 from hcloud.config import load_config
-from hcloud.model import EventKind
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import EventKind
 from hcloud.store import Store
 from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment

@@ -8,7 +8,7 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from hcloud.model import JobState
+from hcloud.core.model import JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until

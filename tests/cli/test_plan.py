@@ -8,7 +8,7 @@ import pytest
 
 from hcloud.catalog.files import CatalogFiles
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
 from tests.cli.conftest import Shell
 
 TERMS = "option,term_months,upfront_usd,usd_per_h\n1y none,12,0,0.06\n3y all,36,788.4,0\n"

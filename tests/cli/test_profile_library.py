@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hcloud import shipped
+from hcloud.config import package_data
 from hcloud.config.profiles import load_profiles, profile_yaml, write_profile
 from tests.cli.conftest import Shell
 from tests.profiler.samples import profile
 
-SHIPPED = sorted(path.stem for path in shipped.path("profiles").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in package_data.path("profiles").glob("*.yaml"))
 
 
 @pytest.fixture

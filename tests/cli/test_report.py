@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hcloud.report import REPORT_NAMES
-from hcloud.spend import SpendLedger
+from hcloud.spend_ledger import SpendLedger
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until

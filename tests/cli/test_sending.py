@@ -16,9 +16,9 @@ import pytest
 from hcloud.cli.client import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Client, Endpoint
 from hcloud.cli.follow import wait_for
 from hcloud.cli.submit import BATCH, PLANS_SHOWN, send
-from hcloud.clock import ManualClock
-from hcloud.errors import DaemonUnreachable, HCloudError
-from hcloud.model import JobState
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import DaemonUnreachable, HCloudError
+from hcloud.core.model import JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until

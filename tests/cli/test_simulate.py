@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hcloud.cli.client import Client
-from hcloud.cli.past import recorded_workload
+from hcloud.cli.history import recorded_workload
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.cli.terminal import at_terminal

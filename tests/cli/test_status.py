@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.cli.fleet import PAGE, _offer_row, _shown_offer
 from hcloud.cli.jobs import target_text
+from hcloud.cli.machines import PAGE, _offer_row, _shown_offer
 from hcloud.cli.output import gib, span, usd
 from hcloud.cli.status import daemon_lines, troubles
-from hcloud.model import EventKind, JobState
+from hcloud.core.model import EventKind, JobState
 from hcloud.store import Submission
 from tests.api.deployment import START_AT, Deployment
 from tests.cli.conftest import Shell

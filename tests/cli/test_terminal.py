@@ -2,7 +2,7 @@
 
 import os
 
-from hcloud.model import JobState
+from hcloud.core.model import JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.cli.terminal import CONTROL_C, at_terminal

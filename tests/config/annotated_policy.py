@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hcloud import shipped
-from hcloud.policy import Policy
-from hcloud.sentences import json_schema
+from hcloud.config import package_data
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import json_schema
 
 SAVED = "policies/example-full.yaml"
 _HEAD = """Every key of a policy: what it means, what it may be, and its default, which is what stands here. Written
@@ -62,4 +62,4 @@ def _flow(value: object) -> str:
 
 
 if __name__ == "__main__":
-    shipped.path("policies").joinpath("example-full.yaml").write_text(annotated(), encoding="utf-8")
+    package_data.path("policies").joinpath("example-full.yaml").write_text(annotated(), encoding="utf-8")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud import shipped
-from hcloud.config import load_config, load_policy
+from hcloud.config import load_config, load_policy, package_data
 from tests.config.entry import Hcloud, complaint
 
 
@@ -24,7 +23,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) -> None:
-    file = shipped.path("policies/tight-budget.yaml")
+    file = package_data.path("policies/tight-budget.yaml")
     done = hcloud("policy", "check", file)
     assert done.code == 0
     for words in (
@@ -70,8 +69,8 @@ def test_policy_check_as_json_holds_every_file_good_or_bad(tmp_path: Path, hclou
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_policy_show_prints_a_policy_that_means_the_same(form: str, tmp_path: Path, hcloud: Hcloud) -> None:
     shown = tmp_path / "shown.yaml"  # JSON is YAML
-    shown.write_text(hcloud("policy", "show", shipped.path("policies/cheapest.yaml"), "-o", form).out)
-    assert load_policy(shown) == load_policy(shipped.path("policies/cheapest.yaml"))
+    shown.write_text(hcloud("policy", "show", package_data.path("policies/cheapest.yaml"), "-o", form).out)
+    assert load_policy(shown) == load_policy(package_data.path("policies/cheapest.yaml"))
 
 
 @pytest.mark.parametrize(("command", "key"), [("policy", "budgets"), ("config", "engine"), ("job", "target")])
@@ -82,7 +81,7 @@ def test_schema_is_json_schema_of_the_document(command: str, key: str, hcloud: H
 
 
 def test_config_example_is_the_shipped_file(hcloud: Hcloud) -> None:
-    assert hcloud("config", "example").out == shipped.path("config.example.yaml").read_text(encoding="utf-8")
+    assert hcloud("config", "example").out == package_data.path("config.example.yaml").read_text(encoding="utf-8")
 
 
 def test_config_check_shows_no_password(tmp_path: Path, hcloud: Hcloud) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from hcloud.config import Config
-from hcloud.docstrings import attribute_docstrings, describe
-from hcloud.jobfile import BatchPart, JobFile, parts
-from hcloud.policy import Policy
-from hcloud.sentences import json_schema
+from hcloud.spec.jobfile import BatchPart, JobFile, parts
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import attribute_docstrings, describe, json_schema
 
 
 @pytest.mark.parametrize("model", [Policy, JobFile, Config])

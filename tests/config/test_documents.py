@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from hcloud.jobfile import JobFile
-from hcloud.policy import Policy
-from hcloud.sentences import json_schema
+from hcloud.spec.jobfile import JobFile
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import json_schema
 from tests.house.tree import ROOT
 
 

@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 from hcloud.config import load_job
-from hcloud.constraints import Constraints
-from hcloud.errors import ConfigError
-from hcloud.jobfile import JobFile, parse_job
-from hcloud.model import BatchTarget, BestEffortTarget, FailureCause, JobSpec, Nodes, Retries, ServiceTarget
-from hcloud.quantity import parse_utc_s
-from hcloud.sentences import json_schema
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Constraints,
+    FailureCause,
+    JobSpec,
+    Nodes,
+    Retries,
+    ServiceTarget,
+)
+from hcloud.core.units import parse_utc_s
+from hcloud.spec.jobfile import JobFile, parse_job
+from hcloud.spec.validation import json_schema
 from tests.config.entry import Hcloud, complaint
 
 NOW = parse_utc_s("2030-01-01T00:00:00Z")

@@ -13,11 +13,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud import shipped
-from hcloud.config import Config, load_config, load_job, load_policy, read_documents
-from hcloud.errors import ConfigError
-from hcloud.jobfile import JobFile
-from hcloud.policy import Policy, parse_policy
+from hcloud.config import Config, load_config, load_job, load_policy, package_data, read_documents
+from hcloud.core.errors import ConfigError
+from hcloud.spec.jobfile import JobFile
+from hcloud.spec.policy import Policy, parse_policy
 
 Load = Callable[[Path], object]
 JOB = """\
@@ -54,8 +53,8 @@ metrics:
   every: 10s
 """
 DOCUMENTS: dict[str, tuple[str, Load, type]] = {
-    "config": (shipped.path("config.example.yaml").read_text(encoding="utf-8"), load_config, Config),
-    "policy": (shipped.path("policies/default.yaml").read_text(encoding="utf-8"), load_policy, Policy),
+    "config": (package_data.path("config.example.yaml").read_text(encoding="utf-8"), load_config, Config),
+    "policy": (package_data.path("policies/default.yaml").read_text(encoding="utf-8"), load_policy, Policy),
     "job": (JOB, load_job, JobFile),
 }
 NASTY = [

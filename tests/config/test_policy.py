@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from hcloud.errors import ConfigError
-from hcloud.model import InstanceType, Market, Offer, Resources
-from hcloud.policy import Allow, Budgets, Policy, RetentionPolicy, StockoutPolicy, parse_policy
+from hcloud.core.errors import ConfigError
+from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.spec.policy import Allow, Budgets, Policy, RetentionPolicy, StockoutPolicy, parse_policy
 
 OFFER = Offer(
     provider="ec2",

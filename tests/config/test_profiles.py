@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud import shipped
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.library import MeasuredApplication, Question
 from hcloud.classifier.profiles import cells_of_readings
+from hcloud.config import package_data
 from hcloud.config.profiles import library_profiles, load_library, load_profiles, profile_yaml, write_profile
-from hcloud.errors import BadInput, ConfigError
-from hcloud.known import SOURCES, Reading
+from hcloud.core.errors import BadInput, ConfigError
+from hcloud.core.estimates import SOURCES, Reading
 from tests.machine import needs_root
 from tests.other_user import as_ordinary_user
 from tests.profiler.samples import profile
@@ -138,7 +138,7 @@ def test_directory_that_may_not_be_read_is_not_taken_for_empty() -> None:
     assert "cannot be read: Permission denied" in said
 
 
-SHIPPED = sorted(shipped.path("profiles").glob("*.yaml"))
+SHIPPED = sorted(package_data.path("profiles").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -151,7 +151,7 @@ def test_every_shipped_profile_is_valid_and_named_as_its_file(path: Path) -> Non
 
 
 def test_shipped_library_can_be_learned_from() -> None:
-    library = load_library([shipped.path("profiles")])
-    assert len(list(library_profiles([shipped.path("profiles")]))) == len(SHIPPED) == len(library.known)
+    library = load_library([package_data.path("profiles")])
+    assert len(list(library_profiles([package_data.path("profiles")]))) == len(SHIPPED) == len(library.known)
     found = Classifier().fit(library).classify(MeasuredApplication(name="new", cells={Question.STEP: {"1 vCPU": 3.0}}))
     assert 0 <= found.quality_target.value <= 1

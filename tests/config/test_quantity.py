@@ -2,7 +2,7 @@
 
 import pytest
 
-from hcloud.quantity import parse_duration_s, parse_size_mib, parse_utc_s, shown, utc_text
+from hcloud.core.units import parse_duration_s, parse_size_mib, parse_utc_s, shown, utc_text
 
 
 @pytest.mark.parametrize(

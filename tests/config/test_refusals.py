@@ -15,7 +15,7 @@ READ_AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from hcloud.config import load_config
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

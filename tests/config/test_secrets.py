@@ -7,7 +7,7 @@ import pytest
 from hcloud.config import Config, load_config, resolve_secret
 from hcloud.config.secrets import check_secret
 from hcloud.config.settings import CatalogSettings, GcpPriceSettings, ProviderSettings
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 SECRET = "hush-hush"
 

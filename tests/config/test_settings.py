@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import Config, find_config, load_config, read_documents, to_yaml
-from hcloud.errors import ConfigError
+from hcloud.core.errors import ConfigError
 
 
 @pytest.fixture

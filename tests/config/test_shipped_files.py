@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from hcloud import shipped
-from hcloud.config import Config, load_config, load_policy, read_documents
-from hcloud.policy import Policy
-from hcloud.sentences import KeyPath, json_schema
+from hcloud.config import Config, load_config, load_policy, package_data, read_documents
+from hcloud.spec.policy import Policy
+from hcloud.spec.validation import KeyPath, json_schema
 from tests.config.annotated_policy import SAVED, annotated
 
-EXAMPLE = shipped.path("config.example.yaml")
-POLICIES = sorted(shipped.path("policies").glob("*.yaml"))
+EXAMPLE = package_data.path("config.example.yaml")
+POLICIES = sorted(package_data.path("policies").glob("*.yaml"))
 
 
 def schema_paths(node: Any, schema: dict[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -65,7 +64,7 @@ def test_commented_tcp_block_of_the_example_is_right(tmp_path: Path) -> None:
 
 
 def test_default_policy_shows_every_key_and_says_the_defaults() -> None:
-    path = shipped.path("policies/default.yaml")
+    path = package_data.path("policies/default.yaml")
     known = set(schema_paths(json_schema(Policy), json_schema(Policy)))
     assert known - written_paths(path) == set()
     assert load_policy(path) == Policy()
@@ -73,10 +72,10 @@ def test_default_policy_shows_every_key_and_says_the_defaults() -> None:
 
 def test_annotated_policy_is_what_the_schema_says() -> None:
     renew = "run python -m tests.config.annotated_policy"
-    assert shipped.path(SAVED).read_text(encoding="utf-8") == annotated(), renew
+    assert package_data.path(SAVED).read_text(encoding="utf-8") == annotated(), renew
     known = set(schema_paths(json_schema(Policy), json_schema(Policy)))
-    assert known - written_paths(shipped.path(SAVED)) == set()
-    assert load_policy(shipped.path(SAVED)) == Policy(name="example-full")
+    assert known - written_paths(package_data.path(SAVED)) == set()
+    assert load_policy(package_data.path(SAVED)) == Policy(name="example-full")
 
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.name)

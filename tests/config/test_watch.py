@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import PolicyWatch
-from hcloud.errors import ConfigError
-from hcloud.policy import Policy
+from hcloud.core.errors import ConfigError
+from hcloud.spec.policy import Policy
 
 
 @pytest.fixture

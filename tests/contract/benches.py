@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from hcloud.clock import Clock, ManualClock
+from hcloud.core.clock import Clock, ManualClock
 from tests.waiting import wait_until
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import tarfile
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from hcloud.model import FailureCause
+from hcloud.core.model import FailureCause
 from hcloud.provider import UnitState
 from tests.contract.benches import ContractSuite
 from tests.contract.runner_contract import RunnerBench, output_if_any, where

@@ -1,7 +1,7 @@
 """What every Runner must do with units that are measured instead of run (``UnitSpec.profile``)."""
 
-from hcloud.known import Measure
-from hcloud.model import FailureCause, ProfileRequest, ProgressHook
+from hcloud.core.estimates import Measure
+from hcloud.core.model import FailureCause, ProfileRequest, ProgressHook
 from hcloud.provider import ExitRecord, UnitSpec
 from tests.contract.benches import ContractSuite
 from tests.contract.runner_contract import COUNTS_ON, RunnerBench, where

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import pytest
 
-from hcloud.clock import Clock
-from hcloud.errors import (
+from hcloud.core.clock import Clock
+from hcloud.core.errors import (
     ConfigError,
     InsufficientCapacity,
     LaunchRejected,
@@ -29,7 +29,7 @@ from hcloud.errors import (
     QuotaExceeded,
     Throttled,
 )
-from hcloud.model import Market, Offer
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Provider, WorkerBootstrap
 from tests.contract.benches import ContractSuite, needs, numbers
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from hcloud.clock import Clock
-from hcloud.engine.fakework import Work
-from hcloud.errors import NotFound, WorkerUnreachable
-from hcloud.model import FailureCause, InstanceId, MetricsHook, ProgressHook, Resources, UnitId
+from hcloud.core.clock import Clock
+from hcloud.core.errors import NotFound, WorkerUnreachable
+from hcloud.core.model import FailureCause, InstanceId, MetricsHook, ProgressHook, Resources, UnitId
+from hcloud.fake_runner.work import Work
 from hcloud.provider import (
     ExitRecord,
     Runner,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.engine.fake import FakeRunner, work_from
+from hcloud.fake_runner.runner import FakeRunner, work_from
 from providers.mock import MockProvider
 from tests.contract import test_provider_mock as mock_suites
 from tests.contract import test_runner_fake as fake_suites

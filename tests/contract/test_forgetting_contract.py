@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.errors import NotFound
-from hcloud.model import InstanceState, JobState, move_instance, move_job
+from hcloud.core.errors import NotFound
+from hcloud.core.model import InstanceState, JobState, move_instance, move_job
 from hcloud.store import Store, Submission
 from tests.store.samples import SPEC, emit, launch, submit, walk
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
 from hcloud.provider import Provider
 from providers.mock import Fault, FaultKind, MockProvider
 from tests.contract.benches import VirtualTime

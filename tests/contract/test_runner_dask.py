@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import InstanceId
 from hcloud.engine.runner import DaskRunner, EngineAway
-from hcloud.model import InstanceId
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
 from tests.contract.fencing_contract import FencingContract

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, StartFault, work_from
-from hcloud.model import InstanceId
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import InstanceId
+from hcloud.fake_runner.runner import FakeRunner, StartFault, work_from
 from hcloud.provider import LaunchRequest, Runner
 from providers.mock import MockProvider
 from tests.contract.benches import VirtualTime

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud.errors import BadInput, InvalidTransition, NotFound, StaleWrite
-from hcloud.known import Application
-from hcloud.model import EventKind, InstanceState, JobState, move_instance, move_job
+from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.core.estimates import Application
+from hcloud.core.model import EventKind, InstanceState, JobState, move_instance, move_job
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import MemoryStore, Store, Submission
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud import shipped
+from hcloud.config import package_data
 from tests.daemon.home import PATIENCE_S, Home
 from tests.machine import needs_sqlite3
 from tests.waiting import wait_until
@@ -231,7 +231,7 @@ def test_provider_taken_out_of_the_configuration_is_told_of_while_machines_of_it
 
 def _as_the_guide_says(home: Home, what: str) -> None:
     """Run the guide's commands in which that stands in a home: without systemd, and as who we are."""
-    guide = (shipped.root() / "docs" / "operations.md").read_text()
+    guide = (package_data.root() / "docs" / "operations.md").read_text()
     [commands] = [block for block in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL) if what in block]
     ours = re.sub(r"sudo (-u hcloud )?|-o hcloud -g hcloud ", "", commands)
     ours = re.sub(r"^systemctl .*$", "", ours, flags=re.MULTILINE).replace("/var/lib/hcloud", str(home.path))

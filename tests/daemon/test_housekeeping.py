@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import load_config
+from hcloud.core.model import EventKind, JobState
 from hcloud.daemon import Daemon
-from hcloud.model import EventKind, JobState
 from tests.daemon.home import Home
 from tests.store.samples import submit, walk
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from hcloud import shipped
-from hcloud.model import JobState
+from hcloud.config import package_data
+from hcloud.core.model import JobState
 from tests.api.deployment import READER, Deployment, job
 
-BOARD: dict[str, Any] = json.loads(shipped.path("deploy/grafana/hcloud.json").read_text())
+BOARD: dict[str, Any] = json.loads(package_data.path("deploy/grafana/hcloud.json").read_text())
 NAME = re.compile(r"\bhcloud_[a-z_]+")
 LABEL = re.compile(r"by \((\w+)\)|(?:[{,] *)(\w+)[!=]")
 
@@ -90,4 +90,4 @@ def test_panels_have_their_own_numbers_and_places_and_ask_the_chosen_source() ->
 
 
 def test_the_board_is_where_the_documents_say() -> None:
-    assert "deploy/grafana/hcloud.json" in (shipped.root() / "docs" / "operations.md").read_text()
+    assert "deploy/grafana/hcloud.json" in (package_data.root() / "docs" / "operations.md").read_text()

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from hcloud.core.errors import UnitRefused
+from hcloud.core.model import Resources
 from hcloud.engine import keeper, sandbox
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import remove_instance_cgroup
@@ -23,8 +25,6 @@ from hcloud.engine.output import read_output
 from hcloud.engine.unit import UnitDirectories, boot_id
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.engine.worker import _marked
-from hcloud.errors import UnitRefused
-from hcloud.model import Resources
 from hcloud.provider import UnitSpec
 from tests.waiting import wait_until
 

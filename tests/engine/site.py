@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import Resources
 from hcloud.engine.runner import DaskRunner
 from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import Unit, UnitDirectories
 from hcloud.engine.worker import end_units
-from hcloud.model import Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSpec, UnitState
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.core.errors import UnitRefused
 from hcloud.engine.archive import unpack
-from hcloud.errors import UnitRefused
 
 MIB = 1 << 20
 

@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud.engine.fakesampling import FakeSamplePolicy
-from hcloud.engine.fakeunit import FakeUnit, SimulatedUnit
-from hcloud.engine.fakework import Work
-from hcloud.model import ProgressHook
-from hcloud.policy import Policy
+from hcloud.core.model import ProgressHook
+from hcloud.fake_runner.sampling import FakeSamplePolicy
+from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
+from hcloud.fake_runner.work import Work
+from hcloud.observe.sampling import DEPARTURE, Sampling, gap_s
 from hcloud.provider import UnitSample
-from hcloud.sampling import DEPARTURE, Sampling, gap_s
+from hcloud.spec.policy import Policy
 from tests.providers.clouds import unit_on
 
 UNIT, POLICY, EVERY_S, LASTS_S = "job-1.1.0", Policy(name="default"), 10.0, 3000

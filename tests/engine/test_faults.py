@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import FailureCause, Resources
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.runner import DaskRunner, EngineAway
 from hcloud.engine.sandbox import Isolation
@@ -22,7 +23,6 @@ from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
 from hcloud.engine.wire import unit_to_wire
 from hcloud.engine.worker import WorkerSupervisor
-from hcloud.model import FailureCause, Resources
 from hcloud.provider import UnitSpec, UnitState
 from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill, new_unit_id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.metadata import GCE_NOTICE_S, REBALANCE_S, Asker, Ec2Metadata, GceMetadata, Watch, watch
 from tests.engine.metadata_service import ACTION, PREEMPTED, REBALANCE, MetadataService, metadata_service

@@ -4,8 +4,8 @@ import os
 import subprocess
 from typing import Any
 
+from hcloud.core.model import MetricsHook
 from hcloud.engine.metrics import MetricsReader
-from hcloud.model import MetricsHook
 from tests.machine import BWRAP, needs
 from tests.other_user import NOBODY, as_ordinary_user
 from tests.waiting import wait_until

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hcloud.cli.engine import profile_unit
+from hcloud.core.estimates import Measure
+from hcloud.core.model import FailureCause, ProfileRequest, ProgressHook, Resources
 from hcloud.engine.host import EngineHost
 from hcloud.engine.profiling import scratch_of
 from hcloud.engine.worker import _marked
-from hcloud.known import Measure
-from hcloud.model import FailureCause, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
 from hcloud.engine.runner import DaskRunner
 
 GOOD = {"units": [], "isolation": ["bwrap"], "preempt_at": None}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hcloud.apply.units import UnitActions
-from hcloud.clock import SystemClock
-from hcloud.model import Allocation, Attempt
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import Allocation, Attempt
 from hcloud.planner.plan import Place
 from hcloud.provider import UnitSpec
 from hcloud.store import MemoryStore

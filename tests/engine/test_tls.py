@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import ConfigError
 from hcloud.engine.tls import ROLES, context_files, issue, make_ca
-from hcloud.errors import ConfigError
 
 YEAR_S = 365 * 86400.0
 NOW = 1_800_000_000.0

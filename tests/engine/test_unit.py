@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hcloud.core.errors import UnitRefused
+from hcloud.core.model import FailureCause, MetricsHook, ProgressHook, Resources
 from hcloud.engine.output import SEGMENTS, OutputFile, read_output
 from hcloud.engine.sandbox import Isolation
 from hcloud.engine.unit import Unit, UnitDirectories, boot_id
 from hcloud.engine.usage import disk_bytes, last_progress
 from hcloud.engine.wire import exit_from_wire, exit_to_wire, unit_from_wire, unit_to_wire
 from hcloud.engine.worker import kill_unit
-from hcloud.errors import UnitRefused
-from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitSpec
 
 SPEC = {"unit": {}, "uid": 1, "boot_id": boot_id()}

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from hcloud.forecast import watch
-from hcloud.forecast.watch import KEPT, JobMonitor, pace_of_counter
-from hcloud.model import Event, EventKind
+from hcloud.core.model import Event, EventKind
+from hcloud.forecast import job_monitor
+from hcloud.forecast.job_monitor import KEPT, JobMonitor, pace_of_counter
 
 
 def check_paces(seed: int) -> None:
@@ -29,7 +29,9 @@ def test_a_pace_that_goes_on_is_the_pace_of_all_samples(seed: int) -> None:
 
 
 def test_it_is_noticed_where_a_sample_is_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    after = watch._Moves.after
-    monkeypatch.setattr(watch._Moves, "after", lambda moves, _, samples, counter: after(moves, None, samples, counter))
+    after = job_monitor._Moves.after
+    monkeypatch.setattr(
+        job_monitor._Moves, "after", lambda moves, _, samples, counter: after(moves, None, samples, counter)
+    )
     with pytest.raises(AssertionError):
         check_paces(0)

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from hcloud import sampling
-from hcloud.forecast.watch import WATCHED_S, JobMonitor, Timed, pace_of_rate
-from hcloud.model import BatchTarget, Event, EventKind, ServiceTarget, Target
-from hcloud.policy import Policy, TimingPolicy
+from hcloud.core.model import BatchTarget, Event, EventKind, ServiceTarget, Target
+from hcloud.forecast.job_monitor import WATCHED_S, JobMonitor, Timed, pace_of_rate
+from hcloud.observe import sampling
+from hcloud.observe.sampling import DEPARTURE, Recorded, Sampling, gap_s, served_as_promised
 from hcloud.provider import UnitSample
-from hcloud.sampling import DEPARTURE, Recorded, Sampling, gap_s, served_as_promised
+from hcloud.spec.policy import Policy, TimingPolicy
 
 EVERY_S, READINGS, SURE, WANTED = 10.0, 6, 3.09, 1e-3
 UNIT, POLICY = "job-1.1.0", Policy(name="default")

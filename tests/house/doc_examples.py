@@ -25,10 +25,10 @@ from pathlib import Path
 
 import yaml
 
-from hcloud.assembly import build_providers
-from hcloud.clock import SystemClock
 from hcloud.config import load_config
+from hcloud.core.clock import SystemClock
 from hcloud.provider import Provider
+from hcloud.wiring import build_providers
 from tests.engine.site import free_port
 from tests.house import tree
 from tests.waiting import wait_until

@@ -24,7 +24,7 @@ def broken_contracts(checkout: Path) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the two packages and their contracts, to do damage to."""
-    for each in ("hcloud", "providers"):
+    for each in ("hcloud", "providers", "lab"):
         shutil.copytree(tree.ROOT / each, tmp_path / each, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(tree.ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -33,16 +33,18 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("hcloud/model.py", "import hcloud.planner.plan", "Rooms import only"),
+        ("hcloud/core/model.py", "import hcloud.planner.plan", "Rooms import only"),
         ("hcloud/fresh_room.py", "", "Rooms import only"),
-        ("hcloud/errors.py", "import providers", "hcloud never imports providers"),
-        ("providers/fresh_cloud.py", "import hcloud.shipped", "Providers see only"),
-        ("hcloud/planner/plan.py", "from hcloud.clock import Clock", "Pure rooms"),
-        ("hcloud/model.py", "import os", "Pure rooms"),
+        ("hcloud/core/errors.py", "import providers", "The product imports neither"),
+        ("hcloud/core/errors.py", "import lab.soak", "The product imports neither"),
+        ("providers/fresh_cloud.py", "import lab.soak", "Plug-ins never import"),
+        ("providers/fresh_cloud.py", "import hcloud.config.package_data", "Providers see only"),
+        ("hcloud/planner/plan.py", "from hcloud.core.clock import Clock", "Pure rooms"),
+        ("hcloud/core/model.py", "import os", "Pure rooms"),
         ("hcloud/planner/fresh_policy.py", "from time import monotonic", "Pure rooms"),
-        ("hcloud/shipped.py", "import yaml", "Only hcloud.config reads YAML"),
+        ("hcloud/report/table.py", "import yaml", "Only hcloud.config reads YAML"),
         ("hcloud/provider.py", "from sqlalchemy import text", "Only the store"),
-        ("hcloud/shipped.py", "import sqlite3", "Only the store"),
+        ("hcloud/config/package_data.py", "import sqlite3", "Only the store"),
     ],
 )
 def test_contract_breaks_on_a_forbidden_import(module: str, line: str, contract: str, checkout: Path) -> None:
@@ -83,7 +85,7 @@ def test_ruff_sees_a_banned_call(source: str) -> None:
 
 
 def test_the_clock_may_read_the_wall_clock() -> None:
-    assert "TID251" not in ruff_says("import time\ntime.time()\n", "hcloud/clock.py")
+    assert "TID251" not in ruff_says("import time\ntime.time()\n", "hcloud/core/clock.py")
 
 
 def test_every_room_of_the_contracts_stands_in_the_architectures_table() -> None:

@@ -26,17 +26,13 @@ def test_nothing_grows_over_its_cap(checker: Checker) -> None:
     nothing(violations(checker, tree.all_python_files()))
 
 
-def test_typical_functions_stay_short() -> None:
-    lengths = [
-        length
-        for path in tree.python_files()
-        for length in rules.function_lengths(path.read_text(encoding="utf-8"), tree.relative(path))
-    ]
-    nothing("\n".join(rules.long_typical_functions(lengths)))
-
-
 def test_public_code_is_documented() -> None:
-    nothing(violations(rules.missing_docstrings, tree.python_files("hcloud", "providers", "bench", "demo")))
+    nothing(violations(rules.missing_docstrings, tree.python_files("hcloud", "providers", "lab", "bench", "demo")))
+
+
+def test_nothing_is_unpickled() -> None:
+    """Dask, in the engine, still does inside its own library."""
+    nothing(violations(rules.unpickling, tree.python_files("hcloud", "providers", "lab")))
 
 
 def test_code_is_wired_openly() -> None:
@@ -50,7 +46,7 @@ def test_no_mocks_and_no_silent_catch_alls_anywhere(checker: Checker) -> None:
 
 
 SLEEPING = {
-    "hcloud/clock.py": "the one place where programs, and tests, look again and again",
+    "hcloud/core/clock.py": "the one place where programs, and tests, look again and again",
     "hcloud/api/server.py": "the API's loop: is the socket still there, has a listener begun",
     "hcloud/api/unit_logs.py": "the API's loop: output that is not there yet",
     "hcloud/engine/link.py": "the worker's loop: between two reports and two tries to connect",
@@ -81,7 +77,7 @@ def test_no_test_hides_a_defect() -> None:
 
 
 def test_pure_rooms_decide_from_their_arguments_only() -> None:
-    files = [path for path in tree.python_files("hcloud") if _room(path) in rules.PURE_ROOMS]
+    files = [path for path in tree.python_files("hcloud") if _room(path).startswith(rules.PURE_ROOMS)]
     assert files
     nothing(violations(rules.impurities, files))
 
@@ -97,10 +93,10 @@ def test_no_file_names_a_registry_a_machine_or_unfinished_work() -> None:
 
 def _room(path: Path) -> str:
     inside = path.relative_to(tree.ROOT / "hcloud")
-    return inside.parts[0].removesuffix(".py")
+    return ".".join(inside.parts).removesuffix(".py")
 
 
-LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 60
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 70
 DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n    return 1\n'
 
 
@@ -108,17 +104,17 @@ DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n
     ("checker", "bad"),
     [
         (rules.too_long_functions, LONG_FUNCTION),
-        (rules.too_long_file, "x = 1\n" * 601),
+        (rules.too_long_file, "x = 1\n" * 901),
         (rules.missing_docstrings, "x = 1\n"),
         (rules.missing_docstrings, '"""Module."""\ndef public(): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nclass Public:\n    "Doc."\n    async def method(self): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nif True:\n    def public(): ...\n'),
-        (rules.missing_docstrings, '"""Module."""\ndef _private():\n    def nested(): ...\n'),
-        (rules.missing_docstrings, '"""Module."""\nclass _Own:\n    def method(self): ...\n'),
+        (rules.unpickling, "import pickle\n"),
+        (rules.unpickling, "from cloudpickle import loads\n"),
         (rules.impurities, "import time\n"),
         (rules.impurities, "from os import environ\n"),
-        (rules.impurities, "from hcloud.clock import Clock\n"),
-        (rules.impurities, "from hcloud import clock\n"),
+        (rules.impurities, "from hcloud.core.clock import Clock\n"),
+        (rules.impurities, "from hcloud.core import clock\n"),
         (rules.impurities, "import datetime\nx = datetime.datetime.now()\n"),
         (rules.impurities, "import numpy\nx = numpy.random.default_rng()\n"),
         (rules.mocks, "from unittest import mock\n"),
@@ -153,6 +149,8 @@ def test_checker_sees_what_it_forbids(checker: Checker, bad: str) -> None:
     [
         (rules.too_long_functions, DOCUMENTED_FUNCTION),
         (rules.missing_docstrings, '"""Module."""\ndef _private(): ...\nclass _Own:\n    def _method(self): ...\n'),
+        (rules.missing_docstrings, '"""Module."""\ndef _private():\n    def nested(): ...\n'),
+        (rules.missing_docstrings, '"""Module."""\nclass _Own:\n    def method(self): ...\n'),
         (rules.sleeps, "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
         (rules.broad_excepts, "try:\n    f()\nexcept Exception:  # half of it must not stay\n    undo()\n    raise\n"),
         (
@@ -164,13 +162,6 @@ def test_checker_sees_what_it_forbids(checker: Checker, bad: str) -> None:
 )
 def test_checker_allows_what_is_right(checker: Checker, good: str) -> None:
     assert not checker(good, "snippet.py")
-
-
-def test_median_and_p90_bars_are_seen_to_be_crossed() -> None:
-    short, long = rules.FunctionLength("short", 3), rules.FunctionLength("long", 40)
-    assert not rules.long_typical_functions([short] * 95 + [long] * 5)
-    assert len(rules.long_typical_functions([short] * 80 + [long] * 20)) == 1
-    assert len(rules.long_typical_functions([long] * 10)) == 2
 
 
 def test_vague_file_name_is_seen() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hcloud import config, shipped
+from hcloud import config
+from hcloud.config import package_data
 from tests.house import tree
 
 
@@ -15,7 +16,7 @@ def test_every_shipped_policy_is_a_valid_policy(path: Path) -> None:
 
 
 def test_example_configuration_is_a_valid_configuration() -> None:
-    config.load_config(shipped.path("config.example.yaml"))
+    config.load_config(package_data.path("config.example.yaml"))
 
 
 def test_every_yaml_file_of_the_tree_parses() -> None:
@@ -27,4 +28,4 @@ def test_every_yaml_file_of_the_tree_parses() -> None:
 
 def test_shipped_path_names_what_there_is_when_asked_for_what_is_not() -> None:
     with pytest.raises(FileNotFoundError, match=r"ships no 'policies/hn.yaml'; policies/ holds: .*\.yaml"):
-        shipped.path("policies/hn.yaml")
+        package_data.path("policies/hn.yaml")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hcloud.clock import holds_within
+from hcloud.core.clock import holds_within
 from tests.conftest import SESSION_VARIABLE, processes_of_session
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_who_gets_no_cpu_until_the_time_is_over_looks_once_more(monkeypatch: pyt
         now[0] += 100.0
         return len(looks) == 2
 
-    monkeypatch.setattr("hcloud.clock.time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None))
+    monkeypatch.setattr("hcloud.core.clock.time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None))
     assert holds_within(there_at_the_second_look, 5.0, 0.02)
     assert not holds_within(there_at_the_second_look, 5.0, 0.02)
     assert len(looks) == 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _CODE = ("hcloud", "providers")
-_ALL_PYTHON = (*_CODE, "tests", "bench", "demo", "scripts")
+_ALL_PYTHON = (*_CODE, "lab", "tests", "bench", "demo", "scripts")
 _NOT_OURS = {".git", ".venv", "build", "dist", "node_modules"}
 
 

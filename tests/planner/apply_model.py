@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.model import (
+from hcloud.core.model import (
     Allocation,
     Attempt,
     Correction,
@@ -21,6 +21,7 @@ from hcloud.model import (
     move_instance,
     move_job,
 )
+from hcloud.core.rows import number_of
 from hcloud.planner.plan import (
     Action,
     Classify,
@@ -41,7 +42,6 @@ from hcloud.planner.plan import (
     Wait,
 )
 from hcloud.planner.snapshot import Snapshot
-from hcloud.rows import number_of
 
 
 @dataclass

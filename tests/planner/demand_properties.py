@@ -6,11 +6,10 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import combinations
 
-from hcloud.constraints import Constraints
-from hcloud.model import Allocation, Job
+from hcloud.core.model import Allocation, Constraints, Job
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import Case, Planner, _apart, honest
 from tests.strategies_planner import meetings, spreads

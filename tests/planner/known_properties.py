@@ -6,10 +6,10 @@ The oracles count for themselves: what presses on what is summed up unit by unit
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hcloud.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
+from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
 from hcloud.planner.plan import Action, Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import AdmissionPolicy, PlacementPolicy, Policy
+from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import (
     Case,

@@ -12,29 +12,12 @@ from typing import TypeVar
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
-from hcloud.invariants import check_invariants
-from hcloud.model import (
-    JOB_WAITING,
-    Instance,
-    InstanceState,
-    Job,
-    JobState,
-    Market,
-)
+from hcloud.core.model import JOB_WAITING, Instance, InstanceState, Job, JobState, Market
 from hcloud.planner import make_plan
-from hcloud.planner.plan import (
-    Action,
-    Drain,
-    Launch,
-    Place,
-    Plan,
-    Renew,
-    StopAttempt,
-    Terminate,
-    Wait,
-)
+from hcloud.planner.invariants import check_invariants
+from hcloud.planner.plan import Action, Drain, Launch, Place, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Caps, DisruptionPolicy, Policy
+from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy
 from tests.planner.apply_model import apply_ideally
 from tests.strategies_planner import free_capacity
 

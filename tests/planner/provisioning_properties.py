@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hcloud.known import Classification
-from hcloud.model import Instance, InstanceState, Job, Market, Offer
+from hcloud.core.estimates import Classification
+from hcloud.core.model import Instance, InstanceState, Job, Market, Offer
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, ProvisioningPolicy
+from hcloud.spec.policy import Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.properties import Case, Planner, honest
 from tests.strategies_planner import free_capacity

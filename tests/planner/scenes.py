@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.model import (
+from hcloud.core.model import (
     Allocation,
     Attempt,
     BatchTarget,
@@ -25,7 +25,7 @@ from hcloud.model import (
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 
 NOW = 50_000.0
 A = TypeVar("A", bound=Action)

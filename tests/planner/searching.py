@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 from tests.planner.properties import Case, Planner, honest
 
 Scenes = st.SearchStrategy[Snapshot]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.forecast.wait import BusyTimes
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, BestEffortTarget, Job
-from hcloud.planner.arq import run_s, slack_s, slacks_s, switch_point
-from hcloud.policy import AdmissionPolicy
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, BestEffortTarget, Job
+from hcloud.forecast.wait_times import BusyTimes
+from hcloud.planner.fit.arq import run_s, slack_s, slacks_s, switch_point
+from hcloud.spec.policy import AdmissionPolicy
 from tests.planner.scenes import NOW, job, spec
 
 HOUR_LONG = Classification(

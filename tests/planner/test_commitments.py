@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 from hcloud.forecast.load import LoadCurve
-from hcloud.planner.commitments import Terms, advise, best_count, cost_usd_per_h, sizes_by_strategy
+from hcloud.planner.provisioning.commitments import Terms, advise, best_count, cost_usd_per_h, sizes_by_strategy
 
 HOUR = 3600.0
 YEAR = Terms(name="1y", term_months=12, upfront_usd=0.0, usd_per_h=0.6)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.model import (
+from hcloud.core.model import (
     BatchTarget,
     FailureCause,
     Instance,
@@ -21,7 +21,7 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import DisruptionPolicy, Policy, RetentionPolicy
+from hcloud.spec.policy import DisruptionPolicy, Policy, RetentionPolicy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec

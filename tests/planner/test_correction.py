@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.applications import identify
 from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
-from hcloud.forecast.watch import Sampled
-from hcloud.known import Application, Classification, Estimate, Measure
-from hcloud.model import (
+from hcloud.core.estimates import Application, Classification, Estimate, Measure
+from hcloud.core.model import (
     BestEffortTarget,
     Correction,
     FailureCause,
@@ -21,10 +20,11 @@ from hcloud.model import (
     Nodes,
     ServiceTarget,
 )
+from hcloud.forecast.job_monitor import Sampled
 from hcloud.planner.plan import Correct, Place, Plan, Resize, StopAttempt, StopRank
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import CorrectionPolicy as Policies
-from hcloud.policy import DisruptionPolicy, Policy
+from hcloud.spec.policy import CorrectionPolicy as Policies
+from hcloud.spec.policy import DisruptionPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec

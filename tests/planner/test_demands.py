@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.constraints import Constraints
-from hcloud.model import JobSpec, JobState, Nodes
+from hcloud.core.model import Constraints, JobSpec, JobState, Nodes
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Wait
-from hcloud.policy import Caps, DisruptionPolicy, Policy
+from hcloud.spec.policy import Caps, DisruptionPolicy, Policy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 
 A, B = offer(zone="a"), offer(zone="b")

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import Market, ServiceTarget
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import Market, ServiceTarget
 from hcloud.planner.plan import Launch, Place
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 
 SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=4.0, usd_per_h=0.2)

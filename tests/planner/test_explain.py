@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hcloud.model import Event, EventKind, InstanceState
+from hcloud.core.model import Event, EventKind, InstanceState
 from hcloud.planner.explain import job_timeline
 from tests.planner.scenes import NOW, machine, running
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.model import Instance, InstanceId, InstanceState, Job
+from hcloud.core.model import Instance, InstanceId, InstanceState, Job
+from hcloud.core.rows import RowsByNumber, RowSet
+from hcloud.planner.cache import PlanCache
 from hcloud.planner.fleet import Fleet
-from hcloud.planner.memo import PlanCache
-from hcloud.planner.roster import Occupancy
-from hcloud.rows import RowsByNumber, RowSet
+from hcloud.planner.occupancy import Occupancy
 from tests.planner.scenes import ended, machine, need, running, spec
 
 NUMBERS = (1, 2, 3)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.invariants import check_invariants
-from hcloud.model import InstanceState, JobState, Market, ProfileRequest
+from hcloud.core.model import InstanceState, JobState, Market, ProfileRequest
+from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot, Spend
-from hcloud.policy import Allow, Budgets, Caps, Policy, UserBudget
+from hcloud.spec.policy import Allow, Budgets, Caps, Policy, UserBudget
 from tests.planner.scenes import NOW, ended, job, machine, need, running, scene, spec
 
 HERE, THERE = machine(1), machine(2)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes, Retries
+from hcloud.core.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes, Retries
 from hcloud.planner.plan import Enqueue, Finish, Launch, Place, Preempted, StopAttempt, Wait
-from hcloud.policy import Caps, Policy
+from hcloud.spec.policy import Caps, Policy
 from tests.planner.scenes import NOW, decide, ended, job, machine, need, of, offer, running, scene, spec, told
 
 

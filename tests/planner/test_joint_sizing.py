@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, Instance, Job, Nodes, Resources
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, Instance, Job, Nodes, Resources
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import PlacementPolicy, Policy
+from hcloud.spec.policy import PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 

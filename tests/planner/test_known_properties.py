@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 from tests.planner.known_properties import BARRING, CASES, OWN_CASES
 from tests.planner.properties import Case
 from tests.planner.searching import catches_its_fault, hold

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.invariants import check_invariants
-from hcloud.model import BestEffortTarget, JobState, Nodes
+from hcloud.core.model import BestEffortTarget, JobState, Nodes
+from hcloud.planner.invariants import check_invariants
 from hcloud.planner.plan import Finish, Launch, Terminate
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Caps, Policy
+from hcloud.spec.policy import Caps, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import decide, job, need, of, offer, scene, spec
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.forecast.course import course_of_total
-from hcloud.forecast.watch import KEPT, JobMonitor
-from hcloud.model import BestEffortTarget, Event, EventKind
+from hcloud.core.model import BestEffortTarget, Event, EventKind
+from hcloud.forecast.job_monitor import KEPT, JobMonitor
+from hcloud.forecast.trend import course_of_total
 from tests.planner.scenes import NOW, decide, machine, need, offer, running, scene, spec
 from tests.planner.test_correction import steps
 from tests.planner.watched import hooked, samples, started

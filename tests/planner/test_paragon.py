@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.known import Classification, Estimate
-from hcloud.planner.paragon import Selection, select, select_relaxed
-from hcloud.planner.pressure import PressureState, ResidentSums, open_pressure, sensitivities
+from hcloud.core.estimates import Classification, Estimate
+from hcloud.planner.fit.interference import PressureState, ResidentSums, open_pressure, sensitivities
+from hcloud.planner.fit.paragon import Selection, select, select_relaxed
 
 SOURCES = ("cpu", "llc", "net")
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from hcloud.classifier.applications import identify
-from hcloud.classifier.pressing import SourcePrior
-from hcloud.classifier.telling import TypePrior
-from hcloud.known import Application, Classification, Estimate, Measure
-from hcloud.model import (
+from hcloud.classifier.source_selection import SourcePrior
+from hcloud.classifier.type_selection import TypePrior
+from hcloud.core.estimates import Application, Classification, Estimate, Measure
+from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
     Job,
@@ -27,7 +27,7 @@ from hcloud.model import (
 )
 from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Budgets, Policy, ProfilingPolicy, ProvisioningPolicy
+from hcloud.spec.policy import Budgets, Policy, ProfilingPolicy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec, told
 

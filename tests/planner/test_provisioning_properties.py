@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy
+from hcloud.spec.policy import Policy
 from tests.planner import properties
 from tests.planner.properties import Case, honest, nobody_waits_beside_free_room
 from tests.planner.provisioning_properties import CASES, joins_what_is_rented_anyway

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.forecast.recent import FleetStats, FleetTracker
-from hcloud.model import Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
+from hcloud.core.model import Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
+from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
 from hcloud.planner.snapshot import Spend
-from hcloud.policy import Budgets, Policy, RetentionPolicy, UserBudget
+from hcloud.spec.policy import Budgets, Policy, RetentionPolicy, UserBudget
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, Nodes, ServiceTarget
-from hcloud.planner.ladders import size_curves, size_curves_of
-from hcloud.planner.pressure import sensitivity
-from hcloud.planner.sizing import (
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, Nodes, ServiceTarget
+from hcloud.planner.fit.interference import sensitivity
+from hcloud.planner.fit.sizing import (
     Platform,
     SizeOption,
     SizeTarget,
@@ -20,6 +19,8 @@ from hcloud.planner.sizing import (
     losses_beside,
     ranked,
     ranks_of_types,
+    size_curves,
+    size_curves_of,
     sizes,
     wanted_performance,
 )

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.forecast.recent import FleetStats, Release
-from hcloud.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
+from hcloud.core.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
+from hcloud.core.quality import Delivered, TypeQuality
+from hcloud.forecast.fleet_tracker import FleetStats, Release
 from hcloud.planner.context import open_context
 from hcloud.planner.plan import Launch, Place, Plan
-from hcloud.planner.strategies import PLAIN, soft_limit
-from hcloud.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
-from hcloud.quality import Delivered, TypeQuality
+from hcloud.planner.provisioning.strategies import PLAIN, soft_limit
+from hcloud.spec.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.strategies_provisioning import classification
 
@@ -31,9 +31,9 @@ def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
     return running(90 + number, on, asks=spec(resources=need(vcpus))), on
 
 
-def decided(*things: Job | Instance | Offer, policy: Policy, recent: FleetStats | None = None) -> Plan:
+def decided(*things: Job | Instance | Offer, policy: Policy, fleet_stats: FleetStats | None = None) -> Plan:
     """Plan with what is known of the applications."""
-    return decide(scene(*things, applications=KNOWN, fleet_stats=recent or FleetStats()), policy)
+    return decide(scene(*things, applications=KNOWN, fleet_stats=fleet_stats or FleetStats()), policy)
 
 
 def launched(plan: Plan) -> list[str]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hcloud.forecast.watch import JobSamples, Sampled
-from hcloud.known import Classification, Estimate, Measure
-from hcloud.model import BatchTarget, Job, JobSpec, ProgressHook
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, Job, JobSpec, ProgressHook
+from hcloud.forecast.job_monitor import JobSamples, Sampled
 from hcloud.planner.snapshot import Snapshot
 from tests.planner.scenes import NOW, spec
 

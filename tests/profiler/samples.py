@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
-from hcloud.known import SOURCES, Measure, Reading
+from hcloud.core.estimates import SOURCES, Measure, Reading
 
 
 def readings(scale: float = 1.0, shift: float = 0.0) -> Iterable[Reading]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hcloud.config.profiles import load_profiles, write_profile
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.errors import Unmeasurable
-from hcloud.known import Measure, Reading
 from hcloud.profiler.bootstrap import LOCAL_TYPES, TOTAL, MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.measure import Rate
 from hcloud.profiler.recipes import InputFile, Recipe

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import Measure
 from hcloud.engine.host import EngineHost
-from hcloud.errors import Unmeasurable
-from hcloud.known import Measure
 from hcloud.profiler.counters import TASK_CLOCK, Countable, can_count, counted
 from hcloud.profiler.measure import Bench, Subject
 from tests.machine import needs

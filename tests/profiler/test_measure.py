@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import MOST_KNEES, Findings, Measure, next_knee
+from hcloud.core.model import MetricsHook, ProfileRequest, ProgressHook
 from hcloud.engine.host import EngineHost, _isolation
-from hcloud.errors import Unmeasurable
-from hcloud.known import MOST_KNEES, Findings, Measure, next_knee
-from hcloud.model import MetricsHook, ProfileRequest, ProgressHook
-from hcloud.profiler.beside import PlacedSource
-from hcloud.profiler.caused import _ratio
-from hcloud.profiler.looking import _grows_evenly
+from hcloud.profiler.colocation import PlacedSource
+from hcloud.profiler.first_look import _grows_evenly
 from hcloud.profiler.measure import Bench, Rate, Subject, _ProfilingRun, measure
+from hcloud.profiler.pressure_caused import _ratio
 from hcloud.profiler.repeats import Interval
 from hcloud.profiler.sandbox import NOBODY_UID
 from hcloud.profiler.sources import InterferenceSource, source_named
@@ -118,7 +118,7 @@ def test_service_that_answers_later_under_the_same_load_has_lost_performance(wor
 def test_cpu_time_is_taken_where_nothing_better_is_to_be_had_and_that_is_said(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hcloud.profiler.looking.can_count", lambda _: False)
+    monkeypatch.setattr("hcloud.profiler.first_look.can_count", lambda _: False)
     with bench(subject(workdir, SPIN)) as ours:
         rate = ours.rate(0.5)
         assert rate.measure is Measure.CPU

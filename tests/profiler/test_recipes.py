@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from hcloud import config, shipped
+from hcloud import config
 from hcloud.cli.bootstrap import load_recipes
-from hcloud.errors import ConfigError, NotFound, UnitRefused
+from hcloud.config import package_data
+from hcloud.core.errors import ConfigError, NotFound, UnitRefused
 from hcloud.profiler import loop, recipes
 from hcloud.profiler.recipes import InputFile, Recipe, content_of, parse_recipes, prepared
 from tests.waiting import wait_until
 
-SHIPPED = load_recipes(shipped.path("profiles") / "recipes")
+SHIPPED = load_recipes(package_data.path("profiles") / "recipes")
 SERVER = """
 import socket
 server = socket.socket(socket.AF_UNIX)

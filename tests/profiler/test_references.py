@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.errors import Unmeasurable
-from hcloud.jobfile import parse_job
-from hcloud.known import Measure, Reading
 from hcloud.profiler.bootstrap import TOTAL, measure_reference
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of, setup_script
 from hcloud.profiler.subject import Subject
+from hcloud.spec.jobfile import parse_job
 from tests.machine import needs, needs_stress_ng
 from tests.profiler.test_bootstrap import RECIPE, TrueBench
 
@@ -87,7 +87,7 @@ def test_job_asks_for_everything_on_the_first_type_and_for_its_speed_on_others()
 @pytest.mark.parametrize("stated", [{"nodes": 2}, {"image": "a/b"}, {"measure": {"on": "m.one", "sizes": [1.0]}},
                                     {"measure": {"on": "mock/m.one", "sizes": []}}])  # fmt: skip
 def test_job_that_cannot_be_measured_is_refused(stated: dict[str, object]) -> None:
-    from hcloud.errors import ConfigError
+    from hcloud.core.errors import ConfigError
 
     with pytest.raises(ConfigError):
         parse_job({**job_of("copy", RECIPE, SMALL, 30.0), **stated})

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hcloud.core.errors import BadInput
 from hcloud.engine.host import EngineHost
-from hcloud.errors import BadInput
 from hcloud.profiler.sandbox import NOBODY_UID, Copy, CopyResult, live_copy, run_copy
 from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until

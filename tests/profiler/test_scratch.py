@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
 from hcloud.profiler.scratch import YOUNG_S, scratch, sweep
 from tests.waiting import wait_until
 

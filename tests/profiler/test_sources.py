@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.core.errors import BadInput, NotFound, UnitRefused
 from hcloud.engine.host import EngineHost
 from hcloud.engine.limits import found_cgroups
-from hcloud.errors import BadInput, NotFound, UnitRefused
 from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, start
 from tests.engine.test_metrics_as_user import as_ordinary_user

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from hcloud.core.errors import Unmeasurable
+from hcloud.core.estimates import Measure
+from hcloud.core.model import ProgressHook
 from hcloud.engine.host import EngineHost
-from hcloud.errors import Unmeasurable
-from hcloud.known import Measure
-from hcloud.model import ProgressHook
-from hcloud.profiler.looking import first_look
+from hcloud.profiler.first_look import first_look
 from hcloud.profiler.sandbox import CopyUse
 from hcloud.profiler.subject import Stage, Subject
 

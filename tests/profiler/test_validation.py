@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.profiler.picture import document, sentences, svg, write_files
+from hcloud.profiler.source_charts import document, sentences, svg, write_files
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.validation import INTENSITIES, SourceValidation, Validation
 from tests.machine import needs_stress_ng

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hcloud.engine.fake import FakeRunner
-from hcloud.engine.fakeunit import FakeUnit
-from hcloud.errors import InsufficientCapacity, OutcomeUnknown
-from hcloud.model import InstanceId, Offer, UnitId
+from hcloud.core.errors import InsufficientCapacity, OutcomeUnknown
+from hcloud.core.model import InstanceId, Offer, UnitId
+from hcloud.fake_runner.runner import FakeRunner
+from hcloud.fake_runner.unit import FakeUnit
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, StartResult, UnitSpec
 from providers.mock import MachineRecord, MockProvider
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hcloud.clock import Clock
-from hcloud.engine.fake import FakeRunner
-from hcloud.model import InstanceId
+from hcloud.core.clock import Clock
+from hcloud.core.model import InstanceId
+from hcloud.fake_runner.runner import FakeRunner
 from hcloud.provider import Journal, Provider, Runner, SimulatedMachine
 from providers.mock.journal import FileJournal
 from tests.chaos.scene import CrashPoints, FileClock, Scene, opened

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hcloud.clock import ManualClock
-from hcloud.model import Market, Offer, Resources
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import Market, Offer, Resources
 from hcloud.provider import LaunchRequest, UnitSpec
 from providers.mock import MockProvider
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, StartFault
-from hcloud.errors import OutcomeUnknown, ProviderError
-from hcloud.model import FailureCause, Market, Offer
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import OutcomeUnknown, ProviderError
+from hcloud.core.model import FailureCause, Market, Offer
+from hcloud.fake_runner.runner import FakeRunner, StartFault
 from hcloud.provider import CloudState, ExitRecord, LaunchRequest, UnitSpec, UnitState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
 from tests.providers.clouds import AT_ONCE, OWNER, request_for, unit_on

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hcloud.clock import SystemClock
-from hcloud.model import Market, Offer
+from hcloud.core.clock import SystemClock
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, Provider, WorkerBootstrap
 from providers.local import LocalProvider
 from providers.local.slices import SliceDirectory, marked

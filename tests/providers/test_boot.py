@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
 from hcloud.provider import UnitSpec, WorkerBootstrap
 from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hcloud.core.errors import ConfigError, LaunchRejected
+from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.engine.bootstrap import load_bootstrap
-from hcloud.errors import ConfigError, LaunchRejected
-from hcloud.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import LaunchRequest, WorkerBootstrap
 from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, read_credential, render_user_data
 from tests.house.tree import ROOT

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, Start, StartFault, Work, read_work, work_from
-from hcloud.model import FailureCause, MetricsHook, ProgressHook, Resources
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import FailureCause, MetricsHook, ProgressHook, Resources
+from hcloud.fake_runner.runner import FakeRunner, Start, StartFault, Work, read_work, work_from
 from hcloud.provider import RunnerView, UnitReport, UnitSpec, UnitState
 from providers.mock import MockProvider
 from tests.providers.clouds import AT_ONCE, cloud_on, request_for, unit_on

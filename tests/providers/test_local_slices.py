@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import ConfigError, InsufficientCapacity, LaunchRejected, ProviderUnavailable
-from hcloud.model import Market
+from hcloud.core.errors import ConfigError, InsufficientCapacity, LaunchRejected, ProviderUnavailable
+from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState
 from providers.local import LocalProvider
 from providers.local.slices import ProcessIdentity, SliceDirectory, write_json

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import ManualClock
-from hcloud.errors import (
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import (
     ConfigError,
     InsufficientCapacity,
     LaunchRejected,
@@ -18,7 +18,7 @@ from hcloud.errors import (
     QuotaExceeded,
     Throttled,
 )
-from hcloud.model import Market
+from hcloud.core.model import Market
 from hcloud.provider import CloudState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
 from providers.mock.shortages import Shortages

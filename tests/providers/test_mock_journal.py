@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, work_from
-from hcloud.errors import InsufficientCapacity
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import InsufficientCapacity
+from hcloud.fake_runner.runner import FakeRunner, work_from
 from hcloud.provider import UnitState
 from providers.mock import Fault, FaultKind, MockProvider
 from providers.mock.journal import FileJournal
@@ -21,8 +21,8 @@ from tests.waiting import wait_until
 # Launches machines and starts a unit on each until it is killed; says which after each.
 BUSY = """
 import sys
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner
+from hcloud.core.clock import ManualClock
+from hcloud.fake_runner.runner import FakeRunner
 from tests.providers.clouds import AT_ONCE, cloud_on, request_for, unit_on
 clock = ManualClock()
 cloud = cloud_on(clock, sys.argv[1], persist=True, **AT_ONCE)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner
+from hcloud.core.clock import ManualClock
+from hcloud.fake_runner.runner import FakeRunner
 from providers.mock import MockProvider
 from providers.mock.cloud import Cloud
 from tests.providers.broken import (

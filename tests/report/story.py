@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hcloud.model import Event, EventKind
+from hcloud.core.model import Event, EventKind
 
 HOUR = 3600.0
 

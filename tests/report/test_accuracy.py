@@ -2,8 +2,8 @@
 
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import EventKind
+from hcloud.core.errors import BadInput
+from hcloud.core.model import EventKind
 from hcloud.report import ReportTable, build_report
 from tests.report.story import Story
 

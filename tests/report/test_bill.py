@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hcloud.cli.bill import rows_of
-from hcloud.errors import BadInput
-from hcloud.model import EventKind
+from hcloud.core.errors import BadInput
+from hcloud.core.model import EventKind
 from hcloud.report import ReportTable
 from hcloud.report.bill import bill_table
 from hcloud.report.bill_lines import Bill, read_bill

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hcloud.api.fleet import ReportName
-from hcloud.errors import BadInput
-from hcloud.model import EventKind
+from hcloud.api.operations import ReportName
+from hcloud.core.errors import BadInput
+from hcloud.core.model import EventKind
 from hcloud.report import REPORT_NAMES, ReportTable, build_report
 from tests.report.story import Story
 

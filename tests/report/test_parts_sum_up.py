@@ -8,13 +8,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud import pricing
-from hcloud.model import Event, EventKind
+from hcloud.core import pricing
+from hcloud.core.model import Event, EventKind
 from hcloud.report import build_report, fleet
 from hcloud.report.cost import CostTable
 from hcloud.report.fleet import Stretch
 from hcloud.report.table import ReportTable
-from hcloud.spend import SpendLedger
+from hcloud.spend_ledger import SpendLedger
 from tests.report.story import HOUR, Story
 
 NOW = 40 * HOUR

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import Event, EventKind
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind
 from hcloud.report import REPORT_NAMES, ReportTable, build_report, report_kinds
 from hcloud.simulator.outcome import outcome_of
 from tests.report.story import HOUR, Story

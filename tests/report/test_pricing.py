@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud import pricing
+from hcloud.core import pricing
 
 
 def test_machine_is_billed_for_its_minimum_at_least() -> None:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from bench.agreement import History, differences, ends_s, history, told
-from hcloud.assembly import build_controller, build_providers
-from hcloud.clock import ManualClock
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_job, load_policy
-from hcloud.engine.fake import FakeRunner, Work
-from hcloud.model import Job, JobSpec
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import Job, JobSpec
+from hcloud.fake_runner.runner import FakeRunner, Work
 from hcloud.planner import make_plan
 from hcloud.provider import MachineSource, UnitSpec
 from hcloud.simulator.run import START_AT, Setting, simulated
 from hcloud.simulator.workload import PastJob, Workload, from_past, workload_of
 from hcloud.store import Store, Submission
+from hcloud.wiring import build_controller, build_providers
 
 DEMO = Path(__file__).parents[2] / "demo"
 CLOUD: dict[str, object] = {

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import (
+from hcloud.core.errors import BadInput
+from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
     Event,
@@ -24,7 +24,7 @@ from hcloud.model import (
     Resources,
 )
 from hcloud.simulator.bound import lower_bound, lowest_prices
-from hcloud.simulator.distance import run_times_s
+from hcloud.simulator.optimality import run_times_s
 from hcloud.simulator.workload import Arrival, Workload, workload_of
 
 HOUR_S = 3600.0

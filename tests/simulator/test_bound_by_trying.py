@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcloud.model import BatchTarget, Market, Nodes, Offer
+from hcloud.core.model import BatchTarget, Market, Nodes, Offer
 from hcloud.simulator import bound
 from hcloud.simulator.bound import lower_bound
 from hcloud.simulator.workload import Arrival, Workload, workload_of

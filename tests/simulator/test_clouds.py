@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from hcloud.catalog import shipped_catalogue
-from hcloud.clock import ManualClock
-from hcloud.errors import BadInput
-from hcloud.model import EventKind, InstanceType, Market, Offer, Resources
-from hcloud.policy import parse_policy
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import BadInput
+from hcloud.core.model import EventKind, InstanceType, Market, Offer, Resources
 from hcloud.simulator.clouds import cloud_of_catalogue, clouds_of_offers, reserved_for
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import read_csv
+from hcloud.spec.policy import parse_policy
 from providers.mock import MockProvider
 from tests.providers.clouds import request_for
 

@@ -4,14 +4,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from hcloud.constraints import Constraints
-from hcloud.model import BatchTarget, BestEffortTarget, EventKind, JobSpec, ProgressHook, Resources
-from hcloud.policy import CorrectionPolicy, Policy
+from hcloud.core.model import BatchTarget, BestEffortTarget, Constraints, EventKind, JobSpec, ProgressHook, Resources
 from hcloud.simulator.clusters import Server, cluster
-from hcloud.simulator.reproduce.clusters import scheduler
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.workload import Arrival, workload_of
 from hcloud.simulator.world import Truth
+from hcloud.spec.policy import CorrectionPolicy, Policy
+from lab.papers.clusters import scheduler
 
 SERVERS = (Server(name="s8", vcpus=8, memory_gib=32, count=3),)
 HURTS = Truth(

@@ -4,20 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import Event, EventKind
-from hcloud.policy import parse_policy
-from hcloud.simulator.clusters import (
-    EXPERIMENTS,
-    PARAGON_EC2,
-    PARAGON_SMALL,
-    WARM_UP,
-    WARM_UP_S,
-    make_experiment,
-)
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind
+from hcloud.simulator.clusters import EXPERIMENTS, PARAGON_EC2, PARAGON_SMALL, WARM_UP, WARM_UP_S, make_experiment
 from hcloud.simulator.outcome import comparison, outcome_of
 from hcloud.simulator.performance import Ideal, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Setting, simulated
+from hcloud.spec.policy import parse_policy
 
 ROOMY = parse_policy({"caps": {"max_instances": 2000, "max_vcpus": None}, "retention": {"minimum_s": 3600.0}})
 

@@ -12,20 +12,20 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
+from hcloud.core.errors import BadInput
+from hcloud.core.model import PROFILE_TAG, BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Resources
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.policy import Policy, parse_policy
 from hcloud.report import build_report
-from hcloud.simulator.defects import Planted
+from hcloud.simulator.charts import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.outcome import SimulationResult, comparison, outcome_of
-from hcloud.simulator.picture import allocation_svg, cost_svg, fullness_svg, waits_svg
 from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival, PastJob, Workload, from_past, read_csv, workload_of
 from hcloud.simulator.world import Truth
+from hcloud.spec.policy import Policy, parse_policy
+from lab.soak.planted_defects import Planted
 
 CLOUD: dict[str, object] = {
     "types": {"m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 3.6}},

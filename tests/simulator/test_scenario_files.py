@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcloud.errors import BadInput, ConfigError, NoJobs
-from hcloud.model import BatchTarget, BestEffortTarget, ServiceTarget
+from hcloud.core.errors import BadInput, ConfigError, NoJobs
+from hcloud.core.model import BatchTarget, BestEffortTarget, ServiceTarget
 from hcloud.simulator.scenario_files import FileScenario, read_scenario
 
 JOBS = """

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, Work
+from hcloud.core.clock import ManualClock
+from hcloud.fake_runner.runner import FakeRunner, Work
 from tests.simulator.test_world import Cloud, Halves, job, unit
 
 Stay = tuple[int, int]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
+from hcloud.core.errors import BadInput
+from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, PastJob, Workload, from_past, read_csv, read_swf
 

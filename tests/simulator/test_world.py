@@ -9,17 +9,17 @@ from statistics import fmean, stdev
 
 import pytest
 
-from hcloud.clock import ManualClock
-from hcloud.engine.fake import FakeRunner, Resident, Work
-from hcloud.errors import BadInput
-from hcloud.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
-from hcloud.policy import parse_policy
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import BadInput
+from hcloud.core.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
+from hcloud.fake_runner.runner import FakeRunner, Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec
-from hcloud.simulator.nature import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
+from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
 from hcloud.simulator.world import Truth, World
+from hcloud.spec.policy import parse_policy
 
 STILL = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0)
 LEARNING = parse_policy({"placement": {"order": "paragon"}, "profiling": {"max_share_of_slack": 1.0}})

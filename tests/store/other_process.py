@@ -10,8 +10,8 @@ from itertools import count
 
 from sqlalchemy import make_url
 
-from hcloud.errors import StaleWrite
-from hcloud.model import EventKind
+from hcloud.core.errors import StaleWrite
+from hcloud.core.model import EventKind
 from hcloud.store import Store
 from hcloud.store.schema import VERSION_TABLE
 from tests.store.samples import submit

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hcloud.model import (
+from hcloud.core.model import (
     BatchTarget,
     EventKind,
     Instance,

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hcloud.errors import InvalidTransition, StaleWrite
-from hcloud.model import (
+from hcloud.core.errors import InvalidTransition, StaleWrite
+from hcloud.core.model import (
     INSTANCE_TRANSITIONS,
     JOB_ENDED,
     JOB_TRANSITIONS,

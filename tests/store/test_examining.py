@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
-from hcloud.model import EventKind
+from hcloud.core.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
+from hcloud.core.model import EventKind
 from hcloud.store import Store, check_database, examine, opening, without_password
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE
 from tests.databases import PostgresqlServer

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from sqlalchemy import event
 
-from hcloud.errors import ConfigError, StoreBusy, StoreError
-from hcloud.model import EventKind, JobState, move_job
+from hcloud.core.errors import ConfigError, StoreBusy, StoreError
+from hcloud.core.model import EventKind, JobState, move_job
 from hcloud.store import Store
 from hcloud.store.faults import database_fault
 from tests.databases import PostgresqlServer

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hcloud.known import ON_TOP, LayeredRows
+from hcloud.core.estimates import ON_TOP, LayeredRows
 
 
 def check_like_a_dictionary(seed: int) -> None:

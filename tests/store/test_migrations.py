@@ -14,7 +14,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from hcloud.errors import StoreError
+from hcloud.core.errors import StoreError
 from hcloud.store import Store
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
 from tests.databases import BINARIES, PostgresqlServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import BadInput
+from hcloud.core.errors import BadInput
 from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.store import Store
 from hcloud.store.memory import MemoryStore

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hcloud.model import EventKind
+from hcloud.core.model import EventKind
 from hcloud.store import Store
 from tests.store.samples import submit
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.known import Application
-from hcloud.model import EventKind, Instance, Intent, Job, JobSpec
+from hcloud.core.estimates import Application
+from hcloud.core.model import EventKind, Instance, Intent, Job, JobSpec
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import Store, Submission
 from hcloud.store.documents import dump_application, dump_job, load_application, load_job

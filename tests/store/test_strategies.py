@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.model import Nodes
+from hcloud.core.model import Nodes
 from tests import strategies
 
 ALL = [

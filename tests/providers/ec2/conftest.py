@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud import shipped
+from hcloud.config import package_data
 from tests.providers.ec2.ec2_bench import Ec2Bench, served_fake
 from tests.providers.ec2.fake_ec2 import FakeEc2, Recorded
 
@@ -46,6 +46,6 @@ def action_of(call: Recorded) -> str:
 
 def granted() -> set[str]:
     """Return the actions that the daemon's policy grants on anything."""
-    statements = json.loads(shipped.path("deploy/iam/ec2-daemon.json").read_text())["Statement"]
+    statements = json.loads(package_data.path("deploy/iam/ec2-daemon.json").read_text())["Statement"]
     actions = [each["Action"] for each in statements]
     return {name for each in actions for name in ([each] if isinstance(each, str) else each)}

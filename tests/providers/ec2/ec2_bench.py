@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from hcloud.clock import ManualClock
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import Offer
 from hcloud.engine.tls import make_ca
-from hcloud.model import Offer
 from hcloud.provider import LaunchRequest, WorkerBootstrap
 from providers.ec2 import factory
 from providers.ec2.provider import Ec2Provider

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hcloud.core.model import InstanceId, Resources
 from hcloud.engine.tls import make_ca
-from hcloud.model import InstanceId, Resources
 from hcloud.provider import SimulatedMachine
 from providers.ec2 import factory
 from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene

@@ -34,7 +34,7 @@ from moto.sqs import sqs_backends
 from moto.ssm import ssm_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
 from tests.providers.ec2.fake_crowd import crowded
 from tests.providers.ec2.fake_savings import savings_reply
 

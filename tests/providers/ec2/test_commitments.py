@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.errors import InsufficientCapacity, QuotaExceeded
-from hcloud.model import Market
+from hcloud.core.errors import InsufficientCapacity, QuotaExceeded
+from hcloud.core.model import Market
 from providers.ec2.reservations import Coverage, Reservations, ReservedInstances, pool_of
 from providers.ec2.running import QUOTAS, quota_of
 from providers.ec2.savings import SavingsLeft, SavingsPlan

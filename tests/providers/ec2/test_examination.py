@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.clock import SystemClock
+from hcloud.core.clock import SystemClock
 from hcloud.provider import Examinable, Finding
 from providers.ec2.examination import skew_finding
 from tests.providers.ec2.ec2_bench import Ec2Bench

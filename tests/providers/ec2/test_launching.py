@@ -13,14 +13,8 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import (
-    InsufficientCapacity,
-    LaunchRejected,
-    OutcomeUnknown,
-    ProviderUnavailable,
-    Throttled,
-)
-from hcloud.model import Market, Offer
+from hcloud.core.errors import InsufficientCapacity, LaunchRejected, OutcomeUnknown, ProviderUnavailable, Throttled
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState
 from providers.ec2 import factory
 from providers.ec2.clients import Clients

@@ -3,7 +3,7 @@
 import pytest
 from botocore.loaders import Loader
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from providers.ec2.running import read_running
 from tests.providers.ec2.ec2_bench import Ec2Bench
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.errors import InsufficientCapacity, OutcomeUnknown, ProviderUnavailable
-from hcloud.model import Market, Offer
+from hcloud.core.errors import InsufficientCapacity, OutcomeUnknown, ProviderUnavailable
+from hcloud.core.model import Market, Offer
 from providers.ec2.prices import Price, sane_spot
 from tests.providers.ec2.ec2_bench import PRICES, Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION, USD_PER_H

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.model import Market
+from hcloud.core.model import Market
 from tests.house.tree import ROOT
 from tests.providers.ec2.conftest import action_of
 from tests.providers.ec2.ec2_bench import Ec2Bench

@@ -16,8 +16,8 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from hcloud.cli.main import main
-from hcloud.clock import ManualClock
-from hcloud.errors import (
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import (
     ConfigError,
     InsufficientCapacity,
     LaunchRejected,

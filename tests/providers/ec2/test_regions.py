@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.clock import ManualClock, SystemClock
-from hcloud.errors import ConfigError, LaunchRejected, ProviderUnavailable
-from hcloud.model import Market
+from hcloud.core.clock import ManualClock, SystemClock
+from hcloud.core.errors import ConfigError, LaunchRejected, ProviderUnavailable
+from hcloud.core.model import Market
 from hcloud.provider import CloudState, Examinable
 from providers.ec2 import factory
 from providers.ec2.regions import Ec2Regions

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.model import EventKind
+from hcloud.core.model import EventKind
 from tests.chaos.lives import crash_and_recover, live
 from tests.chaos.scene import CrashPoints, FileClock, Scene, play, violations
 from tests.providers.ec2.ec2_bench import settings_for

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.clock import ManualClock
-from hcloud.model import Offer
+from hcloud.core.clock import ManualClock
+from hcloud.core.model import Offer
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, Provider
 from providers.gce import GceProvider
 from tests.contract.benches import VirtualTime

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hcloud.clock import Clock
+from hcloud.core.clock import Clock
 from tests.providers.gce.answers import (
     BASE,
     CUSTOM,

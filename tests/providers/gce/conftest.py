@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hcloud import shipped
+from hcloud.config import package_data
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.network import guard
 from tests.providers.gce.permissions import OF_METHOD, needed
@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[GceBench]:
     made = GceBench(tmp_path)
     yield made
     made.close()
-    role = yaml.safe_load(shipped.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
+    role = yaml.safe_load(package_data.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
     # Whatever a test asks for, the daemon may do. What the fake does not know fails a test by itself.
     known = [each for each in made.compute.seen if each.method in OF_METHOD or each.method == "instances.insert"]
     assert needed(known) - set(role) == set()

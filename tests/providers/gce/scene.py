@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hcloud.model import InstanceId, Resources
+from hcloud.core.model import InstanceId, Resources
 from hcloud.provider import SimulatedMachine
 from providers.gce import GceProvider
 from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene

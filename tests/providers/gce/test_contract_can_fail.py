@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import InsufficientCapacity
+from hcloud.core.errors import InsufficientCapacity
 from providers.gce import api, launching, machine, names, project
 from tests.contract.provider_contract import ProviderAbility, ProviderContract
 from tests.providers.gce.bench import GceBench

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.oauth2 import service_account
 
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 from tests.providers.gce.bench import GceBench
 
 ACCOUNT = "hcloud-daemon@hcloud-testing.iam.gserviceaccount.com"

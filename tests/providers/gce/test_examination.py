@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hcloud import shipped
-from hcloud.clock import SystemClock
+from hcloud.config import package_data
+from hcloud.core.clock import SystemClock
 from hcloud.provider import Examinable, Finding
 from providers.gce import GceProvider
 from providers.gce.examination import needed_permissions
@@ -49,7 +49,7 @@ def test_a_missing_permission_is_named(bench: GceBench) -> None:
 
 
 def test_permissions_asked_about_are_those_of_the_shipped_role(bench: GceBench) -> None:
-    role = yaml.safe_load(shipped.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
+    role = yaml.safe_load(package_data.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
     with_subnetwork, plain = bench.plain(**EVERYTHING).settings, bench.plain().settings
     assert {*needed_permissions(with_subnetwork), *needed_permissions(plain)} == set(role)
 

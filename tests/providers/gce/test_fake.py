@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable
 from providers.gce.machine import STATES
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import PROJECT, FakeCompute

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.errors import (
+from hcloud.core.errors import (
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -15,7 +15,7 @@ from hcloud.errors import (
     QuotaExceeded,
     Throttled,
 )
-from hcloud.model import Market, Offer
+from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState, LaunchRequest, Provider, WorkerBootstrap
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault

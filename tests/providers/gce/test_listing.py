@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hcloud.errors import OutcomeUnknown, ProviderUnavailable, Throttled
-from hcloud.model import Market
+from hcloud.core.errors import OutcomeUnknown, ProviderUnavailable, Throttled
+from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, Listing
 from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import GceBench

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hcloud.errors import ProviderUnavailable
-from hcloud.model import Market, Offer
+from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.model import Market, Offer
 from hcloud.provider import Provider
 from tests.providers.gce.bench import PRICES, GceBench
 from tests.providers.gce.compute import Fault

@@ -4,8 +4,8 @@ from typing import Any
 
 import yaml
 
-from hcloud import shipped
-from hcloud.model import Market
+from hcloud.config import package_data
+from hcloud.core.model import Market
 from hcloud.provider import Provider
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.permissions import needed
@@ -23,7 +23,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def _role(name: str) -> set[str]:
-    plain = yaml.safe_load(shipped.path(f"deploy/iam/{name}").read_text())
+    plain = yaml.safe_load(package_data.path(f"deploy/iam/{name}").read_text())
     return set(plain["includedPermissions"])
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hcloud.cli.main import main
-from hcloud.clock import SystemClock
-from hcloud.errors import ConfigError
+from hcloud.core.clock import SystemClock
+from hcloud.core.errors import ConfigError
 from providers.gce import GceProvider
 from providers.gce.settings import GceSettings, WorkerSettings, parse_settings
 from tests.house import tree
@@ -83,7 +83,7 @@ def test_settings_are_checked_without_loading_the_library(tmp_path: Path) -> Non
     """It takes 1.5 s and 150 MB, which no command but the daemon should pay."""
     settings = _settings(tmp_path)
     code = (
-        "import sys; from hcloud.clock import SystemClock; from providers.gce import GceProvider\n"
+        "import sys; from hcloud.core.clock import SystemClock; from providers.gce import GceProvider\n"
         f"GceProvider('gce', {settings!r}, SystemClock(), 'me', '.').facts()\n"
         "assert 'google.cloud.compute_v1' not in sys.modules and 'google.api_core' not in sys.modules"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.model import EventKind
+from hcloud.core.model import EventKind
 from tests.chaos.lives import crash_and_recover, live
 from tests.chaos.scene import START_AT, CrashPoints, FileClock, play, violations
 from tests.providers.gce.compute import FakeCompute, Fault

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hcloud.errors import LaunchRejected
+from hcloud.core.errors import LaunchRejected
 from hcloud.provider import WorkerBootstrap
 from providers.cloud_init import CREDENTIAL_FILES
 from providers.gce.worker import FETCH_SECRET, WITHOUT_CLOUD_INIT

@@ -1,0 +1,162 @@
+"""Who is calling, what they may do, and how much they may send: settled before anything reads the request.
+
+On the Unix socket the kernel says who is at the other end (SO_PEERCRED); over TCP a token does. A read-only caller's
+request of any method but GET ends here, whatever routes exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+from dataclasses import dataclass
+from enum import StrEnum
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hcloud.api.errors import Forbidden, TooLarge, Unauthenticated, failure_response
+from hcloud.api.tokens import TokenFile
+from hcloud.core.errors import BadInput, HCloudError
+
+MAX_BODY_BYTES = 32 * 2**20
+UPLOADS_PREFIX = "/v1/uploads/"
+OPEN_PATHS = frozenset({"/healthz"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Role(StrEnum):
+    """What a caller may do: a reader looks, a submitter also submits and cancels own jobs, an admin does anything."""
+
+    READER = "reader"
+    SUBMITTER = "submitter"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketPeer:
+    """The process at the other end of a Unix socket, as the kernel knew it when it connected."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks; ``name`` becomes the ``actor`` of events."""
+
+    name: str
+    role: Role
+
+    def require_admin(self, what: str) -> None:
+        """Raise Forbidden unless the caller is an admin."""
+        if self.role is not Role.ADMIN:
+            raise Forbidden(f"only an admin may {what}; {self.name} is a {self.role}")
+
+    def require_owner(self, user: str, what: str) -> None:
+        """Raise Forbidden unless the caller is ``user`` or an admin."""
+        if self.name != user and self.role is not Role.ADMIN:
+            raise Forbidden(f"only {user} or an admin may {what}; you are {self.name}")
+
+
+@functools.lru_cache(maxsize=1024)
+def user_name(uid: int) -> str:
+    """Return the login name of ``uid``, or ``uid:<n>`` where the host knows none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid:{uid}"
+
+
+def caller_of_peer(peer: SocketPeer, readers: frozenset[str], admins: frozenset[str]) -> Caller:
+    """Name the user behind a Unix socket connection and give them their role."""
+    name = user_name(peer.uid)
+    if peer.uid in (0, os.geteuid()) or name in admins:
+        return Caller(name=name, role=Role.ADMIN)
+    return Caller(name=name, role=Role.READER if name in readers else Role.SUBMITTER)
+
+
+class AuthMiddleware:
+    """ASGI middleware in front of every route; puts the :class:`Caller` into the scope's state."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        readers: frozenset[str],
+        admins: frozenset[str],
+        tokens: TokenFile | None,
+        max_upload_bytes: int,
+    ) -> None:
+        self._app = app
+        self._readers = readers
+        self._admins = admins
+        self._tokens = tokens
+        self._max_upload_bytes = max_upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with why not."""
+        if scope["type"] != "http":  # websockets are not spoken here
+            return
+        try:
+            limit = self._max_upload_bytes if scope["path"].startswith(UPLOADS_PREFIX) else MAX_BODY_BYTES
+            _refuse_nul(scope)
+            scope.setdefault("state", {})["caller"] = self._admit(scope)
+            _refuse_long(scope, limit)
+        except HCloudError as error:
+            await failure_response(error)(scope, receive, send)
+            return
+        await self._app(scope, _bounded(receive, limit), send)
+
+    def _admit(self, scope: Scope) -> Caller:
+        if scope["path"] in OPEN_PATHS:
+            return Caller(name="anyone", role=Role.READER)
+        caller = self._identify(scope)
+        if caller.role is Role.READER and scope["method"] not in SAFE_METHODS:
+            raise Forbidden(f"{caller.name} may only read; {scope['method']} {scope['path']} would change something")
+        return caller
+
+    def _identify(self, scope: Scope) -> Caller:
+        peer = scope.get("state", {}).get("peer")
+        if isinstance(peer, SocketPeer):
+            return caller_of_peer(peer, self._readers, self._admins)
+        presented = _header(scope, b"authorization")
+        if self._tokens is None or not presented.lower().startswith("bearer "):
+            raise Unauthenticated("send a token: 'Authorization: Bearer <token>'")
+        entry = self._tokens.find(presented[len("bearer ") :].strip())
+        if entry is None:
+            raise Unauthenticated("this token is not in the daemon's tokens file")
+        return Caller(name=entry.name, role=Role(entry.role))
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _refuse_nul(scope: Scope) -> None:
+    # Databases differ in whether text may hold NUL; no name, tag or id does.
+    if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
+        raise BadInput("the address holds a NUL character; leave it out")
+
+
+def _refuse_long(scope: Scope, limit: int) -> None:
+    stated = _header(scope, b"content-length")
+    if stated.isdigit() and int(stated) > limit:
+        raise TooLarge(f"the body has {int(stated)} bytes; at most {limit} are taken")
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Count a body whose length was not stated, and stop it at the limit."""
+    taken = 0
+
+    async def receive_bounded() -> Message:
+        """Pass on the next message. Raises HTTPException (413) once more than ``limit`` bytes have come."""
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise HTTPException(status_code=413, detail=f"the body has more than {limit} bytes, the most that is taken")
+        return message
+
+    return receive_bounded

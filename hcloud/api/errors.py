@@ -1,0 +1,147 @@
+"""How errors leave the daemon: ``{"error": {"code", "message"}}`` with one clear sentence, and never a traceback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from hcloud.core.errors import (
+    BadInput,
+    ConfigError,
+    HCloudError,
+    InvalidTransition,
+    NotFound,
+    ProviderError,
+    Refused,
+    RunnerError,
+    StoreError,
+)
+from hcloud.spec.validation import key_path, parse
+
+RETRY_AFTER_S = 1
+_log = logging.getLogger(__name__)
+
+
+class Forbidden(Refused):
+    """The caller's role does not allow it."""
+
+
+class Unauthenticated(Refused):
+    """The caller did not say who they are, or not convincingly."""
+
+
+class TooLarge(BadInput):
+    """The body is larger than the daemon takes."""
+
+
+# First match wins, so subclasses stand before their bases.
+_STATUS: tuple[tuple[type[HCloudError], HTTPStatus, str], ...] = (
+    (Unauthenticated, HTTPStatus.UNAUTHORIZED, "unauthenticated"),
+    (Forbidden, HTTPStatus.FORBIDDEN, "forbidden"),
+    (Refused, HTTPStatus.CONFLICT, "refused"),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
+    (InvalidTransition, HTTPStatus.CONFLICT, "invalid_transition"),
+    (BadInput, HTTPStatus.BAD_REQUEST, "bad_input"),
+    (NotFound, HTTPStatus.NOT_FOUND, "not_found"),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, "store_busy"),
+    (RunnerError, HTTPStatus.SERVICE_UNAVAILABLE, "worker_unreachable"),
+    (ProviderError, HTTPStatus.SERVICE_UNAVAILABLE, "provider_unavailable"),
+    (HCloudError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+)
+
+
+def failure_response(error: HCloudError) -> JSONResponse:
+    """Return what a caller is told of ``error``."""
+    status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
+    headers = {}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _response(status, code, str(error), headers)
+
+
+def _response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"code": code, "message": message}}, status_code=status, headers=dict(headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    """Make ``app`` answer every failure in the one form."""
+
+    @app.exception_handler(HCloudError)
+    async def on_hcloud_error(request: Request, error: HCloudError) -> JSONResponse:
+        """Answer with the status that the error's kind has, and its own sentence."""
+        return failure_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        """Answer 400 with one sentence on what is wrong in the body or a parameter (FastAPI: 422 and a list)."""
+        return failure_response(BadInput(_invalid_body(request, error) or describe_invalid(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    async def on_http(request: Request, error: HTTPException) -> JSONResponse:
+        """Answer what never reached a handler (no such path, wrong method, too large) in our form too."""
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            code = "too_large"
+        message = error.detail
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            message = f"there is no {request.method} {request.url.path}; see /openapi.json"
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            message = f"{request.url.path} does not take {request.method}"
+        return _response(error.status_code, code, message, error.headers)
+
+    @app.exception_handler(Exception)
+    async def on_defect(request: Request, error: Exception) -> JSONResponse:
+        """Answer 500 and the kind of exception; what it says may be nobody's business and stays in the log."""
+        # The top of one request: a defect in a handler must not end the daemon; its traceback is logged.
+        _log.error("defect while answering %s %s", request.method, request.url.path, exc_info=error)
+        return _response(
+            500, "defect", f"a defect in HCloud ({type(error).__name__}); the daemon's log has the details"
+        )
+
+
+def _invalid_body(request: Request, error: RequestValidationError) -> str | None:
+    """Return what the YAML loaders would say of this body (key, value, nearest spelling), if it is at fault."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    if field is None or not all(each["loc"][0] == "body" and each["type"] != "json_invalid" for each in error.errors()):
+        return None
+    try:
+        parse(field.field_info.annotation, error.body, locate=lambda path: "body" + key_path(path))
+    except ConfigError as clear:
+        return str(clear)
+    return None
+
+
+def describe_invalid(errors: Sequence[Mapping[str, object]]) -> str:
+    """Return one sentence for the first of a request's validation errors: where, what, what would be right."""
+    first = errors[0]
+    where = _place(first.get("loc"))
+    kind, context = first.get("type"), first.get("ctx")
+    if kind == "json_invalid":
+        detail = context.get("error") if isinstance(context, Mapping) else ""
+        return f"the body is not JSON ({detail} at character {where.removeprefix('body ')})"
+    message = str(first.get("msg", "is not right")).removeprefix("Value error, ")
+    shown = "" if kind in {"missing", "extra_forbidden"} else _shown(first.get("input"))
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
+
+
+def _place(loc: object) -> str:
+    if not isinstance(loc, tuple | list) or not loc:
+        return "the request"
+    head, *rest = [str(part) for part in loc]
+    return f"{head} {'.'.join(rest)}".strip()
+
+
+def _shown(value: object) -> str:
+    if value is None or isinstance(value, Mapping | list | bytes):
+        return ""
+    text = repr(value)
+    return f", not {text if len(text) <= 80 else text[:77] + '...'}"

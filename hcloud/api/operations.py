@@ -1,0 +1,232 @@
+"""Routes about everything but jobs: machines, offers, events, the daemon's health, reports, pausing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from hcloud import __version__
+from hcloud.api.context import ApiContext, Context, TheCaller
+from hcloud.api.metrics import Gauges, exposition
+from hcloud.api.schemas import InstanceView, instance_views
+from hcloud.api.unit_logs import read_when
+from hcloud.apply.directives import PAUSED, set_paused
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind, Market, Offer
+from hcloud.core.units import utc_text
+from hcloud.report import build_report, report_kinds
+
+router = APIRouter(prefix="/v1", tags=["fleet"])
+probes = APIRouter(tags=["probes"])
+BIGGEST = 2**63 - 1
+
+UnixTime = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds (UTC)")]
+WaitS = Annotated[
+    float, Query(ge=0, le=30, allow_inf_nan=False, description="how long to wait for something new, in seconds")
+]
+
+
+class ReportName(StrEnum):
+    """The reports there are."""
+
+    COST = "cost"
+    PERFORMANCE = "performance"
+    SAVINGS = "savings"
+    UTILISATION = "utilisation"
+    COMMITMENTS = "commitments"
+    ACCURACY = "accuracy"
+    DECISIONS = "decisions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The daemon's health and the fleet at a glance. ``daemon`` has the keys of ``hcloud.api.DaemonStatus``."""
+
+    version: str
+    now: float
+    you: str
+    role: str
+    paused: str
+    jobs: dict[str, int]
+    instances: dict[str, int]
+    price_usd_per_h: float
+    priced_at: float | None
+    max_upload_bytes: int
+    daemon: dict[str, Any]
+
+
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class PauseRequest:
+    """Why the fleet is paused; shown to everybody."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)] = "paused by an operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Whether launching and placing is paused: why, or "" when it is not."""
+
+    paused: str
+
+
+@router.get("/instances")
+def list_instances(
+    context: Context,
+    ended: Annotated[bool, Query(description="also machines that are gone")] = False,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[InstanceView]:
+    """List machines, with the jobs on them."""
+    view = context.store.live()
+    found = context.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
+    return instance_views(found, view.jobs, dict(context.seen_at()))
+
+
+@router.get("/instances/{instance_id}")
+def show_instance(context: Context, instance_id: str) -> InstanceView:
+    """Show a machine, there or gone, with the jobs on it. Raises NotFound."""
+    found = context.store.instance(instance_id)
+    return instance_views([found], context.store.live().jobs, dict(context.seen_at()))[0]
+
+
+@router.get("/offers")
+def list_offers(context: Context) -> list[Offer]:
+    """List what the providers were last heard to offer, sorted by provider, zone, type and market."""
+    return sorted(context.offers(), key=lambda offer: offer.key)
+
+
+@router.get("/events")
+async def list_events(
+    context: Context,
+    after_seq: Annotated[int, Query(ge=0, le=BIGGEST)] = 0,
+    before_seq: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
+    since: UnixTime = None,
+    until: UnixTime = None,
+    job_id: str | None = None,
+    instance_id: str | None = None,
+    kind: Annotated[list[EventKind] | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    newest: bool = False,
+    wait_s: WaitS = 0,
+) -> list[Event]:
+    """List events in order of ``seq``: the first ``limit`` after ``after_seq``, or the last before ``before_seq``
+    (``newest``); waits for one when ``wait_s`` is given.
+    """
+
+    def read() -> tuple[Event, ...]:
+        """Return the events asked for; called again and again while the request waits for one."""
+        return context.store.events(
+            after_seq=after_seq,
+            before_seq=before_seq,
+            since=since,
+            until=until,
+            job_id=job_id,
+            instance_id=instance_id,
+            kinds=kind,
+            limit=limit,
+            newest=newest,
+        )
+
+    return list(await read_when(context, bool, read, wait_s))
+
+
+@router.get("/status")
+def status(context: Context, caller: TheCaller) -> Status:
+    """Tell how the daemon is."""
+    gauges = read_gauges(context)
+    return Status(
+        version=__version__,
+        now=context.clock.now(),
+        you=caller.name,
+        role=caller.role.value,
+        paused=context.store.get_meta(PAUSED) or "",
+        jobs={state.value: count for state, count in sorted(gauges.jobs.items())},
+        instances=_by_state(gauges.instances),
+        price_usd_per_h=gauges.price_usd_per_h,
+        priced_at=gauges.priced_at,
+        max_upload_bytes=context.max_upload_bytes,
+        daemon=dict(gauges.daemon),
+    )
+
+
+def _by_state(instances: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    states = sorted({state for state, _ in instances})
+    return {each: sum(count for (state, _), count in instances.items() if state == each) for each in states}
+
+
+@router.get("/reports/{name}")
+def report(
+    context: Context,
+    name: ReportName,
+    by: Annotated[str | None, Query(max_length=64, description="what to group by; see the report")] = None,
+    since: UnixTime = None,
+    until: UnixTime = None,
+) -> dict[str, Any]:
+    """Compute a report from the event log."""
+    if since is not None and until is not None and since > until:
+        raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); exchange them")
+    events = context.store.iter_events(kinds=report_kinds(name.value))
+    table = build_report(name.value, events, context.clock.now(), by=by, since=since, until=until)
+    return dict(table.to_json())
+
+
+@router.post("/pause")
+def pause(context: Context, caller: TheCaller, request: PauseRequest) -> Paused:
+    """Launch and place nothing more until resumed; what runs goes on. Admins only."""
+    caller.require_admin("pause the fleet")
+    return _set_paused(context, caller.name, request.reason)
+
+
+@router.post("/resume")
+def resume(context: Context, caller: TheCaller) -> Paused:
+    """Launch and place again. Admins only."""
+    caller.require_admin("resume the fleet")
+    return _set_paused(context, caller.name, "")
+
+
+def _set_paused(context: ApiContext, actor: str, reason: str) -> Paused:
+    with context.store.transaction(context.clock.now()) as transaction:
+        changed = set_paused(transaction, actor, reason)
+    if changed:
+        context.wake()
+    return Paused(paused=reason)
+
+
+def read_gauges(context: ApiContext) -> Gauges:
+    """Count what status and metrics show."""
+    instances = context.store.live().instances
+    counted = Counter((each.state.value, each.offer.market.value) for each in instances)
+    billed = [each for each in instances if each.launched_at is not None]
+    on_sale = [offer.priced_at for offer in context.offers()]
+    return Gauges(
+        now=context.clock.now(),
+        jobs=context.store.counts(),
+        instances=counted,
+        price_usd_per_h=sum(each.offer.price_usd_per_h for each in billed),
+        price_usd_per_h_by_market={
+            market.value: sum(each.offer.price_usd_per_h for each in billed if each.offer.market is market)
+            for market in Market
+        },
+        priced_at=min(on_sale, default=None),
+        daemon=context.status(),
+    )
+
+
+@probes.get("/healthz", response_class=PlainTextResponse)
+def healthz(context: Context) -> str:
+    """Answer ``ok`` when the store can be read (503 when not)."""
+    context.store.get_meta(PAUSED)
+    return "ok\n"
+
+
+@probes.get("/metrics", response_class=PlainTextResponse)
+def metrics(context: Context) -> PlainTextResponse:
+    """Return gauges in Prometheus' text format."""
+    return PlainTextResponse(exposition(read_gauges(context)), media_type="text/plain; version=0.0.4")

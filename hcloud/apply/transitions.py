@@ -1,0 +1,140 @@
+"""How state changes are written: the row and the event that tells of it, in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hcloud.core.model import (
+    JOB_ENDED,
+    EventKind,
+    Instance,
+    InstanceState,
+    Job,
+    JobState,
+    Reason,
+    move_instance,
+    move_job,
+)
+from hcloud.core.rows import replace_fields
+from hcloud.planner.snapshot import DirectiveScope
+from hcloud.store import Transaction
+
+
+def reason_fields(reason: Reason) -> dict[str, Any]:
+    """Return the event fields of a reason: its numbers, ``code`` and ``text``."""
+    return {**reason.numbers, "code": reason.code, "text": reason.text}
+
+
+def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
+    """Move ``job`` to ``to``, write the row and a JOB_STATE event; an ended job also gets JOB_FINISHED.
+
+    Raises InvalidTransition when the table forbids the move, StaleWrite when the row has moved on.
+    """
+    if to in JOB_ENDED:
+        changes = {"finished_at": txn.now, "outcome": reason.text, "wait_code": "", "awaiting": ()} | changes
+    if changes.get("wait_code") == "":
+        changes["wait_text"] = ""
+    after = txn.put_job(move_job(job, to, **changes))
+    fields = {**reason_fields(reason), "from": job.state.value, "to": to.value}
+    txn.emit(EventKind.JOB_STATE, job_id=job.id, user=job.spec.user, **fields)
+    if to in JOB_ENDED:
+        _emit_finished(txn, after)
+    return after
+
+
+def _emit_finished(txn: Transaction, job: Job) -> None:
+    run_s = run_time_s(job)
+    txn.emit(
+        EventKind.JOB_FINISHED,
+        job_id=job.id,
+        user=job.spec.user,
+        state=job.state.value,
+        outcome=job.outcome,
+        deadline_at=job.deadline_at,
+        target_met=deadline_met(job),
+        run_s=run_s,
+        queue_s=max(0.0, _last_end(job, txn.now) - job.submitted_at - run_s),
+        attempts=job.attempts_made,
+    )
+
+
+def run_time_s(job: Job) -> float:
+    """Return how long the last attempt ran, first start to last end, in seconds (0 where it never started)."""
+    held = job.attempt.allocations if job.attempt else ()
+    starts = [a.started_at for a in held if a.started_at is not None]
+    ends = [a.ended_at for a in held if a.ended_at is not None]
+    return max(0.0, max(ends) - min(starts)) if starts and ends else 0.0
+
+
+def _last_end(job: Job, now: float) -> float:
+    """Return when its last unit ended, which may be told long after, by a daemon that was away; ``now``: none ran."""
+    ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
+    return max(ends, default=now)
+
+
+def deadline_met(job: Job) -> bool | None:
+    """Return whether an ended batch job kept its deadline; None where none was promised or the user cancelled it."""
+    if job.deadline_at is None or job.state is JobState.CANCELLED:
+        return None
+    return job.state is JobState.SUCCEEDED and _last_end(job, job.finished_at or 0.0) <= job.deadline_at
+
+
+def transition_instance(
+    txn: Transaction, instance: Instance, to: InstanceState, reason: Reason, **changes: Any
+) -> Instance:
+    """Move ``instance`` to ``to``, write the row and an INSTANCE_STATE event (INSTANCE_TERMINATED when it is gone).
+
+    Raises InvalidTransition, StaleWrite.
+    """
+    changes["reason"] = reason.text
+    if to is InstanceState.TERMINATED:
+        changes = {"terminated_at": txn.now} | changes
+    after = txn.put_instance(move_instance(instance, to, **changes))
+    if to is InstanceState.TERMINATED:
+        txn.drop_directive(DirectiveScope.INSTANCE, after.id)
+    fields = reason_fields(reason)
+    if to is InstanceState.TERMINATED:
+        billed = after.launched_at is not None
+        txn.emit(
+            EventKind.INSTANCE_TERMINATED,
+            instance_id=after.id,
+            **{**fields, "terminated_at": after.terminated_at, "billed": billed},
+        )
+    else:
+        txn.emit(
+            EventKind.INSTANCE_STATE, instance_id=after.id, **{**fields, "from": instance.state.value, "to": to.value}
+        )
+    return after
+
+
+def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job:
+    """Record that one rank's unit is over, with a UNIT_ENDED event; nothing happens where it is released already.
+
+    ``end`` are Allocation fields, ``ended_at`` among them, and ``cpu_s`` and ``memory_mib_max``, which only the event
+    keeps.
+    """
+    attempt = job.attempt
+    if attempt is None:
+        return job
+    measured = {key: end.pop(key, None) for key in ("cpu_s", "memory_mib_max")}
+    held = next((a for a in attempt.allocations if a.rank == rank), None)
+    if held is None or held.released:
+        return job
+    ended = replace_fields(held, **end)
+    others = tuple(ended if a.rank == rank else a for a in attempt.allocations)
+    after = txn.put_job(replace_fields(job, attempt=replace_fields(attempt, allocations=others)))
+    txn.emit(
+        EventKind.UNIT_ENDED,
+        job_id=job.id,
+        instance_id=held.instance_id,
+        user=job.spec.user,
+        at=ended.ended_at,
+        attempt=attempt.id,
+        rank=rank,
+        exit_code=ended.exit_code,
+        cause=ended.cause.value if ended.cause else None,
+        detail=ended.detail,
+        started_at=ended.started_at,
+        **measured,
+    )
+    return after

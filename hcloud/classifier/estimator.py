@@ -1,0 +1,265 @@
+"""The one interface of every estimator, its answer, and the baselines that any method has to beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
+from hcloud.core.errors import BadInput
+
+INTERVAL = 0.8
+Z80 = 1.2815515655446004
+"""Half the width of a central 80 % interval, in standard deviations of a normal."""
+WIDE = {Scale.RATIO: 0.7, Scale.SCORE: 0.3}
+"""Standard deviation of a cell nothing is known about: a factor of two either way, or 40 points about 50."""
+NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
+"""Standard deviation of a repeated measurement: about 2 % on idle machines; of scores 1 (of 3) to 3 points (of 50)."""
+
+Context = Mapping[str, Sequence[float]]
+Cells = tuple[NDArray[np.int_], Matrix, Matrix | None]
+"""Observed cells: (k) column indices, rising; (k) values on the working axis; (k x features) resource use or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A completed row. ``mean`` and ``sd``: (columns) on the working axis of ``scale``; all finite, ``sd`` positive.
+
+    ``sd`` is effective: ``mean +- 1.28 sd`` is meant to hold the truth in 80 of 100 cases, whatever the tails.
+    """
+
+    scale: Scale
+    columns: tuple[str, ...]
+    mean: Matrix
+    sd: Matrix
+    observed: tuple[bool, ...]
+
+    @property
+    def values(self) -> Matrix:
+        """Estimates (columns) in the user's units."""
+        return self.scale.from_axis(self.mean)
+
+    def interval(self, level: float = INTERVAL) -> tuple[Matrix, Matrix]:
+        """Return the central interval that holds the truth with probability ``level``, in the user's units."""
+        reach = Z80 if level == INTERVAL else NormalDist().inv_cdf(0.5 + level / 2)
+        return self.scale.from_axis(self.mean - reach * self.sd), self.scale.from_axis(self.mean + reach * self.sd)
+
+
+class Fitted(Protocol):
+    """What an estimator learned from rows; completes one new row at a time."""
+
+    @property
+    def rows(self) -> MeasuredRows:
+        """The rows it was fitted to."""
+
+    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+        """Complete a row from the cells observed, ``{column: value}`` in the user's units (none: the prior alone).
+
+        ``context``: resource use of each observed run, in the features of the rows' context; estimators that cannot use
+        it ignore it. Raises BadInput for an unknown column or a value that cannot be a measurement.
+        """
+
+
+class Estimator(Protocol):
+    """A method with frozen parameters; all learning happens in :meth:`fit`."""
+
+    def fit(self, rows: MeasuredRows) -> Fitted:
+        """Learn from rows with missing cells; rows without any cell are ignored, none at all leaves a wide prior."""
+
+
+@runtime_checkable
+class Renewing(Estimator, Protocol):
+    """A method that takes over from an earlier fit what was chosen by leaving rows out: most of its time goes there."""
+
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
+        """Learn as :meth:`fit` does; how sure answers are is judged anew only where rows have become many more
+        than when that was done ``before``."""
+
+
+@runtime_checkable
+class Widening(Fitted, Protocol):
+    """A fit that can take in columns nobody has measured yet without learning anew: they tell nothing of the others."""
+
+    def with_columns(self, new: Sequence[str]) -> Fitted:
+        """Return what :meth:`Estimator.fit` finds of the same rows with these columns as well, all cells unknown."""
+
+
+CALIBRATED_FOR = 1.5
+"""What was chosen by leaving rows out holds for so many times as many rows."""
+
+
+def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bool:
+    """Return whether what was chosen with ``judged_by`` rows, and held for those ``before``, holds for ``rows``."""
+    return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
+
+
+def cells_of(rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None) -> Cells:
+    """Return the observed cells on the working axis, in column order; see :meth:`Fitted.complete` for errors."""
+    place = {column: j for j, column in enumerate(rows.columns)}
+    for column in observed:
+        if column not in place:
+            known = ", ".join(rows.columns[:20]) + (", ..." if len(rows.columns) > 20 else "")
+            raise BadInput(f"column {column!r} is not known; known columns are {known or 'none'}")
+    ordered = sorted(observed, key=place.__getitem__)
+    index = np.array([place[column] for column in ordered], dtype=np.int_)
+    values = np.array(
+        [rows.scale.to_axis(observed[column], f"column {column!r}") for column in ordered], dtype=np.float64
+    )
+    return index, values, _context_of(rows, ordered, context)
+
+
+def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
+    if rows.context is None or not context:
+        return None
+    features = rows.context.shape[2]
+    filled = np.full((len(ordered), features), np.nan)
+    for i, column in enumerate(ordered):
+        if column in context:
+            if len(context[column]) != features:
+                raise BadInput(
+                    f"column {column!r}: resource use has {len(context[column])} numbers; known runs have {features}"
+                )
+            filled[i] = context[column]
+    filled[~np.isfinite(filled)] = np.nan
+    return filled
+
+
+def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Completion:
+    """Return the answer: measured cells as measured, known to within measurement noise; the rest as estimated."""
+    index, values, _ = cells
+    mean, sd = mean.copy(), np.maximum(sd, NOISE[rows.scale])
+    mean[index] = values
+    sd[index] = NOISE[rows.scale]
+    observed = np.zeros(len(rows.columns), dtype=bool)
+    observed[index] = True
+    return Completion(scale=rows.scale, columns=rows.columns, mean=mean, sd=sd, observed=tuple(observed.tolist()))
+
+
+def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
+    """Return row and column effects (rows), (columns) of the additive model, by alternating means over known cells.
+
+    Column effects have mean 0 over the columns anybody measured; columns nobody measured have effect 0, as have rows
+    without a cell.
+    """
+    known = ~np.isnan(values)
+    filled = np.where(known, values, 0.0)
+    per_row, per_column = np.maximum(known.sum(1), 1), np.maximum(known.sum(0), 1)
+    row, column = np.zeros(values.shape[0]), np.zeros(values.shape[1])
+    seen = known.any(0)
+    anything = bool(seen.any())
+    for _ in range(sweeps):
+        row = np.add.reduce(filled - known * column, 1) / per_row
+        column = np.add.reduce(filled - known * row[:, None], 0) / per_column
+        column = np.where(seen, column - (column[seen].mean() if anything else 0.0), 0.0)
+    return row, column
+
+
+def spread(residuals: Matrix, scale: Scale, *, prior_cells: float = 5.0) -> Matrix:
+    """Return an effective standard deviation per column (columns) from (rows x columns) residuals, NaN ignored.
+
+    Scaled from the 80th percentile of the absolute residuals, so that intervals cover what they say; few residuals are
+    blended with ``prior_cells`` of the wide prior.
+    """
+    known = ~np.isnan(residuals)
+    count = known.sum(0)
+    reach = np.full(residuals.shape[1], WIDE[scale])
+    for j in np.flatnonzero(count):
+        reach[j] = np.quantile(np.abs(residuals[known[:, j], j]), INTERVAL) / Z80
+    blend = prior_cells * (count < prior_cells)
+    total = np.maximum(count + blend, 1.0)
+    return np.asarray(np.sqrt((count * reach**2 + blend * WIDE[scale] ** 2) / total))
+
+
+# ----------------------------------------------------------------------------------------------------------- baselines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeMean:
+    """Every unknown cell is the arithmetic mean of the observed ones: all that can be said knowing no columns."""
+
+    def fit(self, rows: MeasuredRows) -> Fitted:
+        """Measure how wrong that is on the rows: residuals from each row's mean over its known cells."""
+        rows = rows.in_order()
+        _, column = row_effects(rows.values)
+        row, _ = row_effects(rows.values, sweeps=1)
+        return FittedOffsets(
+            rows=rows,
+            offsets=np.zeros_like(column),
+            level=_level(rows, row),
+            sd=spread(rows.values - row[:, None], rows.scale),
+            arithmetic=True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdditiveLog:
+    """Row effect plus column effect on the working axis; the row effect is the mean over the observed cells."""
+
+    def fit(self, rows: MeasuredRows) -> Fitted:
+        """Alternate means over the known cells."""
+        rows = rows.in_order()
+        row, column = row_effects(rows.values)
+        residuals = rows.values - row[:, None] - column
+        return FittedOffsets(rows=rows, offsets=column, level=_level(rows, row), sd=spread(residuals, rows.scale))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMean:
+    """Every unknown cell is its column's mean over the rows, whatever was observed of this one."""
+
+    def fit(self, rows: MeasuredRows) -> Fitted:
+        """Take the column means; the spread of a column is its spread between applications."""
+        rows = rows.in_order()
+        known = ~np.isnan(rows.values)
+        overall = float(rows.values[known].mean()) if known.any() else _middle(rows.scale)
+        means = np.where(known, rows.values, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+        means = np.where(known.any(0), means, overall)
+        return FittedOffsets(
+            rows=rows, offsets=means - overall, level=overall, sd=spread(rows.values - means, rows.scale), follows=False
+        )
+
+
+def _middle(scale: Scale) -> float:
+    return 0.0 if scale is Scale.RATIO else 0.5
+
+
+def _level(rows: MeasuredRows, row: Matrix) -> float:
+    has = (~np.isnan(rows.values)).any(1)
+    return float(row[has].mean()) if has.any() else _middle(rows.scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedOffsets:
+    """A fitted baseline: one offset per column around a level, which is the library's or that of the observed cells."""
+
+    rows: MeasuredRows
+    offsets: Matrix
+    level: float
+    sd: Matrix
+    follows: bool = True
+    arithmetic: bool = False
+
+    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+        """Add the level to the offsets; with fewer observed cells the level is less certain."""
+        cells = cells_of(self.rows, observed, context)
+        index, values, _ = cells
+        level, extra = self.level, 0.0
+        if self.follows:
+            extra = (
+                1.0 / len(values) if len(values) else (WIDE[self.rows.scale] / max(float(self.sd.mean()), 1e-9)) ** 2
+            )
+        if self.follows and len(values):
+            around = values - self.offsets[index]
+            level = _mean(around, arithmetic=self.arithmetic and self.rows.scale is Scale.RATIO)
+        return completed(self.rows, cells, level + self.offsets, self.sd * math.sqrt(1.0 + extra))
+
+
+def _mean(values: Matrix, *, arithmetic: bool) -> float:
+    if not arithmetic:
+        return float(values.mean())
+    top = float(values.max())
+    return top + math.log(float(np.exp(values - top).mean()))

@@ -1,0 +1,165 @@
+"""The utility matrix: rows are applications, columns are configurations, most cells unknown (Paragon §2.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.core.errors import BadInput
+
+Matrix = NDArray[np.float64]
+SCORE_MAX = 100.0
+RIGHT_ANGLE = math.pi / 2
+
+
+class Scale(StrEnum):
+    """What a cell means, and so on which axis errors add up."""
+
+    RATIO = "ratio"
+    """A positive amount (run time, rate) up to an unknown factor per application: worked on as its logarithm."""
+    SCORE = "score"
+    """A pressure 0..100 that means the same for every application: worked on as the arcsine of the root of its share,
+    as a part of a right angle (0..1). Shares near nothing and all vary less than others, on this axis alike (Bartlett,
+    Biometrics 1947), and programs left out are known better on it (``make bench-accuracy``)."""
+
+    def to_axis(self, value: float, where: str) -> float:
+        """Return a measured value on the working axis.
+
+        Raises BadInput, naming ``where``, for NaN, infinity, zero or less (RATIO) or outside 0..100 (SCORE).
+        """
+        if self is Scale.RATIO:
+            if not (math.isfinite(value) and value > 0):
+                raise BadInput(f"{where}: performance is {value}; it must be a finite number above 0")
+            return math.log(value)
+        if not 0 <= value <= SCORE_MAX:
+            raise BadInput(f"{where}: interference is {value}; it must be a number from 0 to 100")
+        return math.asin(math.sqrt(value / SCORE_MAX)) / RIGHT_ANGLE
+
+    def from_axis(self, encoded: Matrix) -> Matrix:
+        """Return values in the user's units; logarithms are held where a float can carry them, scores within 0..100."""
+        if self is Scale.RATIO:
+            return np.exp(np.minimum(np.maximum(encoded, -700.0), 700.0))
+        return np.asarray(np.sin(np.minimum(np.maximum(encoded, 0.0), 1.0) * RIGHT_ANGLE) ** 2 * SCORE_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRows:
+    """Measured rows. Every estimator brings them into order first, so that nothing depends on which became known when.
+
+    ``values``: (rows x columns) on the working axis of ``scale``, NaN where not measured. ``groups``: one label per
+    row; rows of one group are inputs of one program and are never each other's judge. ``context``: (rows x columns x
+    features) of resource use of each run, NaN where unknown, or None.
+    """
+
+    scale: Scale
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    values: Matrix
+    groups: tuple[str, ...]
+    context: Matrix | None = None
+
+    def __post_init__(self) -> None:
+        """Raise BadInput for a column named twice, other shapes than named, or an infinite cell."""
+        if len(set(self.columns)) != len(self.columns):
+            raise BadInput(f"columns {sorted(self.columns)} name one column twice; each column must appear once")
+        if self.values.shape != (len(self.names), len(self.columns)) or len(self.groups) != len(self.names):
+            raise BadInput(
+                f"the matrix is {self.values.shape}; named are {len(self.names)} rows and {len(self.columns)} columns"
+            )
+        if np.isinf(self.values).any():
+            raise BadInput("the matrix has an infinite cell; a cell must be a finite number, or NaN where not measured")
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.names)
+
+    def take(self, chosen: Sequence[int] | NDArray[np.int_]) -> MeasuredRows:
+        """Return only the rows at these positions."""
+        return MeasuredRows(
+            scale=self.scale,
+            columns=self.columns,
+            names=tuple(self.names[i] for i in chosen),
+            values=self.values[list(chosen)],
+            groups=tuple(self.groups[i] for i in chosen),
+            context=None if self.context is None else self.context[list(chosen)],
+        )
+
+    def in_order(self) -> MeasuredRows:
+        """Return the rows sorted by name."""
+        order = sorted(range(len(self)), key=self.names.__getitem__)
+        return self if order == list(range(len(self))) else self.take(order)
+
+    def with_columns(self, wanted: Sequence[str]) -> MeasuredRows:
+        """Return these rows with columns nobody has measured yet appended, all cells unknown."""
+        new = tuple(sorted(set(wanted) - set(self.columns)))
+        if not new:
+            return self
+        blank = np.full((len(self), len(new)), np.nan)
+        context = self.context
+        if context is not None:
+            context = np.concatenate([context, np.full((len(self), len(new), context.shape[2]), np.nan)], axis=1)
+        return MeasuredRows(
+            scale=self.scale,
+            columns=self.columns + new,
+            names=self.names,
+            values=np.hstack([self.values, blank]),
+            groups=self.groups,
+            context=context,
+        )
+
+
+def rows_of(
+    scale: Scale,
+    measured: Mapping[str, Mapping[str, float]],
+    *,
+    columns: Sequence[str] | None = None,
+    groups: Mapping[str, str] | None = None,
+    context: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+) -> MeasuredRows:
+    """Build rows from ``{application: {column: value}}`` in the user's units; absent cells are unknown.
+
+    ``columns``: their order (default: all that occur, sorted). ``groups``: each row's program (default: itself).
+    ``context``: resource use of each run, as many numbers for every run.
+
+    Raises BadInput, naming row and column, for a value that cannot be a measurement.
+    """
+    names = tuple(sorted(measured))
+    order = tuple(columns) if columns is not None else tuple(sorted({c for row in measured.values() for c in row}))
+    place = {column: j for j, column in enumerate(order)}
+    values = np.full((len(names), len(order)), np.nan)
+    for i, name in enumerate(names):
+        for column, value in measured[name].items():
+            if column not in place:
+                raise BadInput(f"row {name!r} has a column {column!r}; known columns are {', '.join(order)}")
+            values[i, place[column]] = scale.to_axis(value, f"row {name!r}, column {column!r}")
+    groups = groups or {}
+    return MeasuredRows(
+        scale=scale,
+        columns=order,
+        names=names,
+        values=values,
+        groups=tuple(groups.get(name, name) for name in names),
+        context=_context(names, place, context) if context else None,
+    )
+
+
+def _context(
+    names: Sequence[str], place: Mapping[str, int], context: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Matrix:
+    features = max((len(vector) for row in context.values() for vector in row.values()), default=0)
+    filled = np.full((len(names), len(place), features), np.nan)
+    for i, name in enumerate(names):
+        for column, vector in context.get(name, {}).items():
+            if len(vector) != features:
+                raise BadInput(
+                    f"row {name!r}, column {column!r}: resource use has {len(vector)} numbers; others have {features}"
+                )
+            if column in place:
+                filled[i, place[column]] = vector
+    filled[~np.isfinite(filled)] = np.nan
+    return filled

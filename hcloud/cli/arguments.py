@@ -1,0 +1,93 @@
+"""Durations and moments as arguments: bare numbers are seconds there, as in files."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from hcloud.core.errors import BadInput
+from hcloud.core.units import DURATION_PATTERN, parse_duration_s, parse_number, parse_utc_s, shown
+
+SINCE_FORMS = "so long ago (a bare number: seconds), or since a UTC date or time"
+_DATE_IN_DIGITS = re.compile(r"(19|20)[0-9]{6}")
+_YEAR = re.compile(r"(19|20)[0-9]{2}")
+
+
+def seconds_or_text(given: str) -> float | str:
+    """Return a bare number as seconds, and anything else as it is."""
+    number = parse_number(given.strip())
+    return given if number is None else number
+
+
+def duration_s(given: str, option: str) -> float:
+    """Return the seconds that a duration means.
+
+    Raises:
+        BadInput: it is none, or out of range.
+    """
+    try:
+        return parse_duration_s(seconds_or_text(given))
+    except ValueError as error:
+        raise BadInput(f"{option} {shown(given)}: {error}") from error
+
+
+def moment_of(given: str, option: str) -> Callable[[float], float]:
+    """Return what, of the present Unix time, makes the one that ``7d`` or ``600`` (so long before) or a date or time
+    in UTC means.
+
+    Raises:
+        BadInput: it is none of these, out of range, or a number that could as well be a year.
+    """
+    text = given.strip()
+    if _YEAR.fullmatch(text):
+        raise BadInput(f"{option} {text}: is a year or so many seconds; write {text}-01-01 or {text}s")
+    if not (_DATE_IN_DIGITS.fullmatch(text) and _is_date(text)) and _is_duration(text):
+        back_s = duration_s(text, option)
+        return lambda now: now - back_s
+    try:
+        at = parse_utc_s(text if "T" in text or " " in text else f"{text}T00:00:00Z")
+    except ValueError as error:
+        raise BadInput(
+            f"{option} {given!r}: write a duration such as 7d, or a UTC date or time such as 2026-11-21T08:00Z"
+        ) from error
+    return lambda now: at
+
+
+def _is_duration(text: str) -> bool:
+    return re.match(DURATION_PATTERN, text) is not None or parse_number(text) is not None
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+PACKED = ".gz"
+
+
+def text_of(path: Path, wrong_bytes: str = "strict") -> str:
+    """Return the text of ``path``, unpacked where its name ends in :data:`PACKED`.
+
+    ``wrong_bytes`` says what becomes of those that are no UTF-8, as in ``bytes.decode``. Raises BadInput, one sentence,
+    where it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix.lower() == PACKED:  # as archives of job logs have them
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: cannot be unpacked ({error}); pack it with gzip, or not at all") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error

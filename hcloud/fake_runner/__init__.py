@@ -1,0 +1,1 @@
+"""A behaving ``Runner`` without programs, for tests and simulations."""

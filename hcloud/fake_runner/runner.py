@@ -1,0 +1,486 @@
+"""A behaving engine without processes: units on simulated machines, ended by the clock, for tests and the simulator."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from operator import is_
+from typing import Any, cast
+
+from hcloud.core.clock import Clock
+from hcloud.core.errors import NotFound, WorkerUnreachable
+from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
+from hcloud.fake_runner.profile import ProfileOf, profile_of_work, profiling_work
+from hcloud.fake_runner.sampling import FakeSamplePolicy, Gap
+from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
+from hcloud.fake_runner.work import Resident, Surroundings, Work, WorkOf, read_work, work_from
+from hcloud.provider import (
+    Journal,
+    LogChunk,
+    MachineSource,
+    ResizeResult,
+    RunnerView,
+    SimulatedMachine,
+    StartResult,
+    Stream,
+    UnitReport,
+    UnitSpec,
+    WorkerReport,
+)
+
+__all__ = [
+    "FakeRunner",
+    "ProfileOf",
+    "Resident",
+    "Start",
+    "StartFault",
+    "Surroundings",
+    "Work",
+    "WorkOf",
+    "read_work",
+    "work_from",
+]
+
+UNIT, START = "unit:", "start:"
+
+
+class StartFault(StrEnum):
+    """What can become of a start."""
+
+    LOSE_REPLY = "lose_reply"  # it starts, the outcome is unknown
+    LOSE_REQUEST = "lose_request"  # it does not start, the outcome is unknown
+    REFUSE = "refuse"  # it certainly does not start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One actual start of a unit: the truth against which "none ran twice" is checked."""
+
+    unit_id: UnitId
+    instance_id: InstanceId
+    at: float
+
+
+class FakeRunner:
+    """A Runner on simulated machines (``sources``). A worker is registered while its machine is up.
+
+    ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
+    units run beside each other (None: each as fast as its machine's quality). Samples are taken every
+    ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are told that do
+    not just say that a unit goes on (see :class:`Tellings`). Units, fences and starts are written down
+    where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
+    them.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[MachineSource],
+        clock: Clock,
+        *,
+        work: WorkOf = read_work,
+        profile: ProfileOf = profile_of_work,
+        surroundings: Surroundings | None = None,
+        sample_every_s: float = 10.0,
+        gap: Gap | None = None,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._clock = clock
+        self._work, self._profile, self._surroundings = work, profile, surroundings
+        self._tellings = FakeSamplePolicy(sample_every_s, gap)
+        self._lock = threading.Lock()
+        self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
+        self._now = -math.inf
+        self._views: list[Mapping[InstanceId, SimulatedMachine]] = []
+        self._machines: dict[InstanceId, SimulatedMachine] = {}
+        self._units: dict[UnitId, FakeUnit] = {}
+        self._on: defaultdict[InstanceId, dict[UnitId, SimulatedUnit]] = defaultdict(dict)
+        self._ends: list[tuple[float, UnitId, InstanceId]] = []
+        self._turns: list[tuple[float, InstanceId]] = []
+        self._turns_at: dict[InstanceId, float] = {}
+        self._sampling: list[tuple[float, InstanceId]] = []
+        self._changed: set[InstanceId] = set()
+        self._reports: dict[InstanceId, WorkerReport] = {}
+        self._told_at: dict[InstanceId, float] = {}
+        self._view = RunnerView(workers=())
+        self._starts: list[Start] = []
+        self._faults: list[StartFault] = []
+        self._silent: set[InstanceId] = set()
+        self._rigid: set[InstanceId] = set()
+        self._away = False
+
+    # -------------------------------------------------------------------------------------------------- the Runner port
+    def observe(self) -> RunnerView:
+        """Return every worker's report; costs little where little has changed."""
+        try:
+            with self._hold():
+                if self._away:
+                    return RunnerView(workers=(), reachable=False)
+                silent = frozenset(self._silent & self._machines.keys())
+                if self._report_changed() or silent != self._view.silent:
+                    told = self._reports
+                    names: Iterable[InstanceId] = [key for key in told if key not in silent] if silent else told
+                    self._view = RunnerView(workers=tuple(map(told.__getitem__, names)), silent=silent)
+                return self._view
+        except OSError:  # the journal cannot be read: nothing may be concluded
+            return RunnerView(workers=(), reachable=False)
+
+    def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
+        """Start units at most once per id, ever."""
+        with self._hold():
+            fresh: dict[UnitId, FakeUnit] = {}
+            results = {unit.id: self._started(unit, fresh) for unit in units}
+            self._put(*fresh.values(), starts=True)
+            for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values() if unit.spec is not None):
+                self._pace(instance_id, self._now)
+            return results
+
+    def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
+        """Ask units to end; those never started are fenced."""
+        with self._hold():
+            asked = [each for each, instance_id in units.items() if self._answers(instance_id)]
+            self._put(*(self._stopped(each, units[each], cause) for each in asked))
+            return frozenset(asked)
+
+    def resize(
+        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+    ) -> Mapping[UnitId, ResizeResult]:
+        """Bound running units anew; their work goes on, at the pace their surroundings give them now."""
+        with self._hold():
+            results = {each: self._bounded(each, *wanted, epoch) for each, wanted in units.items()}
+            bounded = [unit for unit, _ in results.values() if unit is not None]
+            self._put(*bounded)
+            for instance_id in dict.fromkeys(unit.instance_id for unit in bounded):
+                self._pace(instance_id, self._now)
+            return {each: result for each, (_, result) in results.items()}
+
+    def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
+        """Move the expiry of machines whose workers answer."""
+        with self._hold():
+            up = {} if self._away else self._machines
+            silent = self._silent
+            reached = {key: at for key, at in expiries.items() if key in up and key not in silent}
+            took = [source.set_expiry(reached) for source in self._sources] if reached else []
+            return frozenset().union(*took)
+
+    def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
+        """Read output written so far."""
+        with self._hold():
+            if not self._answers(instance_id):
+                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
+            life = self._on[instance_id].get(unit)
+            if life is None or life.unit.forgotten:
+                raise NotFound(f"there is no unit {unit} on {instance_id}")
+            written = life.output(stream, self._now)
+            content = written[offset : offset + limit]
+            end = life.ended(self._now) and offset + len(content) >= len(written)
+            return LogChunk(content=content, next_offset=offset + len(content), end=end)
+
+    def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
+        """Delete what is left of ended units, except their fences."""
+        with self._hold():
+            lives = [self._on[at].get(each) for each, at in units.items() if self._answers(at)]
+            ended = [life.unit for life in lives if life is not None and life.ended(self._now)]
+            self._put(*(replace(unit, forgotten=True) for unit in ended))
+
+    def facts(self) -> Mapping[str, str]:
+        """Say that nothing is real here."""
+        return {
+            "kind": "simulated engine; no real processes",
+            "sample_every_s": f"{self._tellings.every_s:g}",
+            "state": "written down with its machines" if self._journal is not None else "in memory",
+        }
+
+    def close(self) -> None:
+        """Nothing to let go of; units go on."""
+
+    # ------------------------------------------------------------------------------------------ for tests and simulator
+    def inject(self, fault: StartFault, times: int = 1) -> None:
+        """Let the next starts go wrong, one fault per unit."""
+        self._faults += [fault] * times
+
+    def silence(self, instance_id: InstanceId) -> None:
+        """Cut a worker off; its units go on."""
+        self._silent.add(instance_id)
+
+    def unsilence(self, instance_id: InstanceId) -> None:
+        """Let a worker answer again."""
+        self._silent.discard(instance_id)
+
+    def stiffen(self, instance_id: InstanceId) -> None:
+        """Let a machine refuse to bound units anew, as one without control groups does."""
+        self._rigid.add(instance_id)
+
+    def disconnect(self) -> None:
+        """Let the whole engine be away; workers and units go on."""
+        self._away = True
+
+    def reconnect(self) -> None:
+        """Let the engine answer again."""
+        self._away = False
+
+    def starts(self, prefix: str = "") -> tuple[Start, ...]:
+        """Return every actual start, in order, of units whose id begins with ``prefix``, whoever asked for it."""
+        with self._hold():
+            return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
+
+    def running(self) -> tuple[UnitId, ...]:
+        """Return the units that run now, sorted: the truth, whoever answers and whatever is known of them."""
+        with self._hold():
+            lives = (life for here in self._on.values() for life in here.values())
+            return tuple(sorted(e.unit.id for e in lives if e.unit.started_at is not None and not e.ended(self._now)))
+
+    def has_forgotten(self, unit_id: UnitId) -> bool:
+        """Return whether all but the fence of a unit was deleted."""
+        unit = self._units.get(unit_id)
+        return unit is not None and unit.forgotten
+
+    def bounds(self) -> Mapping[UnitId, Resources]:
+        """Return what each of the units that :meth:`running` tells may use now."""
+        running = self.running()
+        return {unit_id: spec.resources for unit_id in running if (spec := self._units[unit_id].spec) is not None}
+
+    def next_event_at(self) -> float | None:
+        """Return when the next unit ends by itself, or None."""
+        with self._hold():
+            while self._ends:
+                if self._still_ends(*self._ends[0]):
+                    return self._ends[0][0]
+                heapq.heappop(self._ends)
+            return None
+
+    # ------------------------------------------------------------------------------------------------------------ calls
+    def _answers(self, instance_id: InstanceId) -> bool:
+        return not self._away and instance_id in self._machines and instance_id not in self._silent
+
+    def _started(self, spec: UnitSpec, fresh: dict[UnitId, FakeUnit]) -> StartResult:
+        if not self._answers(spec.instance_id):
+            return StartResult(outcome="unknown", detail=f"the worker on {spec.instance_id} does not answer")
+        known = self._units.get(spec.id) or fresh.get(spec.id)
+        if known is not None:
+            return _found(known, spec)
+        machine = self._machines[spec.instance_id]
+        refusal = self._work(spec).refusal if spec.profile is None else ""  # what is measured is found out, not refused
+        if not refusal and not spec.resources.fits(machine.capacity):
+            refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
+        fault = self._faults.pop(0) if self._faults else None
+        if refusal or fault is StartFault.REFUSE:
+            fresh[spec.id] = refused = _refused(spec, refusal or "refused", self._now)
+            return _found(refused, spec)
+        if fault is not StartFault.LOSE_REQUEST:
+            fresh[spec.id] = FakeUnit(
+                id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
+            )
+        return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
+
+    def _bounded(
+        self, unit_id: UnitId, instance_id: InstanceId, resources: Resources, epoch: int
+    ) -> tuple[FakeUnit | None, ResizeResult]:
+        if not self._answers(instance_id):
+            return None, ResizeResult(outcome="unknown", detail=f"the worker on {instance_id} does not answer")
+        life = self._on[instance_id].get(unit_id)
+        if life is None or life.unit.spec is None or life.ended(self._now):
+            return None, ResizeResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
+        if instance_id in self._rigid:
+            return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot bound units anew")
+        if epoch < life.unit.bounded_in:
+            return None, ResizeResult(outcome="refused", detail=f"{unit_id} was bounded since by who leads now")
+        spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
+        bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
+        return bounded, ResizeResult(outcome="resized")
+
+    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None) -> FakeUnit:
+        unit = self._units.get(unit_id)
+        if unit is None:
+            unit = FakeUnit(id=unit_id, instance_id=instance_id, spec=None, started_at=None)
+        if unit.stop_at < math.inf:
+            return unit
+        life = self._on[instance_id].get(unit_id)
+        over = life is not None and life.ended(self._now)
+        return unit if over else replace(unit, stop_at=self._now, stop_cause=cause)
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Keep others out, learn what they wrote, and bring machines and units up to the present."""
+        with self._held() as told:
+            news = {} if self._journal is None else cast(Mapping[str, Mapping[str, Any]], told)
+            for key, row in news.items():
+                self._learn(key, row)
+            self._now = max(self._now, self._clock.now())
+            self._find_machines(news_of_units=bool(news))
+            self._live_on()
+            yield
+
+    def _live_on(self) -> None:
+        """Let units end, and speeds change, in the order of time: each end may make others faster."""
+        while True:
+            ends_at = self._ends[0][0] if self._ends else math.inf
+            turns_at = self._turns[0][0] if self._turns else math.inf
+            if min(ends_at, turns_at) > self._now:
+                return
+            if ends_at <= turns_at:
+                at, unit_id, instance_id = heapq.heappop(self._ends)
+                if self._still_ends(at, unit_id, instance_id):
+                    self._changed.add(instance_id)
+                    self._pace(instance_id, at)
+            else:
+                at, instance_id = heapq.heappop(self._turns)
+                if self._turns_at.get(instance_id) == at:
+                    self._pace(instance_id, at)
+
+    def _pace(self, instance_id: InstanceId, at: float) -> None:
+        """Let the units on a machine run, from a time on, as fast as their surroundings make them."""
+        machine = self._machines.get(instance_id)
+        if self._surroundings is None or machine is None:
+            return
+        here = self._on[instance_id].values()
+        running = [(each, spec) for each in here if (spec := each.unit.spec) is not None and each.ends_at > at]
+        self._turns_at.pop(instance_id, None)
+        if not running:
+            return
+        residents = [Resident(spec, life.work, life.done_s(at)) for life, spec in running]
+        speeds, until = self._surroundings.speeds(machine, residents, at)
+        told = zip([life.unit for life, _ in running], residents, speeds, strict=True)
+        self._put(*[unit.going(speed, at, each.done_s) for unit, each, speed in told if speed != unit.speed])
+        if math.isfinite(until):
+            self._turns_at[instance_id] = until
+            heapq.heappush(self._turns, (until, instance_id))
+
+    def _held(self) -> AbstractContextManager[object]:
+        """What keeps others out, and with a journal gives what they wrote."""
+        return self._lock if self._journal is None else self._journal.hold()
+
+    def _learn(self, key: str, row: Mapping[str, Any]) -> None:
+        if key.startswith(UNIT):
+            self._know(FakeUnit.from_json(row))
+        else:
+            self._starts.append(Start(**row))
+
+    def _put(self, *units: FakeUnit, starts: bool = False) -> None:
+        """Write new or changed units down, with their starts, then know them."""
+        changed = [unit for unit in units if unit is not self._units.get(unit.id)]
+        run = [unit for unit in changed if starts and unit.spec is not None]
+        begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in run]
+        if self._journal is not None and changed:
+            rows: dict[str, object] = {UNIT + unit.id: unit.to_json() for unit in changed}
+            for number, start in enumerate(begun, len(self._starts) + 1):
+                rows[f"{START}{number}"] = {"unit_id": start.unit_id, "instance_id": start.instance_id, "at": start.at}
+            self._journal.write(rows)
+        self._starts += begun
+        for unit in changed:
+            self._know(unit)
+
+    def _know(self, unit: FakeUnit) -> None:
+        self._units[unit.id] = unit
+        self._changed.add(unit.instance_id)
+        if unit.forgotten:
+            self._on[unit.instance_id].pop(unit.id, None)
+            return
+        here = self._on[unit.instance_id]
+        before = here.get(unit.id)
+        life = here[unit.id] = self._life(unit, before)
+        if before is not None:
+            began_at = (unit.since_at, unit.bounded_at)
+            same = began_at == (before.unit.since_at, before.unit.bounded_at)
+            self._tellings.changed(unit.id, self._now if same else max(at for at in began_at if at is not None))
+        if life.ends_at < math.inf:
+            heapq.heappush(self._ends, (life.ends_at, unit.id, unit.instance_id))
+
+    def _life(self, unit: FakeUnit, before: SimulatedUnit | None) -> SimulatedUnit:
+        spec = unit.spec
+        if spec is None:
+            return SimulatedUnit(unit=unit, work=Work())
+        if spec.profile is None:
+            same = before is not None and before.unit.spec is spec
+            return SimulatedUnit(unit=unit, work=before.work if before is not None and same else self._work(spec))
+        work = self._work(spec)
+        findings = self._profile(spec, work, unit.speed)
+        return SimulatedUnit(unit=unit, work=profiling_work(findings), findings=findings)
+
+    def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
+        """Whether a unit's machine is up and nothing has moved its end since."""
+        life = self._on.get(instance_id, {}).get(unit_id)
+        return life is not None and life.ends_at == at
+
+    def _find_machines(self, *, news_of_units: bool) -> None:
+        """Notice machines that came up or went; a machine that went takes its units with it."""
+        views = [source.running(self._now) for source in self._sources]
+        if _same(views, self._views) and not news_of_units:
+            return
+        machines = {key: machine for view in views for key, machine in view.items()}
+        for key in self._on.keys() - machines.keys():
+            self._turns_at.pop(key, None)
+            self._told_at.pop(key, None)
+            for unit_id in self._on.pop(key):
+                self._tellings.forget(unit_id)
+                self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
+        for key in self._reports.keys() - machines.keys():
+            del self._reports[key]
+            self._changed.add(key)
+        self._changed |= {key for key, machine in machines.items() if _looks_new(machine, self._machines.get(key))}
+        self._views, self._machines = views, machines
+
+    # ---------------------------------------------------------------------------------------------------------- reports
+    def _report_changed(self) -> bool:
+        """Renew the reports of workers on which something happened; return whether there were any."""
+        while self._sampling and self._sampling[0][0] <= self._now:
+            at, instance_id = heapq.heappop(self._sampling)
+            if self._told_at.get(instance_id) == at:
+                del self._told_at[instance_id]
+                self._changed.add(instance_id)
+        changed, self._changed = self._changed, set()
+        for instance_id in sorted(changed & self._machines.keys()):
+            self._reports[instance_id] = self._report(self._machines[instance_id])
+        return bool(changed)
+
+    def _report(self, machine: SimulatedMachine) -> WorkerReport:
+        key, now, next_at = machine.instance_id, self._now, math.inf
+        units: list[UnitReport] = []
+        for life in self._on[key].values():
+            if life.ends_at <= now:
+                units.append(self._tellings.end(life, key, now))
+                continue
+            report, at = self._tellings.tell(life, key, now)
+            units.append(report)
+            next_at = min(next_at, at)
+        if next_at < math.inf and self._told_at.get(key) != next_at:
+            self._told_at[key] = next_at
+            heapq.heappush(self._sampling, (next_at, key))
+        before = self._reports.get(key)
+        if before is not None and before.preempt_at == machine.preempt_at and _same(before.units, units):
+            return before
+        return WorkerReport(
+            instance_id=key, units=tuple(units), isolation=("simulated",), preempt_at=machine.preempt_at
+        )
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _looks_new(machine: SimulatedMachine, before: SimulatedMachine | None) -> bool:
+    return before is None or before.preempt_at != machine.preempt_at
+
+
+def _refused(spec: UnitSpec, why: str, at: float) -> FakeUnit:
+    """The fence of a unit that is refused: a call that comes late finds it, though the reason be gone by then."""
+    cause = FailureCause.START_REFUSED
+    return FakeUnit(
+        id=spec.id, instance_id=spec.instance_id, spec=None, started_at=None, stop_at=at, stop_cause=cause, refusal=why
+    )
+
+
+def _found(known: FakeUnit, spec: UnitSpec) -> StartResult:
+    """The answer to a start of a unit that has a fence."""
+    if known.instance_id != spec.instance_id:
+        return StartResult(outcome="refused", detail=f"{spec.id} belongs to {known.instance_id}")
+    if known.started_at is None:
+        detail = known.refusal or f"{spec.id} was stopped before it was started"
+        return StartResult(outcome="refused", detail=detail)
+    return StartResult(outcome="started", detail="before")

@@ -1,0 +1,352 @@
+"""What the last while has shown: how the queue grew, how often reserved room came free, what machines delivered.
+
+A plan is made from one snapshot and remembers nothing, so what must last between plans (HCloud's soft limit follows the
+queue; its expected wait follows the releases of reserved room; misbehaving machines are let go) is followed here, from
+the event log, and handed to the plan as a :class:`Recent`. Nothing of it moves within one plan. It may be lost without
+harm: everything starts from the policy's values again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.core.model import Event, EventKind, FailureCause, InstanceId, JobId, Market
+from hcloud.core.quality import Observed, TypeQuality
+
+_NOTHING_MEASURED = TypeQuality(by_key={})
+KEPT_S = 3600.0
+"""The book looks back this far."""
+READINGS_MINIMUM = 3
+"""A machine is judged by its jobs' performance from so many measurements on."""
+REFUSALS_MINIMUM = 2
+"""A machine on which the units of so many jobs could not be started, and no unit could, is broken."""
+PASSING_S = 10.0
+"""Who waits no longer than this passes through the queue: cycles and launches take a moment."""
+_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
+_QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
+
+
+class Release(NamedTuple):
+    """A unit on a reserved machine ended and gave ``vcpus`` back."""
+
+    at: float
+    vcpus: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStats:
+    """A summary of the last while; empty where nothing is known (a new deployment, a supposed snapshot).
+
+    ``queue``: pairs of time and number of jobs that wait for room, no machine being on the way for them, in order of
+    time, one for each change. ``releases``: of room on reserved machines, in order of time. ``delivered``: by live
+    machine, what it delivered as a part of what its type usually does (1: just that; 0: nothing could be started
+    there); absent: not measured enough. ``quality``: what instance types delivered, in absolute terms. ``busy_s``: for
+    how long units that ended lately ran, oldest first. ``boots_s``: by provider, how long machines that registered
+    lately had taken to start, oldest first.
+    """
+
+    queue: tuple[tuple[float, int], ...] = ()
+    releases: tuple[Release, ...] = ()
+    delivered: Mapping[InstanceId, float] = field(default_factory=dict)
+    quality: TypeQuality = _NOTHING_MEASURED
+    busy_s: tuple[float, ...] = ()
+    boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
+    """The releases as an array, once that was asked for."""
+
+    def queue_growth(self, now: float, window_s: float) -> int:
+        """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
+        if not self.queue:
+            return 0
+        before = bisect_right(self.queue, now - window_s, key=lambda sample: sample[0])
+        return max(0, self.queue[-1][1] - (self.queue[before - 1][1] if before else 0))
+
+    def quiet_s(self, now: float) -> float:
+        """Return for how long nothing has waited; 0 while something does, or where nothing is known. Waits no longer
+        than ``PASSING_S`` do not count."""
+        until, ended = now, now
+        for at, waiting in reversed(self.queue):
+            if waiting > 0 and ended - at > PASSING_S:
+                return max(0.0, now - ended)
+            until, ended = at, ended if waiting > 0 else at
+        return max(0.0, now - until)
+
+    def release_interval_s(self, vcpus: float, quantile: float) -> float | None:
+        """Return the ``quantile`` of the times between releases of at least ``vcpus`` at once (HCloud §8.4.2).
+
+        None where fewer than five such intervals were seen: nothing can be said.
+        """
+        if not self._released:
+            told = np.fromiter(chain.from_iterable(self.releases), np.float64, 2 * len(self.releases))
+            self._released.append(told.reshape(-1, 2))
+        released = self._released[0]
+        intervals = np.diff(released[released[:, 1] >= vcpus - 1e-9, 0])
+        if len(intervals) < 5:
+            return None
+        intervals.sort()
+        return float(intervals[min(len(intervals) - 1, int(quantile * len(intervals)))])
+
+
+NOTHING_RECENT = FleetStats()
+
+
+Kind = tuple[str, str]
+"""Provider and type of machines."""
+
+
+@dataclass(slots=True)
+class _MachineRecord:
+    """A live machine as the log tells of it; ``readings``: measured over predicted performance of its units."""
+
+    provider: str
+    region: str
+    type: str
+    market: str
+    readings: deque[float] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    refused: set[JobId] = field(default_factory=set)
+    started: bool = False
+    ratio: float | None = None
+    """The median reading; None while there are too few."""
+
+    @property
+    def kind(self) -> Kind:
+        """What others are judged by it: those of its type."""
+        return self.provider, self.type
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything is concluded from it."""
+        return self.ratio is not None or bool(self.refused)
+
+    @property
+    def observed(self) -> Observed:
+        """What it tells of its type."""
+        return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
+
+    def read(self, reading: float) -> None:
+        """Take in another reading."""
+        self.readings.append(reading)
+        self.ratio = statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
+
+
+@dataclass(slots=True)
+class FleetTracker:
+    """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
+
+    Machines are judged by type, and only those types again of which something new was told.
+    """
+
+    _machines: dict[InstanceId, _MachineRecord] = field(default_factory=dict)
+    _gone: deque[_MachineRecord] = field(default_factory=deque)
+    _of_kind: dict[Kind, tuple[deque[_MachineRecord], dict[InstanceId, _MachineRecord]]] = field(default_factory=dict)
+    """Those that are gone, oldest first, and those that live."""
+    _unjudged: set[Kind] = field(default_factory=set)
+    _delivered: dict[InstanceId, float] = field(default_factory=dict)
+    _quality: TypeQuality = _NOTHING_MEASURED
+    _vcpus: dict[str, float] = field(default_factory=dict)
+    _waiting: set[JobId] = field(default_factory=set)
+    _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
+    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    _boots_s: dict[str, deque[float]] = field(default_factory=dict)
+    _summary: FleetStats | None = None
+    _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What summaries say, the same objects until something was told or forgotten of it."""
+    _released: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take in events in order, each once; those of no interest are passed over."""
+        for event in events:
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+                self._summary = None
+
+    def recent(self, now: float) -> FleetStats:
+        """Return the summary as of ``now``; the same object while nothing has changed."""
+        while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
+            self._queue.popleft()
+            self._other("queue")
+        while self._releases and self._releases[0].at < now - KEPT_S:
+            self._releases.popleft()
+            self._other("releases")
+        if self._summary is None:
+            self._summary = self._summed_up()
+        return self._summary
+
+    def _summed_up(self) -> FleetStats:
+        if self._unjudged:
+            self._judge()
+        if "releases" not in self._parts:
+            self._released = []
+        return FleetStats(
+            queue=self._part("queue", self._queue),
+            releases=self._part("releases", self._releases),
+            delivered=self._delivered,
+            quality=self._quality,
+            busy_s=self._part("busy", self._busy_s),
+            boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
+            _released=self._released,
+        )
+
+    def _part(self, name: str, told: Iterable[Any]) -> tuple[Any, ...]:
+        found = self._parts.get(name)
+        if found is None:
+            found = self._parts[name] = tuple(told)
+        return found
+
+    def _other(self, name: str) -> None:
+        """Note that a part is another one."""
+        self._parts.pop(name, None)
+        self._summary = None
+
+    def _judge(self) -> None:
+        """Judge the types anew that are to be; what was handed out before stays as it is."""
+        live = self._machines
+        self._delivered = {name: part for name, part in self._delivered.items() if name in live}
+        observed: dict[Kind, list[Observed]] = {}
+        for kind in self._unjudged:
+            gone, there = self._of_kind[kind]
+            measured = {name: ratio for name, each in there.items() if (ratio := each.ratio) is not None}
+            told = [*gone, *(there[name] for name in measured)]
+            self._judge_each(there, measured, [ratio for each in told if (ratio := each.ratio) is not None])
+            observed[kind] = [each.observed for each in told]
+            if not gone and not there:
+                del self._of_kind[kind]
+        self._quality = self._quality.renewed(observed)
+        self._unjudged.clear()
+
+    def _judge_each(
+        self, there: Mapping[InstanceId, _MachineRecord], measured: Mapping[InstanceId, float], usual: Sequence[float]
+    ) -> None:
+        """Judge machines against others of their type, so that a prediction that is wrong for all condemns nobody."""
+        middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
+        for name, machine in there.items():
+            self._delivered.pop(name, None)
+            if len(machine.refused) >= REFUSALS_MINIMUM and not machine.started:
+                self._delivered[name] = 0.0
+            elif name in measured:
+                self._delivered[name] = measured[name] / max(min(middle, 1.0), 1e-9)
+
+    # ------------------------------------------------------------------------------------------------- event handlers
+    def _requested(self, event: Event) -> None:
+        fields, name = event.fields, event.instance_id or ""
+        self._forget(name)
+        machine = self._machines[name] = _MachineRecord(
+            provider=str(fields.get("provider", "")),
+            region=str(fields.get("region", "")),
+            type=str(fields.get("type", "")),
+            market=str(fields.get("market", "on_demand")),
+        )
+        self._of_kind.setdefault(machine.kind, (deque(), {}))[1][name] = machine
+
+    def _forget(self, name: InstanceId) -> _MachineRecord | None:
+        machine = self._machines.pop(name, None)
+        if machine is not None:
+            there = self._of_kind[machine.kind][1]
+            del there[name]
+            if machine.counts or not there:
+                self._unjudged.add(machine.kind)
+        return machine
+
+    def _ready(self, event: Event) -> None:
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None:
+            seen_s = self._boots_s.setdefault(machine.provider, deque(maxlen=_BOOTS))
+            seen_s.append(_number(event, "boot_s"))
+            self._other(f"boots {machine.provider}")
+
+    def _terminated(self, event: Event) -> None:
+        machine = self._forget(event.instance_id or "")
+        if machine is None or machine.ratio is None:
+            return
+        self._gone.append(machine)
+        self._of_kind[machine.kind][0].append(machine)
+        if len(self._gone) > _MACHINES:
+            oldest = self._gone.popleft().kind
+            self._of_kind[oldest][0].popleft()
+            self._unjudged.add(oldest)
+
+    def _unit_started(self, event: Event) -> None:
+        self._vcpus[_unit(event)] = _number(event, "vcpus")
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None and not machine.started:
+            machine.started = True
+            if machine.refused:
+                self._unjudged.add(machine.kind)
+
+    def _unit_ended(self, event: Event) -> None:
+        vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
+        started_at = _number(event, "started_at")
+        if 0.0 < started_at <= event.at:
+            self._busy_s.append(event.at - started_at)
+            self._other("busy")
+        if machine is None:
+            return
+        if event.fields.get("cause") == FailureCause.START_REFUSED.value:
+            machine.refused.add(event.job_id or "")
+            self._unjudged.add(machine.kind)
+        elif machine.market == Market.RESERVED.value and vcpus > 0:
+            self._releases.append(Release(at=event.at, vcpus=vcpus))
+            self._other("releases")
+
+    def _job_state(self, event: Event) -> None:
+        # Who has a machine on the way, or is to be tried again later, does not queue for room.
+        fields = event.fields
+        self._count(event, waits=fields.get("to") == _QUEUED and fields.get("code") not in _NOT_FOR_ROOM)
+
+    def _job_finished(self, event: Event) -> None:
+        self._count(event, waits=False)
+
+    def _count(self, event: Event, *, waits: bool) -> None:
+        """Note the length of the queue; at one moment only the last counts: who passes through has not waited."""
+        (self._waiting.add if waits else self._waiting.discard)(event.job_id or "")
+        if self._queue and self._queue[-1][0] >= event.at:
+            self._queue[-1] = (self._queue[-1][0], len(self._waiting))
+            self._other("queue")
+        elif not self._queue or self._queue[-1][1] != len(self._waiting):
+            self._queue.append((event.at, len(self._waiting)))
+            self._other("queue")
+
+    def _measured(self, event: Event) -> None:
+        """Take in how a job ran alone on a machine; what neighbours of ours cost it is not to be held against it."""
+        machine = self._machines.get(event.instance_id or "")
+        if event.fields.get("question", "run") != "run" or not event.fields.get("alone", True):
+            return
+        predicted, measured = _number(event, "predicted"), _number(event, "measured")
+        if machine is not None and predicted > 0 and measured >= 0:
+            machine.read(measured / predicted)
+            if machine.counts:
+                self._unjudged.add(machine.kind)
+
+
+_HANDLERS = {
+    EventKind.INSTANCE_REQUESTED: FleetTracker._requested,
+    EventKind.INSTANCE_READY: FleetTracker._ready,
+    EventKind.INSTANCE_TERMINATED: FleetTracker._terminated,
+    EventKind.UNIT_STARTED: FleetTracker._unit_started,
+    EventKind.UNIT_ENDED: FleetTracker._unit_ended,
+    EventKind.JOB_STATE: FleetTracker._job_state,
+    EventKind.JOB_FINISHED: FleetTracker._job_finished,
+    EventKind.PREDICTION: FleetTracker._measured,
+}
+RECENT_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
+"""The events a :class:`RecentBook` needs; all others may be left out."""
+
+
+def _unit(event: Event) -> str:
+    return f"{event.fields.get('attempt')}.{event.fields.get('rank')}"
+
+
+def _number(event: Event, key: str) -> float:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -1,0 +1,1 @@
+"""Facts in: listings, worker reports and samples become recorded facts. Decides nothing."""

@@ -1,0 +1,68 @@
+"""Machines that carry our owner tag and are in no record: told of, ended, asked again while they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hcloud.apply.machines import emit_failures, terminate_again_in_s
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError
+from hcloud.core.model import EventKind
+from hcloud.provider import CloudInstance, Provider
+from hcloud.quarantine.batches import call_provider
+from hcloud.store import LeaderLease, Store
+
+
+@dataclass(slots=True)
+class Orphans:
+    """Ends machines that nobody knows. There is no intent to repeat: a listing that names one again is reason enough.
+
+    Its memory of what was asked may be lost without harm: then each is asked once more, sooner.
+    """
+
+    _asked: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    """By provider and its name for a machine: how often it was asked to end, and when to ask again."""
+
+    def end(
+        self,
+        store: Store,
+        clock: Clock,
+        lease: LeaderLease | None,
+        name: str,
+        provider: Provider,
+        listed: Sequence[CloudInstance],
+    ) -> None:
+        """Tell of and end the ``listed`` ones whose time has come; a call that fails is repeated ever later."""
+        now = clock.now()
+        due = [each for each in listed if self._asked.get((name, each.provider_id), (0, now))[1] <= now]
+        if not due:
+            return
+        with store.transaction(now, lease) as txn:
+            for each in due:
+                txn.pass_over(each.instance_id)
+                txn.emit(
+                    EventKind.ORPHAN, provider_id=each.provider_id, provider=name, token=each.token, action="terminate"
+                )
+        trouble = _terminate(name, provider, due)
+        if trouble is not None:
+            with store.transaction(clock.now(), lease) as txn:
+                emit_failures(txn, name, "terminate", trouble)
+        self._note(name, due, trouble, clock.now())
+
+    def _note(self, name: str, due: Sequence[CloudInstance], trouble: ProviderError | None, now: float) -> None:
+        for each in due:
+            tries = self._asked.get((name, each.provider_id), (0, now))[0]
+            self._asked[name, each.provider_id] = (tries + 1, now + terminate_again_in_s(trouble, tries))
+
+    def forget(self, before: float) -> None:
+        """Forget machines that nobody has had reason to ask again since ``before``: they are gone."""
+        self._asked = {key: asked for key, asked in self._asked.items() if asked[1] >= before}
+
+
+def _terminate(name: str, provider: Provider, machines: Sequence[CloudInstance]) -> ProviderError | None:
+    try:
+        call_provider(lambda: provider.terminate([each.provider_id for each in machines]), f"{name}.terminate")
+    except ProviderError as trouble:
+        return trouble
+    return None

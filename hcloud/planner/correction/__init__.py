@@ -1,0 +1,1 @@
+"""Corrections: running jobs that miss their target, stragglers, scaling."""

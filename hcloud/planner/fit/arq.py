@@ -1,0 +1,138 @@
+"""Admission queues by resource quality (ARQ; Dissertation ch. 6): classes, slack, and when to take a worse server.
+
+A job's class says how demanding it is, a server's pool how much its residents still tolerate. A job is served from the
+lowest pool that suits it: its own, else one above (which costs nothing once those more demanding had their turn).
+While none suits, it holds out; it goes *down*, to a server that does not suit it, when that is worth more than waiting
+on: ARQ maximises ``(S - wt) Q Pr`` over both (eq. 6.2), ``S`` being its slack, ``wt`` the wait, ``Q`` the quality it
+gets and ``Pr`` the probability to get it. The printed ``S = (1 + tau) CT - P`` is the time within which to be *done*;
+what may be spent queueing is ``tau CT - P``, and past that a job takes what there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hcloud.core.estimates import WHOLE_JOBS, Classification
+from hcloud.core.model import BatchTarget, Job
+from hcloud.forecast.wait_times import BusyTimes, Floats
+from hcloud.spec.policy import AdmissionPolicy
+
+_GRID = 65
+_NO_LIMIT = BatchTarget()
+
+
+def run_s(known: Classification | None, nodes: int = 1) -> float | None:
+    """Return the expected run time alone on the best platform (``CT``), or None where no measure tells of whole jobs.
+
+    ``nodes``: on so many; node counts nobody knows of count as the most that are known below.
+    """
+    if known is None or known.measure not in WHOLE_JOBS or not known.by_type:
+        return None
+    rate = max(each.value for each in known.by_type.values())
+    counts = [count for count in known.by_nodes if count <= nodes]
+    if counts and 1 in known.by_nodes:
+        rate *= known.by_nodes[max(counts)].value / known.by_nodes[1].value
+    return 1.0 / rate if rate > 0 else None
+
+
+def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: AdmissionPolicy) -> float:
+    """Return for how long ``job`` may hold out for a suitable server, counted from ``queued_at``.
+
+    ``tau CT - P`` where its run time is known, ``P`` being what profiling took; else the patience of the policy. Never
+    beyond the latest start that keeps its deadline, nor beyond the policy's cap; never negative.
+    """
+    slack = admission.patience_s
+    if expected_s is not None:
+        overhead_s = queued_at - job.submitted_at if job.profile_runs else 0.0
+        slack = admission.tolerance * expected_s - overhead_s
+    if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
+        slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))
+    return max(0.0, min(slack, admission.patience_cap_s))
+
+
+def slacks_s(
+    jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: AdmissionPolicy
+) -> Floats:
+    """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN where it is not known."""
+    targets = [job.spec.target for job in jobs]
+    limits = [target if target.kind == "batch" else _NO_LIMIT for target in targets]
+    within_s = np.array([math.nan if each.finish_within_s is None else each.finish_within_s for each in limits])
+    by_at = np.array([math.nan if each.finish_by_at is None else each.finish_by_at for each in limits])
+    profiled, unknown = np.array([job.profile_runs != () for job in jobs]), np.isnan(expected_s)
+    slack = admission.tolerance * expected_s - np.where(profiled, queued_at - submitted_at, 0.0)
+    slack = np.where(unknown, admission.patience_s, slack)
+    deadline_at = np.fmin(submitted_at + within_s, by_at)
+    slack = np.fmin(slack, deadline_at - queued_at - np.where(unknown, 0.0, expected_s))
+    clipped: Floats = np.clip(slack, 0.0, admission.patience_cap_s)
+    return clipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchPoint:
+    """When to go down: once no more than ``within_s`` of the slack is left. ``chance``: ``Pr`` within that time."""
+
+    within_s: float
+    chance: float
+
+
+def switch_point(
+    busy: BusyTimes,
+    ages_s: Sequence[float] | Floats,
+    *,
+    own: float,
+    below: float,
+    slack: float,
+    fresh_s: float = math.inf,
+) -> SwitchPoint:
+    """Return when a job with ``slack`` seconds should take a server of quality ``below`` and not wait for ``own``.
+
+    ``ages_s``: for how long the servers that would suit the job, once free, have been busy; ``fresh_s``: when a new one
+    could be there, should it be launched now. With ``R`` of the slack left it goes
+    down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
+    ``R``; at 0 it goes down in any case. Both qualities 0..1.
+    """
+    return waiting_value(busy, ages_s, own=own, slack=slack, fresh_s=fresh_s).switch(below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WaitingValue:
+    """What waiting is worth, shape ``(T,)`` each: with ``left_s`` of the slack left ``chance`` is the probability that
+    something is free within that time, and ``worth`` what the best moment to stop waiting promises."""
+
+    left_s: Floats
+    chance: Floats
+    worth: Floats
+
+    def switch(self, below: float) -> SwitchPoint:
+        """Return when to take a server of quality ``below`` instead."""
+        downward = (self.left_s * below >= self.worth - 1e-12).nonzero()[0]
+        at = int(downward[-1]) if downward.size else 0
+        return SwitchPoint(within_s=float(self.left_s[at]), chance=float(self.chance[at]))
+
+
+def waiting_value(
+    busy: BusyTimes, ages_s: Sequence[float] | Floats, *, own: float, slack: float, fresh_s: float = math.inf
+) -> WaitingValue:
+    """Return what waiting for a server of quality ``own`` is worth; see :func:`switch_point`."""
+    if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
+        nothing = np.zeros(1)
+        return WaitingValue(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
+    left, remains = _grid(slack)
+    chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
+    worth = np.maximum.reduce(remains * own * chance[None, :], axis=1)
+    return WaitingValue(left_s=left, chance=chance, worth=worth)
+
+
+@lru_cache(maxsize=8)
+def _grid(slack: float) -> tuple[Floats, Floats]:
+    """Return some times up to ``slack``, shape ``(T,)``, and what remains of each after each, shape ``(T, T)``."""
+    left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
+    remains: Floats = np.maximum(left[:, None] - left[None, :], 0.0)
+    left.setflags(write=False)
+    remains.setflags(write=False)
+    return left, remains

@@ -1,0 +1,390 @@
+"""What becomes of machines: renewed, drained, given up. Says of each whether units may be placed on it.
+
+Nothing is concluded from a failed look: silence counts only while the engine answers, and a silent machine is asked to
+end but its jobs run again only when the provider confirms it gone. A machine whose renewal no budget has room for is
+drained, its units are stopped in time to end within their grace, and it is ended before it expires by itself.
+
+What operators ordered comes first: machines to be destroyed end now, drained ones when nothing runs there any more.
+
+These drains and stops are forced: the machine goes away in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from hcloud.core.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason
+from hcloud.planner.budget import launch_shares
+from hcloud.planner.context import PlanContext
+from hcloud.planner.fleet import SLACK
+from hcloud.planner.plan import Drain
+from hcloud.planner.snapshot import Directive
+from hcloud.planner.text import seconds, size_share
+
+STOP_MARGIN_S = 30.0
+"""A unit is asked to end this long, plus its own grace, before its machine goes away."""
+END_MARGIN_S = 5.0
+"""A machine is ended this long before it would power itself off."""
+
+
+def reconcile_instances(context: PlanContext) -> None:
+    """Decide about every live machine; fills in ``fleet.placeable``, ``coming`` and ``hopeful``."""
+    for job in context.waiting:
+        for at in (context.fleet.index[i] for i in job.awaiting if i in context.fleet.index):
+            context.kept.setdefault(at, []).append(job)
+    instances = context.fleet.instances
+    for at in sorted(_not_just_serving(context), key=lambda at: instances[at].expires_at):
+        instance = instances[at]
+        order = directive_for(context.snapshot.directives, instance)
+        if order is not None and order.destroy:
+            _destroy(context, at, instance, order)
+        elif context.now >= instance.expires_at - END_MARGIN_S:
+            _end(context, at, "lease_ended", f"{instance.id} reaches the end of what is paid for")
+        elif instance.state in (InstanceState.REQUESTED, InstanceState.BOOTING):
+            if order is None:
+                _tend_booting(context, at, instance)
+            else:
+                _end(context, at, "drained", f"{instance.id} is drained by {order.by} before it was ready")
+        elif instance.id not in context.snapshot.reachable:
+            _tend_silent(context, at, instance)
+        elif instance.preempt_at is not None:
+            _tend_noticed(context, at, instance, instance.preempt_at)
+        else:
+            _tend_serving(context, at, instance, order)
+
+
+def _not_just_serving(context: PlanContext) -> list[int]:
+    """Return the machines that something may be to be done about; the others serve on (nearly all do)."""
+    if context.snapshot.directives:
+        return context.fleet.staying
+    instances, reachable, others = context.fleet.instances, context.snapshot.reachable, list[int]()
+    now, renew_before_s, ready = context.now, context.policy.lease.renew_before_s, InstanceState.READY
+    for at in context.fleet.staying:
+        each = instances[at]
+        serves = each.state is ready and each.preempt_at is None and each.id in reachable
+        far = each.expires_at - now > renew_before_s and now < each.expires_at - END_MARGIN_S
+        if not (serves and far):
+            others.append(at)
+    for mask in (context.fleet.placeable, context.fleet.hopeful):
+        mask[context.fleet.staying] = True
+        mask[others] = False
+    return others
+
+
+def directive_for(orders: Sequence[Directive], instance: Instance) -> Directive | None:
+    """Return the strictest order that covers ``instance``: to end it, else the one with the earliest deadline."""
+    if not orders:
+        return None
+    covering = (order for order in orders if order.covers(instance))
+    return min(covering, key=lambda each: (not each.destroy, each.deadline_at or inf, each.ordered_at), default=None)
+
+
+def _destroy(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
+    text = f"{order.by} ordered {instance.id} to end at once"
+    reason = Reason(code="destroyed", text=text, numbers={"units": len(context.fleet.holdings[at])})
+    for job in context.running_on(at):  # so that their end is read as what it was, and they run again elsewhere
+        context.stop(job, FailureCause.EVICTED, reason)
+    context.ledger.let_go(instance)
+    context.terminate(at, reason, ordered=True)
+
+
+def _end(context: PlanContext, at: int, code: str, text: str, **numbers: Number) -> None:
+    context.terminate(at, Reason(code=code, text=text, numbers=numbers))
+
+
+def _answering_since(context: PlanContext, at: float) -> float:
+    return max(at, context.snapshot.engine_reachable_since)
+
+
+def _tend_booting(context: PlanContext, at: int, instance: Instance) -> None:
+    limit_s = context.policy.boot.timeout_s
+    # The provider's clock may be behind ours: no machine is older than our wish for it.
+    waited_s = context.now - _answering_since(context, max(instance.requested_at, instance.launched_at or 0.0))
+    booting = instance.state is InstanceState.BOOTING
+    if booting and instance.preempt_at is not None:
+        _end(context, at, "preempt_notice", f"{instance.id} is to be taken back before it was ready")
+    elif booting and context.snapshot.engine_reachable and waited_s > limit_s:
+        text = (
+            f"the worker of {instance.id} has not registered {seconds(waited_s)} after launch; limit {seconds(limit_s)}"
+        )
+        _end(context, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
+    else:
+        context.fleet.coming[at] = context.fleet.hopeful[at] = True
+
+
+def _tend_silent(context: PlanContext, at: int, instance: Instance) -> None:
+    context.fleet.hopeful[at] = instance.state is InstanceState.READY and instance.preempt_at is None
+    if not context.snapshot.engine_reachable:
+        return
+    last_at = instance.seen_at or instance.ready_at or instance.launched_at or instance.requested_at
+    silent_s, limit_s = context.now - _answering_since(context, last_at), context.policy.unreachable.terminate_after_s
+    if silent_s > limit_s:
+        units = len(context.fleet.holdings[at])
+        text = f"{instance.id} has been silent for {seconds(silent_s)}; limit {seconds(limit_s)}; {units} unit(s) on it"
+        _end(context, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
+
+
+def _tend_noticed(context: PlanContext, at: int, instance: Instance, preempt_at: float) -> None:
+    left_s = preempt_at - context.now
+    text = f"{instance.id} is to be taken back in {seconds(max(0.0, left_s))}"
+    if not context.fleet.holdings[at]:
+        _end(context, at, "preempt_notice", f"{text}; nothing runs there", left_s=round(left_s, 3))
+        return
+    reason = Reason(code="preempt_notice", text=text, numbers={"left_s": round(left_s, 3)})
+    _drain(context, instance, reason)
+    for job in context.running_on(at):
+        if job.spec.interruptible:
+            _stop_in_time(context, job, preempt_at, FailureCause.PREEMPTED, reason)
+
+
+def _drain(context: PlanContext, instance: Instance, reason: Reason) -> None:
+    if instance.state is InstanceState.READY:
+        context.add(Drain(instance_id=instance.id, reason=reason))
+
+
+def _stop_in_time(context: PlanContext, job: Job, ends_at: float, cause: FailureCause, why: Reason) -> None:
+    if ends_at - context.now <= job.spec.stop_grace_s + STOP_MARGIN_S:
+        numbers: dict[str, Number] = {**why.numbers, "grace_s": job.spec.stop_grace_s}
+        text = f"{why.text}; stopped now to end within its grace of {seconds(job.spec.stop_grace_s)}"
+        context.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
+
+
+def _obey_drain(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
+    """Place nothing more on ``instance``; stop what runs there in time for the order's deadline."""
+    ends_at = order.deadline_at
+    text = f"{instance.id} is drained by {order.by}"
+    text += f", until in {seconds(max(0.0, ends_at - context.now))}" if ends_at is not None else "; what runs may end"
+    reason = Reason(code="drained_by_order", text=text, numbers={"by": order.by, "deadline_at": ends_at})
+    _drain(context, instance, reason)
+    for job in context.running_on(at) if ends_at is not None else ():
+        _stop_in_time(context, job, ends_at or context.now, FailureCause.EVICTED, reason)
+
+
+def _tend_serving(context: PlanContext, at: int, instance: Instance, order: Directive | None) -> None:
+    draining, left_s = instance.state is InstanceState.DRAINING, instance.expires_at - context.now
+    if order is not None and context.fleet.holdings[at]:
+        _obey_drain(context, at, instance, order)
+    draining = draining or order is not None
+    if draining and not context.fleet.holdings[at]:
+        _end(context, at, "drained", f"{instance.id} was drained and nothing runs there any more")
+    elif left_s > context.policy.lease.renew_before_s:
+        context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
+    elif draining and not context.running_on(at):
+        context.ledger.let_go(instance)
+    elif (overdue := _only_overdue(context, at)) is not None:
+        context.ledger.let_go(instance)
+        _drain(context, instance, overdue)
+    else:
+        _tend_lease(context, at, instance, draining, ordered=order is not None)
+
+
+def _only_overdue(context: PlanContext, at: int) -> Reason | None:
+    """Return why a machine is not to be renewed on which nothing is but units that were asked to end, and should have
+    long ago: nobody is to pay for them without an end."""
+    held, instance = context.fleet.holdings[at], context.fleet.instances[at]
+    if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
+        return None
+    # While the engine was away nobody was told to end: their grace begins when it is back.
+    late_s = context.now - max(_gone_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
+    if late_s < 0.0:
+        return None
+    text = f"{instance.id} is not renewed: what is on it was asked to end, and is late by {seconds(late_s)}"
+    return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
+
+
+def _gone_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
+    """Return when the units of a job that was asked to end should be gone, if they were told ``since`` then at the
+    earliest."""
+    asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
+    return max(asked_at or context.now, since) + job.spec.stop_grace_s + END_MARGIN_S
+
+
+def _tend_lease(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
+    """Renew ``instance`` for those who can pay, or let it go."""
+    if not context.fleet.holdings[at] and not _wanted_idle(context, at, instance):
+        context.lazy.add(at)
+        context.fleet.placeable[at] = context.fleet.hopeful[at] = True
+        return
+    refusal = renew_for_payers(context, at)
+    if refusal is not None:
+        if context.fleet.holdings[at]:
+            _let_go(context, at, instance, refusal)
+        else:
+            end_idle_unrenewed(context, at, refusal)
+        return
+    if draining and not ordered and not _misbehaved(context, instance):
+        reason = Reason(code="renewed", text=f"the budget has room for {instance.id} again")
+        context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
+        draining = False
+    context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
+
+
+def _misbehaved(context: PlanContext, instance: Instance) -> bool:
+    """Whether it was drained for good: it delivered too little."""
+    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
+    return delivered < context.policy.retention.release_below_quality
+
+
+def _wanted_idle(context: PlanContext, at: int, instance: Instance) -> bool:
+    return at in context.kept or not idle_too_long(context, instance)
+
+
+def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
+    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay: it
+    is renewed when those are gone."""
+    instance, shares = context.fleet.instances[at], _holders_shares(context, at)
+    waiters = context.kept.get(at, [])
+    awaited = launch_shares(waiters, instance.capacity) if waiters and not shares else {}
+    unfunded: dict[str, Reason] = {}
+    while True:
+        refusal = context.ledger.renewal_refusal(instance, context.renewed_until_at, shares or awaited)
+        if refusal is None:
+            break
+        reason, user = refusal
+        if not user or len(shares) <= 1:
+            return reason
+        unfunded[user] = reason
+        del shares[user]
+    for job in context.running_on(at):
+        if job.spec.user in unfunded:
+            context.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
+    if _who_cannot_pay_is_leaving(context, at):
+        return None
+    # Who was asked to end holds it as well until that is known: their users' other jobs do not spend that money.
+    ending, _ = _ending_shares(context, at)
+    held = {user: shares.get(user, 0.0) + ending.get(user, 0.0) for user in [*shares, *ending]}
+    context.ledger.book_renewal(instance, context.renewed_until_at, held, waiters if awaited else ())
+    context.renew(at)
+    return None
+
+
+def _ending_shares(context: PlanContext, at: int) -> tuple[dict[str, float], float]:
+    """Return the parts of a machine that units hold which were asked to end, by user, and when all should be gone."""
+    instance, shares, gone_at = context.fleet.instances[at], dict[str, float](), context.now
+    for job, held in context.fleet.holdings[at]:
+        if job.id in context.stopping:
+            gone_at = max(gone_at, _gone_at(context, job, context.snapshot.engine_reachable_since))
+            part = size_share(held.resources, instance)
+            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+    return shares, gone_at
+
+
+def _who_cannot_pay_is_leaving(context: PlanContext, at: int) -> bool:
+    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
+    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
+    instance, (shares, gone_at) = context.fleet.instances[at], _ending_shares(context, at)
+    if context.now >= gone_at or instance.expires_at - context.now <= 2.0 * END_MARGIN_S:
+        return False
+    return context.ledger.stay_refusal(instance, context.renewed_until_at, shares) is not None
+
+
+def _holders_shares(context: PlanContext, at: int) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for job, held in context.fleet.holdings[at]:
+        if job.id not in context.stopping:
+            part = size_share(held.resources, context.fleet.instances[at])
+            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+    return shares
+
+
+def end_idle_unrenewed(context: PlanContext, at: int, refusal: Reason) -> None:
+    """End an idle machine that cannot be renewed."""
+    instance = context.fleet.instances[at]
+    context.ledger.let_go(instance)
+    context.terminate(at, _not_renewed(context, instance, refusal))
+
+
+def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> Reason:
+    left_s = instance.expires_at - context.now
+    text = f"{instance.id} expires in {seconds(left_s)} and cannot be renewed: {refusal.text}"
+    return Reason(code="not_renewed", text=text, numbers={**refusal.numbers, "left_s": round(left_s, 3)})
+
+
+def _let_go(context: PlanContext, at: int, instance: Instance, refusal: Reason) -> None:
+    """Drain a busy machine that cannot be renewed, and stop its units in time."""
+    context.ledger.let_go(instance)
+    reason = _not_renewed(context, instance, refusal)
+    _drain(context, instance, reason)
+    for job in context.running_on(at):
+        _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
+
+
+def idle_too_long(context: PlanContext, instance: Instance) -> bool:
+    """Return whether an idle machine has been kept as long as the policy says. Reserved ones are paid anyway: kept."""
+    return idle_as_long_as(context, instance, context.policy.retention.keep_idle_s(instance.retention_s))
+
+
+def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> bool:
+    """Return whether an idle machine that is paid for by use has been so for ``keep_s``; if not, note when it will."""
+    if instance.offer.market is Market.RESERVED:
+        return False
+    left_s = keep_s - idle_for_s(context, instance)
+    if left_s > 0.0:
+        context.next_release_at = min(context.next_release_at, context.now + left_s)
+    return left_s <= 0.0
+
+
+def idle_for_s(context: PlanContext, instance: Instance) -> float:
+    """Return how long ``instance`` has had nothing to do."""
+    since = instance.idle_since or instance.ready_at or instance.launched_at or context.now
+    return max(0.0, context.now - since)
+
+
+def is_idle(context: PlanContext, at: int) -> bool:
+    """Return whether machine ``at`` answers, stays, and this plan has no use for it."""
+    return bool(
+        context.fleet.instances[at].state is InstanceState.READY
+        and context.fleet.placeable[at]
+        and not context.fleet.holdings[at]
+        and context.fleet.load[at] <= SLACK  # this plan may have just placed something there
+        and at not in context.used
+    )
+
+
+def release_degraded(context: PlanContext) -> None:
+    """Drain or end machines that delivered too little; reserved ones stay, they are paid for in any case."""
+    limit = context.policy.retention.release_below_quality
+    index, below = (
+        context.fleet.index,
+        [name for name, part in context.snapshot.fleet_stats.delivered.items() if part < limit],
+    )
+    for at in sorted([index[name] for name in below if name in index]):
+        if not context.fleet.placeable[at] or not is_degraded(context, at):
+            continue
+        instance, delivered = (
+            context.fleet.instances[at],
+            context.snapshot.fleet_stats.delivered[context.fleet.instances[at].id],
+        )
+        text = f"{instance.id} delivered {delivered:.0%} of what its type usually does; at least {limit:.0%} is wanted"
+        reason = Reason(
+            code="misbehaved", text=text, numbers={"delivered": round(delivered, 4), "release_below": limit}
+        )
+        if not context.fleet.holdings[at]:
+            context.terminate(at, reason)
+        elif instance.state is InstanceState.READY:
+            context.fleet.placeable[at] = context.fleet.hopeful[at] = False
+            context.add(Drain(instance_id=instance.id, reason=reason))
+
+
+def is_degraded(context: PlanContext, at: int) -> bool:
+    """Return whether machine ``at`` is rented and delivered less than the policy wants."""
+    instance = context.fleet.instances[at]
+    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
+    rented = instance.offer.market is not Market.RESERVED
+    return rented and delivered < context.policy.retention.release_below_quality
+
+
+def release_idle(context: PlanContext) -> None:
+    """End machines idle beyond their retention, longest idle first; reserved ones are paid anyway, and kept."""
+    unused = context.fleet.placeable & (context.fleet.load <= SLACK) & ~context.fleet.reserved
+    idle = [at for at in unused.nonzero()[0].tolist() if is_idle(context, at)]
+    for at in sorted(idle, key=lambda at: -idle_for_s(context, context.fleet.instances[at])):
+        instance = context.fleet.instances[at]
+        if not idle_too_long(context, instance):
+            continue
+        idle_s = idle_for_s(context, instance)
+        keep_s = context.policy.retention.keep_idle_s(instance.retention_s)
+        text = f"{instance.id} has been idle for {seconds(idle_s)}; such machines are kept {seconds(keep_s)}"
+        numbers = {"idle_s": round(idle_s, 3), "keep_s": keep_s, "spin_up_s": instance.retention_s}
+        context.terminate(at, Reason(code="idle", text=text, numbers=numbers))

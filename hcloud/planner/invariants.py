@@ -1,0 +1,194 @@
+"""What must hold of every snapshot, whatever happened before: checked after tests, in the chaos suite and in long runs.
+
+Facts only; a snapshot that violates one of these means that a decision, an apply or a recovery was wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, JobState, Resources
+from hcloud.planner.budget import PERIODS, Bill, open_budget
+from hcloud.planner.snapshot import Snapshot
+from hcloud.spec.policy import Policy
+
+_SLACK = 1e-6
+MOST_PROFILE_RUNS = 5
+"""A look at what its program is known for and, where that was in vain, one run each on types, steps and nodes; one more
+where it then does other than expected."""
+
+
+def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[str]:
+    """Return one sentence per violation, in a fixed order; an empty list when all is well.
+
+    With ``policy`` also its caps and budgets are checked. They hold for what was decided under this policy at these
+    prices: leave it out where the policy has become stricter, or spot prices have risen, since.
+    """
+    by_id = {instance.id: instance for instance in snapshot.instances}
+    found = [*_unique("job", [j.id for j in snapshot.jobs]), *_unique("instance", [i.id for i in snapshot.instances])]
+    found += _unique("launch token", [i.token for i in snapshot.instances])
+    for job in snapshot.jobs:
+        found += _job(job, by_id)
+    found += _profiling(snapshot.jobs)
+    found += _fit(snapshot.jobs, by_id)
+    for instance in snapshot.instances:
+        found += _instance(instance)
+    return found + (_limits(snapshot, policy) if policy is not None else [])
+
+
+def _unique(what: str, names: Sequence[str]) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    return [f"{what} {name} is there more than once" for name in twice]
+
+
+def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
+    """A profiling run that is not asked to end belongs to a job that waits for it, and for one set of runs only."""
+    by_id = {job.id: job for job in jobs}
+    for job in jobs:
+        request = job.spec.profile
+        if request is not None and request.job_id and job.cancelled_by is None and job.state not in JOB_ENDED:
+            parent = by_id.get(request.job_id)
+            # A job that has run may be measured again while it runs; one that has not waits for its runs.
+            waits = parent is not None and (parent.state is JobState.SUBMITTED or parent.attempts_made > 0)
+            if parent is None or not waits or job.id not in parent.profile_runs:
+                yield f"{job.id} profiles {request.job_id}, which does not wait for it"
+            if job.profile_runs:
+                yield f"{job.id} is a profiling run and is profiled itself"
+        if len(set(job.profile_runs)) < len(job.profile_runs) or len(job.profile_runs) > MOST_PROFILE_RUNS:
+            names = ", ".join(job.profile_runs)
+            yield f"{job.id} has the profiling runs {names}: one look, three others and one again at most"
+
+
+def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    attempt = job.attempt
+    if job.state in JOB_ON_INSTANCE and attempt is None:
+        yield f"{job.id} is {job.state} without an attempt"
+    if attempt is not None and not attempt.over and job.state not in JOB_ON_INSTANCE:
+        yield f"{job.id} is {job.state} while attempt {attempt.id} holds resources"
+    if job.state in JOB_ENDED and job.finished_at is None:
+        yield f"{job.id} is {job.state} without a time of its end"
+    yield from _attempt(job, by_id)
+    yield from _awaiting(job, by_id)
+
+
+def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    attempt = job.attempt
+    if attempt is None:
+        return
+    if attempt.id != f"{job.id}.{attempt.number}" or attempt.number != job.attempts_made:
+        yield f"{job.id} has made {job.attempts_made} attempt(s), but its present one is {attempt.id}"
+    ranks = [a.rank for a in attempt.allocations]
+    if len(set(ranks)) < len(ranks):
+        yield f"{attempt.id} has a rank twice: {ranks}"
+    if len(ranks) > job.spec.nodes.count or not ranks:
+        yield f"{attempt.id} has {len(ranks)} rank(s); {job.spec.nodes.count} were asked for"
+    if job.spec.nodes.gang and len(ranks) not in (0, job.spec.nodes.count):
+        yield f"{attempt.id} is all-or-nothing, but has {len(ranks)} of {job.spec.nodes.count} ranks"
+    for held in attempt.allocations:
+        if not held.released and held.instance_id not in by_id:
+            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is not there"
+        elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
+            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
+        due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
+        if held.resources != due and not _was_resized(job, held, due) and not _chosen(job, held):
+            yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
+
+
+def _chosen(job: Job, held: Allocation) -> bool:
+    """Whether ``held`` is a size that the planner may choose for ``job``."""
+    within, asked = job.spec.vcpus_within, job.spec.resources
+    same = replace(held.resources, vcpus=asked.vcpus) == asked
+    return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
+
+
+def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
+    """Whether a correction gave the rank more vCPUs than its job asked for."""
+    resized = any(c.step == "resize" for c in job.corrections)
+    due = replace(due, vcpus=min(due.vcpus, *(job.spec.vcpus_within or (due.vcpus,))))
+    return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
+
+
+def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
+    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
+        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
+    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
+        yield f"{job.id} awaits an instance, but none is named"
+
+
+def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
+    held: dict[str, Resources] = {}
+    for job in jobs:
+        for part in job.attempt.allocations if job.attempt is not None else ():
+            if not part.released:
+                before = held.get(part.instance_id)
+                held[part.instance_id] = part.resources if before is None else before.plus(part.resources)
+    return [
+        f"{instance_id} is oversubscribed: {amount} held of {by_id[instance_id].capacity}"
+        for instance_id, amount in sorted(held.items())
+        if instance_id in by_id and not _fits(amount, by_id[instance_id].capacity)
+    ]
+
+
+def _fits(amount: Resources, capacity: Resources) -> bool:
+    return (
+        amount.vcpus <= capacity.vcpus + _SLACK
+        and amount.memory_mib <= capacity.memory_mib
+        and amount.disk_gib <= capacity.disk_gib + _SLACK
+    )
+
+
+def _instance(instance: Instance) -> Iterator[str]:
+    state = instance.state
+    registered = (InstanceState.READY, InstanceState.DRAINING)
+    if state is InstanceState.BOOTING and instance.launched_at is None:
+        yield f"{instance.id} is booting, but has no time of launch"
+    if state in registered and instance.provider_id is None:
+        yield f"{instance.id} is {state}, but its provider's id is not known"
+    if (state is InstanceState.TERMINATED) != (instance.terminated_at is not None):
+        yield f"{instance.id} is {state}, but its time of termination is {instance.terminated_at}"
+    if instance.expires_at < instance.requested_at:
+        yield f"{instance.id} expires before it was requested"
+
+
+def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
+    live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
+    # A machine is renewed for others though somebody on it who cannot pay was just asked to end, where time is short.
+    ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
+    caps, budgets = policy.caps, policy.budgets
+    present: list[tuple[str, float, float | None]] = [
+        ("caps.max_instances", ledger.instances, caps.max_instances),
+        ("caps.max_vcpus", ledger.vcpus, caps.max_vcpus),
+        ("budgets.per_hour_usd", ledger.usd_per_h, budgets.per_hour_usd),
+        *_money("budgets", ledger.total, budgets.per_day_usd, budgets.per_month_usd),
+    ]
+    for name, limit in sorted(caps.max_instances_per_type.items()):
+        present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
+    if caps.max_jobs_per_user is not None:
+        holding = Counter(job.spec.user for job in snapshot.jobs if _holds(job))
+        name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
+        present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
+    for user, bill in sorted(ledger.users.items()):
+        limits = budgets.for_user(user)
+        present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
+    known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
+    beyond = [each for each in known if each[1] > each[2] + _SLACK]
+    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
+    return found + _wrongly_bought(live, policy)
+
+
+def _holds(job: Job) -> bool:
+    return job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
+
+
+def _money(
+    name: str, bill: Bill, day_usd: float | None, month_usd: float | None
+) -> list[tuple[str, float, float | None]]:
+    limits = (day_usd, month_usd) * 2
+    return [(f"{name}.{rule}_usd", usd, limit) for rule, usd, limit in zip(PERIODS, bill, limits, strict=True)]
+
+
+def _wrongly_bought(live: Sequence[Instance], policy: Policy) -> list[str]:
+    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
+    return [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]

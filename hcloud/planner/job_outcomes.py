@@ -1,0 +1,165 @@
+"""What became of jobs: finish, retry, stop. The first stage of a plan.
+
+An attempt is judged only when it is over. Retries are counted by cause, with exponential back-off; a job that lost its
+machine goes through PREEMPTED so that reports can tell it from one that failed by itself. Ranks of an incremental job
+that fail do not stop the others: the program decides what a lost helper means, and the attempt is judged when its last
+rank has ended.
+"""
+
+from __future__ import annotations
+
+from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
+from hcloud.planner.context import PlanContext
+from hcloud.planner.plan import Finish, Preempted, Wait
+from hcloud.planner.profiling import leave_submitted
+from hcloud.planner.text import deadline_numbers, seconds, usd
+
+PLANNING_FAILS = "planning_fails"
+_LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
+_ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
+
+
+def decide_outcomes(context: PlanContext) -> None:
+    """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
+    submitted, left_out = list[Job](), context.snapshot.left_out.jobs
+    for job in context.snapshot.plan_cache.occupancy.restive:  # hardly any of those that run
+        if job.id in left_out and not has_to_end(job):
+            _leave_out(context, job, left_out[job.id])
+        elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
+            context.waiting.append(job)  # nearly all of a long queue
+        elif job.state in JOB_ON_INSTANCE:
+            _adapt_running(context, job)
+        elif job.cancelled_by is not None:
+            _cancel(context, job)
+        elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
+            _finish(context, job, JobState.FAILED, _budget_reason(job))
+        elif job.state in JOB_WAITING:
+            context.waiting.append(job)
+            if job.state is JobState.AWAITING_INSTANCE:
+                context.count_active(job)
+        elif job.state in _ADMISSIBLE:
+            submitted.append(job)
+        elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
+            context.waiting.append(context.enqueue(job, _back(context, job)))
+    if submitted:
+        leave_submitted(context, submitted)
+
+
+def has_to_end(job: Job) -> bool:
+    """Return whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
+    return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
+
+
+def _leave_out(context: PlanContext, job: Job, error: str) -> None:
+    """Decide nothing about ``job``, and say why."""
+    if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
+        text = f"HCloud fails on it, a defect ({error}); left out, and tried again every few minutes"
+        context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
+    if job.state is JobState.AWAITING_INSTANCE:
+        context.count_active(job)
+
+
+def _back(context: PlanContext, job: Job) -> Reason:
+    lost = sum(job.failures.count(cause) for cause in _LOST)
+    text = f"queued again after losing its machine {lost} time(s)"
+    return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
+
+
+def _adapt_running(context: PlanContext, job: Job) -> None:
+    attempt = job.attempt
+    if attempt is None:
+        return
+    if attempt.over:
+        _judge(context, job, attempt)
+    elif job.id in context.stopping:
+        return
+    elif job.cancelled_by is not None:
+        context.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+    elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
+        context.stop(job, FailureCause.EVICTED, _budget_reason(job))
+    elif len(attempt.allocations) > 1 and job.spec.nodes.gang:
+        _stop_gang_of_failed_rank(context, job, attempt)
+
+
+def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) -> None:
+    failed = next((a for a in attempt.allocations if a.cause is not None), None)
+    if failed is None:
+        return
+    text = (
+        f"rank {failed.rank} of {len(attempt.allocations)} ended ({failed.cause}); the others cannot go on without it"
+    )
+    numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
+    context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
+
+
+def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
+    cause = attempt.failure
+    if job.cancelled_by is not None:
+        _cancel(context, job)
+    elif cause is None:
+        _finish(context, job, JobState.SUCCEEDED, _success(context, job, attempt))
+    elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
+        _finish(context, job, JobState.FAILED, _budget_reason(job))
+    elif job.failures.count(cause) < job.spec.retries.limits.get(cause.value, 0):
+        _retry(context, job, attempt, cause)
+    else:
+        _finish(context, job, JobState.FAILED, _failure(context, job, attempt, cause))
+
+
+def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> None:
+    retries, used = job.spec.retries, job.failures.count(cause)
+    delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
+    not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
+    numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
+    text = f"attempt {attempt.number} ended ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
+    reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_ending(attempt, cause)})
+    if cause in _LOST:
+        context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
+    else:
+        context.waiting.append(context.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
+
+
+def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
+    ended_at = max((a.ended_at for a in attempt.allocations if a.ended_at is not None), default=context.now)
+    started_at = min((a.started_at for a in attempt.allocations if a.started_at is not None), default=attempt.placed_at)
+    late = deadline_numbers(job, ended_at)
+    numbers: dict[str, Number] = {"run_s": round(ended_at - started_at, 3), "attempts": job.attempts_made, **late}
+    ranks, lasted = len(attempt.allocations), seconds(ended_at - started_at)
+    text = f"all {ranks} ranks ended well after {lasted}" if ranks > 1 else f"ended well after {lasted}"
+    if late.get("deadline_missed"):
+        text += f", {seconds(float(late['late_s'] or 0))} past the deadline"
+    return Reason(code="succeeded", text=text, numbers=numbers)
+
+
+def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
+    limit, ending = job.spec.retries.limits.get(cause.value, 0), _ending(attempt, cause)
+    numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **ending}
+    text = f"attempt {attempt.number} ended ({cause}"
+    text += f", code {ending['exit_code']}" if ending.get("exit_code") is not None else ""
+    text += f": {ending['detail']}" if ending.get("detail") else ""
+    text += f"); {limit} retries of this cause are allowed, {job.failures.count(cause)} used"
+    return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
+
+
+def _ending(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
+    failed = next((a for a in attempt.allocations if a.cause is cause), None)
+    failed = failed or next((a for a in attempt.allocations if a.cause is not None), None)
+    if failed is None:
+        return {"cause": cause.value}
+    ending: dict[str, Number] = {"cause": cause.value, "rank": failed.rank, "exit_code": failed.exit_code}
+    return {**ending, "instance": failed.instance_id, "detail": failed.detail}
+
+
+def _budget_reason(job: Job) -> Reason:
+    limit_usd = job.spec.budget_usd or 0.0
+    text = f"has cost {usd(job.spent_usd)}; its own budget is {usd(limit_usd)}"
+    return Reason(code="job_budget", text=text, numbers={"limit_usd": limit_usd, "spent_usd": round(job.spent_usd, 6)})
+
+
+def _cancel(context: PlanContext, job: Job) -> None:
+    _finish(context, job, JobState.CANCELLED, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+
+
+def _finish(context: PlanContext, job: Job, state: JobState, reason: Reason) -> None:
+    context.ledger.forget_awaited(job)
+    context.add(Finish(job_id=job.id, state=state, reason=reason))

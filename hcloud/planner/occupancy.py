@@ -1,0 +1,210 @@
+"""Who holds what of which machine, followed from plan to plan: only rows that are new or changed are looked at anew.
+
+A plan reads thousands of rows, of which a few changed since the last one. What follows from one row alone is kept with
+that row for as long as it is the same object (rows are frozen), and what is summed over rows of one machine is summed
+anew, in the same order, where one of them changed: so all is the same as with an empty roster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, FailureCause, InstanceId, Job, JobId, Resources
+from hcloud.core.rows import FilteredRows, number_of, row_changes
+
+Held = tuple[Job, Allocation]
+Left = tuple[float, float, float]
+FEWEST = 3
+"""With fewer ranks there is no telling who of them is slow."""
+
+
+@dataclass(slots=True, eq=False)
+class Residents:
+    """The units on one machine, by number of their jobs, and what they leave of a ``capacity`` (None: to be summed);
+    ``oldest_at``: when the first of them was placed, ``names``: their applications (None: to be looked up)."""
+
+    numbers: list[int] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    capacity: Resources | None = None
+    left: Left = (0.0, 0.0, 0.0)
+    oldest_at: float | None = None
+    names: tuple[str, ...] | None = None
+
+    def of(self, capacity: Resources) -> Left:
+        """Return what is left of the machine: vCPUs, memory in MiB, disk in GiB."""
+        if self.capacity is not capacity:
+            vcpus, memory_mib, disk_gib = float(capacity.vcpus), float(capacity.memory_mib), float(capacity.disk_gib)
+            for _, held in self.held:
+                amount = held.resources
+                vcpus -= amount.vcpus
+                memory_mib -= amount.memory_mib
+                disk_gib -= amount.disk_gib
+            self.capacity, self.left = capacity, (vcpus, memory_mib, disk_gib)
+        return self.left
+
+    def since(self) -> float:
+        """Return when the first unit was placed; infinite where there is none."""
+        if self.oldest_at is None:
+            self.oldest_at = min([_placed_at(job) for job, _ in self.held], default=inf)
+        return self.oldest_at
+
+    def applications(self) -> tuple[str, ...]:
+        """Return what the units are, the same tuple while they are the same units."""
+        if self.names is None:
+            self.names = tuple([job.application for job, _ in self.held])
+        return self.names
+
+    def changed(self) -> None:
+        """Forget what followed from the units that were here."""
+        self.capacity = self.oldest_at = self.names = None
+
+
+@dataclass(slots=True, eq=False)
+class Occupancy:
+    """All jobs that have not ended, and what follows from each one's row; sets are of their ids.
+
+    ``running``: their attempt is not over, ``restive``: something in the row may call for something, both by number and
+    until the next plan; ``stopping``: their attempt was asked to end; ``measuring``: profiling runs; ``corrected``:
+    something was done for them that held; ``incomplete``: they run with fewer ranks than they may have; ``demanding``:
+    they say where they may be placed; ``scattered``: they run with enough ranks that do not need each other to tell who
+    of them is slow; ``unpromised``: they run without a promise.
+    ``residents``: by machine; ``touched``: where they are others than when whoever followed last took it.
+    """
+
+    rows: dict[JobId, Job] = field(default_factory=dict)
+    running: Sequence[Job] = ()
+    restive: Sequence[Job] = ()
+    stopping: set[JobId] = field(default_factory=set)
+    measuring: set[JobId] = field(default_factory=set)
+    corrected: set[JobId] = field(default_factory=set)
+    incomplete: set[JobId] = field(default_factory=set)
+    demanding: set[JobId] = field(default_factory=set)
+    scattered: set[JobId] = field(default_factory=set)
+    unpromised: set[JobId] = field(default_factory=set)
+    residents: dict[InstanceId, Residents] = field(default_factory=dict)
+    touched: set[InstanceId] = field(default_factory=set)
+    _seen: Sequence[Job] = ()
+    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_holds))
+    _restive: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_correction))
+
+    def follow(self, jobs: Sequence[Job]) -> None:
+        """Take in what changed since: ``jobs`` are all there are now."""
+        for before, job in row_changes(self._seen, jobs):
+            if before is not None:
+                self._forget(self.rows.pop(before.id))
+            if job is not None:
+                self.rows[job.id] = job
+                self._note(job)
+        self._seen = jobs
+        self.running, self.restive = self._running.of(jobs), self._restive.of(jobs)
+
+    @staticmethod
+    def runs(job: Job) -> bool:
+        """Return whether a job is one of those that are ``running``."""
+        return _holds(job)
+
+    def take_touched(self) -> set[InstanceId]:
+        """Return the machines that are ``touched``; from here on none is."""
+        taken, self.touched = self.touched, set()
+        return taken
+
+    def _note(self, job: Job) -> None:
+        for ids, wanted in self._kinds():
+            if wanted(job):
+                ids.add(job.id)
+        number = number_of(job.id)
+        for held in held_by(job):
+            there = self.residents.setdefault(held.instance_id, Residents())
+            at = bisect_right(there.numbers, number)
+            there.numbers.insert(at, number)
+            there.held.insert(at, (job, held))
+            there.changed()
+            self.touched.add(held.instance_id)
+
+    def _forget(self, job: Job) -> None:
+        for ids, _ in self._kinds():
+            ids.discard(job.id)
+        number = number_of(job.id)
+        for held in held_by(job):
+            there = self.residents[held.instance_id]
+            at = there.numbers.index(number)
+            del there.numbers[at], there.held[at]
+            there.changed()
+            self.touched.add(held.instance_id)
+            if not there.held:
+                del self.residents[held.instance_id]
+
+    def _kinds(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
+        return (
+            (self.stopping, _stops),
+            (self.measuring, _measures),
+            (self.corrected, _was_corrected),
+            (self.incomplete, _lacks_ranks),
+            (self.demanding, _demands),
+            (self.scattered, _is_scattered),
+            (self.unpromised, _makes_no_promise),
+        )
+
+
+def missing_ranks(job: Job) -> list[int]:
+    """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
+    return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
+
+
+def needs_correction(job: Job) -> bool:
+    """Return whether something in a job's row may call for something; nothing does in that of a job of one node that
+    just runs on."""
+    attempt = job.attempt
+    if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
+        return True
+    ended_at = attempt.allocations[0].ended_at
+    return job.cancelled_by is not None or ended_at is not None or job.spec.budget_usd is not None
+
+
+def _placed_at(job: Job) -> float:
+    return job.attempt.placed_at if job.attempt is not None else inf
+
+
+def held_by(job: Job) -> list[Allocation]:
+    """Return what units hold that have not ended, of an attempt that is not over."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return [each for each in held if each.ended_at is None]
+
+
+def _holds(job: Job) -> bool:
+    return job.attempt is not None and not job.attempt.over
+
+
+def _stops(job: Job) -> bool:
+    return job.attempt is not None and job.attempt.stop_requested_at is not None and _holds(job)
+
+
+def _measures(job: Job) -> bool:
+    return job.spec.profile is not None and job.state not in JOB_ENDED
+
+
+def _was_corrected(job: Job) -> bool:
+    return bool(job.corrections) and _holds(job)
+
+
+def _lacks_ranks(job: Job) -> bool:
+    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _holds(job) and bool(missing_ranks(job))
+
+
+def _demands(job: Job) -> bool:
+    return job.spec.placement is not None
+
+
+def _makes_no_promise(job: Job) -> bool:
+    return job.spec.target.kind == "best_effort" and _holds(job)
+
+
+def _is_scattered(job: Job) -> bool:
+    attempt, spec = job.attempt, job.spec
+    told = not spec.nodes.gang and spec.progress is not None
+    return told and attempt is not None and len(attempt.allocations) >= FEWEST and not attempt.over

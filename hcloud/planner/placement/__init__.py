@@ -1,0 +1,1 @@
+"""Placement: which waiting jobs start on which running instances."""

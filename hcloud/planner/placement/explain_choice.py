@@ -1,0 +1,204 @@
+"""What there was to choose from when a job was placed: types of machines, with what was expected of the job there.
+
+Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types by market,
+which sets their price, not single machines: what else sets machines of one type apart are their neighbours, which the
+reason tells. The chosen one is told with the price of the very machine, others with the least price there was. Worked
+out once per plan for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from hcloud.core.estimates import Classification
+from hcloud.core.model import Job, Market, Number, Offer, Reason
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fit.sizing import ExpectedPerformance, expected
+from hcloud.planner.fleet import SLACK, Fleet, Mask, OfferShape, offer_shape_of
+from hcloud.planner.market import may_use
+from hcloud.planner.plan import Candidate
+from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
+
+
+def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
+    """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
+    if refusal is None or not (bound := excluded(context, group)):
+        return refusal
+    named = "; ".join(f"{key} keeps it from {', '.join(names[:3])}" for key, names in bound.items())
+    numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
+    text = f"{named}, where there is room; elsewhere: {refusal.text}"
+    code = refusal.code if refusal.code == "impossible" else "placement_demands"
+    return Reason(code=code, text=text, numbers=numbers)
+
+
+def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> dict[str, list[str]]:
+    """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
+    fleet, where = context.fleet, group.constraints
+    if where is None and group.company is None:
+        return {}
+    roomy = fleet.fitting_now(group.asks, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
+    roomy = roomy & fleet.of_types(group.instance_types) if group.instance_types else roomy
+    roomy[list(but)] = False
+    by_zone = replace(where, labels=()) if where is not None else None
+    by_label = replace(where, zones=()) if where is not None else None
+    allowed = {
+        "placement.zones": context.topology.admitted(by_zone) if by_zone is not None else roomy,
+        "placement.labels": context.topology.admitted(by_label) if by_label is not None else roomy,
+        "placement.apart_from": context.topology.apart(group.company) if group.company is not None else roomy,
+    }
+    found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
+    return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
+
+
+MOST = 8
+"""So many candidates are stored, the chosen one among them."""
+KINDS = 256
+"""Kinds of jobs in one plan whose candidates are worked out."""
+NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked after"
+
+
+def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
+    """Return the types at hand for ``job``, which goes to machine ``at``: the chosen one, then the cheapest first."""
+    if group.candidates is None:
+        if context.kinds_told >= KINDS:
+            return ()
+        context.kinds_told += 1
+        found = _all(context, job, group)
+        group.candidates = tuple(sorted(found, key=lambda c: (c.usd_per_h, c.column, c.market)))
+    offer = context.fleet.instances[at].offer
+    shape = context.fleet.shapes[int(context.fleet.shape_at[at])]
+    key = (shape, offer.price_usd_per_h)
+    if key not in group.told:
+        others = (each for each in group.candidates if (each.column, each.market) != shape)
+        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST]
+    return group.told[key]
+
+
+def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
+    fleet, may = context.fleet, _may_be(context, group)
+    room = context.fitting_now(group, may)
+    known = context.suit is not None and group.application
+    suited = context.suit.suited(group.application, room) if context.suit is not None and known else room
+    levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
+    # What of each is told: the first of these that any machine of the ware is of.
+    some = np.array([(fleet.of_shape & mask).any(axis=1) for mask, _ in levels])
+    there: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
+    for number, level in zip(there, some.argmax(axis=0)[there].tolist(), strict=True):
+        mask, why = levels[level]
+        yield _candidate(context, job, _cheapest(fleet, fleet.of_shape[number] & mask), why)
+    for offer in _not_there(context, group, {fleet.shapes[number] for number in there}):
+        yield _candidate(context, job, offer, f"not there yet, {seconds(offer.instance_type.boot_delay_s)} to start")
+
+
+def _may_be(context: PlanContext, group: JobGroup) -> Mask:
+    """Return the machines that are large enough for a rank of ``group``, and of a kind that it may run on."""
+    fleet = context.fleet
+    large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
+    may: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
+    if not group.spot_ok:
+        may &= fleet.steady
+    if group.constraints is not None:
+        may &= context.topology.admitted(group.constraints)
+    return may
+
+
+def _cheapest(fleet: Fleet, among: Mask) -> Offer:
+    """Return the offer of the cheapest machine of ``among``, which has one: of equals the first."""
+    places = among.nonzero()[0]
+    return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
+
+
+def _not_there(context: PlanContext, group: JobGroup, there: Set[OfferShape]) -> Iterable[Offer]:
+    """Return the cheapest offer for ``group`` of each ware but those of which machines are ``there``."""
+    found, demand = dict[OfferShape, Offer](), group.demand.tolist()
+    for offer in context.to_be_had():
+        shape = offer_shape_of(offer)
+        dearer = shape in found and offer.price_usd_per_h >= found[shape].price_usd_per_h
+        if shape not in there and not dearer and _fits(group, offer, demand):
+            found[shape] = offer
+    return found.values()
+
+
+def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
+    has, (vcpus, memory_mib, disk_gib) = offer.instance_type.capacity, demand
+    fits = has.vcpus >= vcpus - SLACK and has.memory_mib >= memory_mib - SLACK and has.disk_gib >= disk_gib - SLACK
+    return fits and (group.spot_ok or offer.market is not Market.SPOT) and may_use(group, offer)
+
+
+def _candidate(context: PlanContext, job: Job, offer: Offer, why: str) -> Candidate:
+    capacity, known = offer.instance_type.capacity, context.snapshot.applications.get(job.application)
+    usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
+    shape = offer_shape_of(offer)
+    if known is None:
+        return _told(shape, usd_per_h, why, None)
+    question = ("candidate", shape, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
+    return known.answer(question, lambda: _expecting(known, *question[1:]))
+
+
+def _expecting(
+    known: Classification, shape: OfferShape, usd_per_h: float, why: str, vcpus: float, nodes: int
+) -> Candidate:
+    return _told(shape, usd_per_h, why, expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes))
+
+
+def _told(shape: OfferShape, usd_per_h: float, why: str, would: ExpectedPerformance | None) -> Candidate:
+    (column, market), (low, high) = shape, would.limits() if would is not None else (None, None)
+    value = would.value if would is not None else None
+    return Candidate(
+        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why
+    )
+
+
+def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
+    """Return why ``job`` of ``group`` was placed on the machines ``places``, of which the first speaks for all."""
+    first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
+    more = f" and {len(places) - 1} more rank(s)" if len(places) > 1 else ""
+    waited_s = context.now - job.submitted_at
+    numbers: dict[str, Number] = {
+        "instance": first.id,
+        "vcpu_share_after": round(load, 4),
+        "ranks": len(places),
+        "waited_s": round(waited_s, 3),
+        **deadline_numbers(job, context.now),
+    }
+    chosen = _chosen_size(context, group, places[0])
+    numbers |= chosen
+    if bound := excluded(context, group, places):
+        numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
+    code, why = _preference_words(context, group)
+    if context.suit is not None and group.application:
+        decided = context.suit.numbers(group.application)
+        numbers |= decided
+        if "relaxed" in decided:
+            code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
+    room = amount(context.granted(group, places[0]))
+    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {room}"
+    text += f": {load:.0%} of its vCPUs in use then{more}"
+    if "probability" in chosen:
+        text += f"; {chosen['vcpus']:g} vCPU of {chosen['vcpus_within']}, which meets its target with"
+        text += f" {float(chosen['probability'] or 0):.0%} probability"
+    text += f"; kept from other machines with room by {', '.join(bound)}" if bound else ""
+    return Reason(code=code, text=text, numbers=numbers)
+
+
+def _chosen_size(context: PlanContext, group: JobGroup, at: int) -> dict[str, Number]:
+    """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
+    if group.portions is None or context.suit is None:
+        return {}
+    return context.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
+
+
+def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
+    """Return the code and the words of why a machine was taken, where nothing had to be relaxed."""
+    order = context.policy.placement.order
+    if context.suit is not None and group.application:
+        if context.suit.who(group.application) is None:
+            return "best_type", "is of the best type for it and the least loaded of these"
+        if order == "least_loss":
+            return order, "is where it and its neighbours lose the least, to its type and to each other"
+        return "suits", "suits it: nobody is disturbed there, its type is the best of these and the fit is the tightest"
+    found = {"first_fit": "is the first", "random": "was drawn by lot"}.get(order)
+    return (order, found) if found is not None else ("least_loaded", "is the least loaded")

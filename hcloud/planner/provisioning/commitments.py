@@ -1,0 +1,141 @@
+"""What to commit to: how many machines to reserve, under which terms, at the least cost over the load there was.
+
+The first machine reserved is used most, each further one less. One more pays while the part of the time it is in use
+is more than its committed price is of the on-demand price: that is the break-even, and the least cost over the
+distribution of load is where the last machine just makes it (the newsvendor's rule). Everything is per machine of one
+type; prices are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcloud.core.errors import BadInput
+from hcloud.core.pricing import HOUR_S, amortised_usd_per_h
+from hcloud.forecast.load import LoadCurve
+
+MONTH_H = 730.0
+"""Hours of a month, as the clouds count them."""
+MONTH_S = MONTH_H * HOUR_S
+WEEK_S = 7 * 86_400.0
+SR_MARGIN = 0.15
+"""SR reserves the peak and 10 to 15 % more (HCloud §8.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What one machine costs when it is committed to for ``term_months``: upfront, and per hour used or not."""
+
+    name: str
+    term_months: float
+    upfront_usd: float
+    usd_per_h: float
+
+    @property
+    def amortised_usd_per_h(self) -> float:
+        """The price of an hour of the term, all in."""
+        term_s = self.term_months * MONTH_S
+        return amortised_usd_per_h(upfront_usd=self.upfront_usd, usd_per_h=self.usd_per_h, term_s=term_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How many machines to commit to under one option, and what follows.
+
+    Costs are USD per hour on average. ``break_even_use``: from which part (0..1) of the time in use on a machine pays.
+    ``use``: of the committed machines, as the load was. ``pays_after_months``: until what was paid upfront has come
+    back, None where nothing was paid upfront or it never does. ``least_load``: down to which part of this load the
+    commitment still costs no more than on demand alone. ``if_load_halves_usd_per_h``: what would be lost against on
+    demand alone if the load halved right away (negative: still gained). ``by_week``: the least and the largest count
+    that would have been best in a single week, None where there is less than two weeks of load.
+    """
+
+    terms: Terms
+    count: int
+    usd_per_h: float
+    on_demand_usd_per_h: float
+    break_even_use: float
+    use: float
+    upfront_usd: float
+    pays_after_months: float | None
+    least_load: float
+    if_load_halves_usd_per_h: float
+    by_week: tuple[int, int] | None
+
+    @property
+    def saving(self) -> float:
+        """The part (0..1) of the on-demand cost that is saved."""
+        return 1.0 - self.usd_per_h / self.on_demand_usd_per_h if self.on_demand_usd_per_h > 0 else 0.0
+
+
+def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]) -> list[Advice]:
+    """Return for each option the count of machines with the least cost; the option that costs least comes first.
+
+    Raises BadInput where the on-demand price is not positive, or there is no option.
+    """
+    if not on_demand_usd_per_h > 0:
+        raise BadInput(f"the on-demand price is ${on_demand_usd_per_h:g}/h; it must be more than 0")
+    if not options:
+        raise BadInput("there is nothing to commit to; name at least one option with its term and price")
+    found = [_advise(load, on_demand_usd_per_h, terms) for terms in options]
+    return sorted(found, key=lambda advice: (advice.usd_per_h, advice.terms.term_months, advice.terms.name))
+
+
+def cost_usd_per_h(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float, count: int) -> float:
+    """Return what an hour of ``load`` costs on average with ``count`` machines committed, the rest on demand."""
+    use = load.use_of_layers()
+    return count * committed_usd_per_h + float(use[count:].sum()) * on_demand_usd_per_h
+
+
+def best_count(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float) -> int:
+    """Return how many machines to commit to so that the cost is least; of equals the fewest."""
+    return int((load.use_of_layers() * on_demand_usd_per_h > committed_usd_per_h + 1e-12).sum())
+
+
+def sizes_by_strategy(load: LoadCurve) -> dict[str, int]:
+    """Return how many machines HCloud's strategies reserve: the peak and a margin (SR), the steady load (HF, HM)."""
+    return {"sr": int(np.ceil(load.peak * (1 + SR_MARGIN) - 1e-9)), "hf, hm": int(np.floor(load.steady + 1e-9))}
+
+
+def _advise(load: LoadCurve, on_demand: float, terms: Terms) -> Advice:
+    price = terms.amortised_usd_per_h
+    count = best_count(load, on_demand, price)
+    used = float(load.use_of_layers()[:count].sum())
+    weeks = [best_count(week, on_demand, price) for week in load.parts(WEEK_S)]
+    halved = load.scaled(0.5)
+    return Advice(
+        terms=terms,
+        count=count,
+        usd_per_h=cost_usd_per_h(load, on_demand, price, count),
+        on_demand_usd_per_h=load.mean * on_demand,
+        break_even_use=price / on_demand,
+        use=used / count if count else 0.0,
+        upfront_usd=count * terms.upfront_usd,
+        pays_after_months=_pays_after_months(terms, count, used * on_demand),
+        least_load=_least_load(load, on_demand, price, count),
+        if_load_halves_usd_per_h=cost_usd_per_h(halved, on_demand, price, count) - halved.mean * on_demand,
+        by_week=(min(weeks), max(weeks)) if len(weeks) > 1 else None,
+    )
+
+
+def _pays_after_months(terms: Terms, count: int, replaced_usd_per_h: float) -> float | None:
+    gained_usd_per_h = replaced_usd_per_h - count * terms.usd_per_h
+    if count == 0 or terms.upfront_usd <= 0 or gained_usd_per_h <= 0:
+        return None
+    return count * terms.upfront_usd / gained_usd_per_h / MONTH_H
+
+
+def _least_load(load: LoadCurve, on_demand: float, price: float, count: int) -> float:
+    """Bisect: what a commitment gains over on demand alone grows with the load."""
+    if count == 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        scaled = load.scaled(middle)
+        pays = cost_usd_per_h(scaled, on_demand, price, count) <= scaled.mean * on_demand
+        low, high = (low, middle) if pays else (middle, high)
+    return high

@@ -1,0 +1,162 @@
+"""Fewer machines for the same jobs: one is emptied when its jobs fit on others and that saves more than it costs.
+
+Only while nothing else is going on: nobody waits, nothing starts, drains or is being stopped. Then at most one machine
+per plan is drained, and its jobs are stopped, to be placed elsewhere by a later plan. What it saves is its price for a
+horizon; what it costs is the work that its jobs lose (they begin anew) and the gap until they run again, at the price
+of where they go. Hysteresis keeps noise from moving jobs: the saving must be a multiple of the cost, no job is moved
+that has not run for a while where it is, and jobs go only to machines that stay in any case, so that each move leaves
+one machine less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcloud.core.model import FailureCause, InstanceState, Job, Market, Number, Reason
+from hcloud.planner.context import PlanContext
+from hcloud.planner.fleet import Mask
+from hcloud.planner.placement.place import usable
+from hcloud.planner.plan import Drain
+from hcloud.planner.text import seconds, size_share, usd
+
+LEASE_MARGIN_S = 300.0
+"""A machine whose renewal is due sooner is left alone: what becomes of it is about to be decided anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainCandidate:
+    """Machine ``at`` could be emptied: its jobs, where each would go, and what it saves and costs in USD."""
+
+    at: int
+    jobs: tuple[Job, ...]
+    targets: tuple[int, ...]
+    saved_usd: float
+    cost_usd: float
+
+
+def consolidate(context: PlanContext) -> None:
+    """Drain the machine whose emptying gains most, if any gains enough."""
+    policy = context.policy.disruption
+    if not policy.consolidate or not _calm(context):
+        return
+    found = [each for at in _rented(context) if (each := _emptying(context, at)) is not None]
+    worth = [each for each in found if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
+    if worth:
+        # The first of equals is the one with the lowest number.
+        _empty(context, max(worth, key=lambda each: each.saved_usd - each.cost_usd))
+
+
+def _calm(context: PlanContext) -> bool:
+    """Whether nothing is going on that room may be needed for, or that has just changed the fleet."""
+    fleet = context.fleet
+    changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
+    if changing or not context.snapshot.engine_reachable or bool(fleet.coming.any()):
+        return False
+    return all(fleet.instances[at].state is InstanceState.READY for at in fleet.staying)
+
+
+def _rented(context: PlanContext) -> list[int]:
+    """Return the machines that might be emptied: rented, in use, and not about to be renewed."""
+    fleet, due_s = context.fleet, context.policy.lease.renew_before_s + LEASE_MARGIN_S
+    return [
+        at
+        for at in fleet.staying
+        if fleet.placeable[at]
+        and fleet.holdings[at]
+        and at not in context.used
+        and fleet.instances[at].offer.market is not Market.RESERVED
+        and fleet.instances[at].expires_at - context.now > due_s
+    ]
+
+
+def _emptying(context: PlanContext, at: int) -> DrainCandidate | None:
+    """Return what emptying machine ``at`` would mean, or None where one of its jobs cannot or must not be moved."""
+    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_largest_first)
+    if not all(_movable(context, job) for job in jobs):
+        return None
+    targets = _find_targets(context, at, jobs)
+    if len(targets) < len(jobs):
+        return None
+    price, offer = context.fleet.instances[at].offer.price_usd_per_h, context.fleet.instances[at].offer
+    since = context.fleet.instances[at].launched_at or context.now
+    paid_s = max(0.0, since + offer.billing_minimum_s - context.now)
+    saved_usd = price * max(0.0, context.policy.lease.horizon_s - paid_s) / 3600.0
+    cost_usd = sum(_cost_usd(context, job, to) for job, to in zip(jobs, targets, strict=True))
+    return DrainCandidate(at=at, jobs=tuple(jobs), targets=tuple(targets), saved_usd=saved_usd, cost_usd=cost_usd)
+
+
+def _largest_first(job: Job) -> tuple[float, int, float]:
+    return (-job.spec.resources.vcpus, -job.spec.resources.memory_mib, job.submitted_at)
+
+
+def _movable(context: PlanContext, job: Job) -> bool:
+    """Whether ``job`` may be stopped and begun anew elsewhere without breaking a promise, now."""
+    attempt, spec = job.attempt, job.spec
+    if attempt is None or spec.nodes.count > 1 or spec.stateful or not spec.interruptible or spec.profile is not None:
+        return False
+    ran_s, cause = context.now - attempt.placed_at, FailureCause.EVICTED
+    if ran_s < context.policy.disruption.consolidate_rest_s:
+        return False
+    if job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0):
+        return False
+    # What has run for so long takes, for all we know, as long again (Lindy); begun anew, twice that.
+    again_s = context.policy.disruption.move_gap_s + 2.0 * ran_s
+    return job.deadline_at is None or context.now + again_s <= job.deadline_at
+
+
+def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[int]:
+    """Return where ``jobs`` of machine ``at`` would go, one after the other; fewer where one finds no room."""
+    fleet, targets = context.fleet, list[int]()
+    stays = _stays(context, at)
+    for job in jobs:
+        group = context.group_of(job)
+        to = fleet.least_loaded(group.asks, usable(context, group, stays))
+        if to < 0:
+            break
+        fleet.use(to, context.amount_on(group, to))
+        targets.append(to)
+    for job, to in zip(jobs, targets, strict=False):
+        fleet.unuse(to, context.amount_on(context.group_of(job), to))
+    return targets
+
+
+def _stays(context: PlanContext, at: int) -> Mask:
+    """Return the machines that stay in any case: others that are reserved, or in use and not near their horizon."""
+    fleet = context.fleet
+    stays: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+    for other in fleet.staying:
+        reserved = fleet.instances[other].offer.market is Market.RESERVED
+        stays[other] = other != at and other not in context.lazy and (reserved or bool(fleet.holdings[other]))
+    return stays & fleet.placeable
+
+
+def _cost_usd(context: PlanContext, job: Job, to: int) -> float:
+    """Return what moving ``job`` to machine ``to`` costs: the work to do again (a service has none) and the gap."""
+    target = context.fleet.instances[to]
+    ran_s = context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+    lost_s = context.policy.disruption.move_gap_s + (0.0 if job.spec.target.kind == "service" else ran_s)
+    return target.offer.price_usd_per_h * size_share(job.spec.resources, target) * lost_s / 3600.0
+
+
+def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
+    instance = context.fleet.instances[chosen.at]
+    names = ", ".join(dict.fromkeys(context.fleet.instances[to].id for to in chosen.targets))
+    numbers: dict[str, Number] = {
+        "jobs": len(chosen.jobs),
+        "saved_usd": round(chosen.saved_usd, 6),
+        "cost_usd": round(chosen.cost_usd, 6),
+        "gain_wanted": context.policy.disruption.consolidate_gain,
+        "targets": names,
+    }
+    text = (
+        f"{instance.id} is emptied: its {len(chosen.jobs)} job(s) fit on {names}, which saves {usd(chosen.saved_usd)}"
+    )
+    text += f" in {seconds(context.policy.lease.horizon_s)} and costs {usd(chosen.cost_usd)} of work and gaps"
+    reason = Reason(code="consolidated", text=text, numbers=numbers)
+    context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
+    context.add(Drain(instance_id=instance.id, reason=reason))
+    for job in chosen.jobs:
+        context.stop(job, FailureCause.EVICTED, reason)

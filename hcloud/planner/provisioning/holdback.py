@@ -1,0 +1,367 @@
+"""Which machines a job is kept from while better ones can be rented: those that stand half empty or are too small.
+
+A large machine that was right for a surge, or for a profiling run, would be kept up for ever by small jobs that come
+one after the other, each at the price of the whole. While something smaller can be rented for a job it goes there, and
+the half empty machine is used up by those that are on it. A job that is over before them costs nothing, and may come.
+
+A job whose size is the planner's is not squeezed into a machine where no size is likely to meet its target, only since
+there is room, while one on which that is likely can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from hcloud.core.model import Job, Market, ServiceTarget
+from hcloud.forecast.boot_times import broken_by_a_boot
+from hcloud.forecast.job_monitor import Sampled
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fit.interference import FULL
+from hcloud.planner.fleet import SLACK, Mask, Places
+from hcloud.planner.late_boots import Urgency
+from hcloud.planner.market import OfferMarket
+from hcloud.planner.placement.place import permitted
+
+
+def machines_failing_services(context: PlanContext) -> Mask:
+    """Return the machines on which most of the services that run there miss their latency now, shape ``(N,)``."""
+    if context.unkept is None:
+        seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
+        for job in context.running:
+            for at, misses in _judged(context, job):
+                seen[at] += 1
+                missed[at] += misses
+        elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
+        context.unkept = (2 * missed > seen) & elsewhere_kept
+    return context.unkept
+
+
+def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
+    """Yield where each rank of a service is that was looked at often enough, and whether it misses its latency."""
+    watched, target, attempt = context.snapshot.job_samples.get(job.id), job.spec.target, job.attempt
+    if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
+        return
+    for held in attempt.allocations:
+        at = context.fleet.index.get(held.instance_id)
+        samples = watched.ranks.get(held.rank, ())
+        if at is not None and not held.released:
+            looks, missed = _looks(samples, target, context.policy.correction.readings)
+            if looks >= context.policy.correction.readings:
+                yield at, 2 * missed > looks
+
+
+def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
+    """Return at how many of the last looks latency was measured, ``enough`` of them or all there are, and missed."""
+    looks = missed = 0
+    for sample in reversed(samples):
+        told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
+        if told:
+            stands_for = min(sample.looks, enough - looks)  # of older ones no more than are needed
+            looks += stands_for
+            missed += stands_for * (sample.latency_ms[min(told)] > target.latency_ms)
+        if looks >= enough:
+            break
+    return looks, missed
+
+
+@dataclass(slots=True, eq=False)
+class NoisyJobHoldback:
+    """The answers for one plan. ``paid``: places of reserved machines that may be used now, ``is_paid``: which of all
+    machines these are, shape ``(N,)``."""
+
+    context: PlanContext
+    paid: Places
+    is_paid: Mask
+    _wanted_vcpus: float | None = None
+
+    def kept_from(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of the machines ``places`` are reserved ones that ``group`` is kept from: with it, less would be
+        free of all of them together than quiet jobs hold on rented ones; None: none."""
+        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
+        if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
+            return None
+        here: Mask = self.is_paid[places]
+        asked = places[here]
+        if not asked.size or self.wanted_vcpus <= 0.0:
+            return None
+        taken = group.taken_on(fleet.capacity, asked)[0]
+        loud = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
+        if not np.count_nonzero(loud):
+            return None
+        free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
+        free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
+        here[here] = loud & (free_vcpus - taken < self.wanted_vcpus - SLACK)
+        return here
+
+    @property
+    def wanted_vcpus(self) -> float:
+        """How many vCPUs quiet jobs hold on rented machines: those that would be quiet on a reserved machine too."""
+        if self._wanted_vcpus is None:
+            fleet, known = self.context.fleet, self.context.snapshot.applications
+            limit = self.context.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
+            units = [
+                (job.application, unit.resources.vcpus)
+                for at in np.flatnonzero(~fleet.reserved).tolist()
+                for job, unit in fleet.holdings[at]
+                if job.spec.profile is None
+            ]
+            loudest = {name: self._loudest(name) for name in {name for name, _ in units} if name in known}
+            quiet = (vcpus for name, vcpus in units if name in loudest and loudest[name] <= limit * vcpus)
+            self._wanted_vcpus = sum(quiet, 0.0)
+        return self._wanted_vcpus
+
+    def _loudest(self, application: str) -> float:
+        """Return the most that an application is expected to press on any shared resource (0..100)."""
+        who = self.context.suit.who(application) if self.context.suit is not None else None
+        return who.loudest if who is not None else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ExpensiveRoomHoldback:
+    """The answers for one plan. ``paid``: places of reserved machines that may be used now."""
+
+    context: PlanContext
+    offer_market: OfferMarket
+    paid: npt.NDArray[np.intp]
+    _dearly: dict[int, Mask | None] = field(default_factory=dict)
+    _elsewhere: list[tuple[float, float]] | None = None
+    _rates: dict[int, float] = field(default_factory=dict)
+    _left_s: dict[int, float] | None = None
+
+    def paid_kept_from(self, group: JobGroup) -> Mask | None:
+        """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them
+        together than those lack who pay more."""
+        fleet, evictable = self.context.fleet, self.context.policy.disruption.evict_best_effort
+        if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
+            return None
+        paid = self.paid[~machines_failing_services(self.context)[self.paid]]
+        free_vcpus = float(np.minimum(fleet.free[0, paid], fleet.room[0, paid]).clip(min=0.0).sum())
+        wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
+        if wanted_vcpus <= 0.0:
+            return None
+        kept: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[paid]
+        kept[paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        return kept
+
+    def kept_up_dearly(self, group: JobGroup) -> Mask | None:
+        """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there,
+        and of those on a machine, itself included, each is as likely as any other to be the last."""
+        if group.place not in self._dearly:
+            self._dearly[group.place] = self._kept_up_dearly(group)
+        return self._dearly[group.place]
+
+    def _kept_up_dearly(self, group: JobGroup) -> Mask | None:
+        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_dearer
+        if group.moved or not self._pays_little(group):
+            return None
+        steady = fleet.placeable & fleet.steady & ~fleet.reserved
+        if not steady.any():
+            return None
+        if group.promise and not (self._machines_to_spare() and self._bears_a_boot(group)):
+            return None
+        rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
+        units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
+        alone_usd_per_h = self.offer_market.worth_usd_per_h(group)
+        kept: Mask = steady & (self._rate(group) < limit * rate)
+        kept &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
+        return kept if kept.any() else None
+
+    def _machines_to_spare(self) -> bool:
+        waiting = sum(group.pending for group in self.context.groups.values())
+        alive, limit = self.context.ledger.instances, self.context.policy.caps.max_instances
+        return alive + waiting <= limit
+
+    def _bears_a_boot(self, group: JobGroup) -> bool:
+        """Whether no member of ``group`` that waits is likely to miss its deadline by the start of a machine."""
+        offers, context = self.offer_market.offers, self.context
+        rented = [at for at in self.offer_market.obtainable(group) if offers[at].market is not Market.RESERVED]
+        usual_s = max((offers[at].instance_type.boot_delay_s for at in rented), default=0.0)
+        runs_s = context.suit.expected_s(group.application, group.wanted) if context.suit is not None else None
+        broken = broken_by_a_boot(usual_s, self._soonest_s().get(group.place, inf), runs_s)
+        return broken <= 1.0 - context.policy.placement.confidence
+
+    def _soonest_s(self) -> dict[int, float]:
+        """Return in how long the first deadline is of those that wait, by the place of their group."""
+        if self._left_s is None:
+            self._left_s = {}
+            for job, group in self.context.queue[True]:
+                left_s = inf if job.deadline_at is None else job.deadline_at - self.context.now
+                self._left_s[group.place] = min(left_s, self._left_s.get(group.place, inf))
+        return self._left_s
+
+    def _pays_little(self, group: JobGroup) -> bool:
+        """Whether something cheap can be rented for ``group``, in time, and mapping and policy leave it to us."""
+        context = self.context
+        asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
+        asked = asked and group.urgency is not Urgency.LEAVES
+        return asked and self._rate(group) > 0.0
+
+    def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
+        """Return how much those lack, or hold on rented machines, who pay so much more than this for a vCPU."""
+        if self._elsewhere is None:
+            self._elsewhere = list(self._served_elsewhere())
+        waiting = ((self._rate(g), g.pending * g.needed * float(g.demand[0])) for g in self._waiting())
+        limit = self.context.policy.provisioning.keep_for_dearer
+        return sum(vcpus for rate, vcpus in (*self._elsewhere, *waiting) if rate_usd_per_h < limit * rate)
+
+    def _waiting(self) -> Iterator[JobGroup]:
+        for group in self.context.groups.values():
+            if group.pending > 0 and not group.spot_ok and self._could_be_there(group):
+                yield group
+
+    def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
+        """Yield what a vCPU costs, and how many, for each job on rented machines that may not run on spot ones."""
+        for job in self.context.running:
+            vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
+            if vcpus > 0.0 and self._could_be_there(group := self.context.group_of(job)):
+                yield self._rate(group), vcpus
+
+    def _may_use_spot(self, job: Job) -> bool:
+        spot, spec = self.context.policy.spot, job.spec
+        return spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible)
+
+    def _rented_vcpus(self, job: Job) -> float:
+        fleet, held = self.context.fleet, job.attempt.allocations if job.attempt is not None else ()
+        there = [(fleet.index.get(each.instance_id), each) for each in held if not each.released]
+        return sum(each.resources.vcpus for at, each in there if at is not None and not fleet.reserved[at])
+
+    def _could_be_there(self, group: JobGroup) -> bool:
+        allowed = permitted(self.context, group, self.context.fleet.large_enough(group.demand))
+        return bool(allowed[self.paid].any()) and not (
+            self.offer_market.sells_reserved and self.offer_market.paid_ranks(group)
+        )
+
+    def _rate(self, group: JobGroup) -> float:
+        """Return the price per vCPU and hour of the cheapest machine to be rented for ``group``; 0: none can."""
+        rate = self._rates.get(group.place)
+        if rate is None:
+            offer_market = self.offer_market
+            rented = [
+                at for at in offer_market.obtainable(group) if offer_market.offers[at].market is not Market.RESERVED
+            ]
+            prices = [
+                float(offer_market.price_usd_per_h[at] / max(offer_market.capacity[at, 0], SLACK)) for at in rented
+            ]
+            rate = self._rates[group.place] = min(prices, default=0.0)
+        return rate
+
+
+@dataclass(slots=True, eq=False)
+class HalfEmptyHoldback:
+    """The answers for one plan. ``rented``: of each machine, shape ``(N,)``; ``some_rented``: whether any is."""
+
+    context: PlanContext
+    offer_market: OfferMarket
+    rented: Mask
+    some_rented: bool
+    expensive_room: ExpensiveRoomHoldback
+    noisy_room: NoisyJobHoldback
+    _needed: dict[int, float] = field(default_factory=dict)
+    _dearer: dict[float, Mask | None] = field(default_factory=dict)
+
+    def open(self, group: JobGroup, places: Places) -> Places:
+        """Return those of the machines ``places`` that ``group`` is not kept from.
+
+        Few are asked about, as most who wait find hardly any that have room and suit them; what costs more to find out
+        is asked about those only that are still open.
+        """
+        shut = self._kept_up(group, places) if places.size else None
+        left = places if shut is None else places[~shut]
+        if left.size and (paid := self.expensive_room.paid_kept_from(group)) is not None:
+            left = left[~paid[left]]
+        if left.size and (loud := self.noisy_room.kept_from(group, left)) is not None:
+            left = left[~loud]
+        if left.size and group.serves and not group.application:
+            left = left[~machines_failing_services(self.context)[left]]
+        small = self._too_small(group, left) if left.size else None
+        return left if small is None else left[~small]
+
+    def _too_small(self, group: JobGroup, places: Places) -> Mask | None:
+        offer_market, suit = self.offer_market, self.context.suit
+        if group.aim is None or suit is None:
+            return None
+        small: Mask = ~suit.enough(group.application, group.aim)[places]
+        if np.count_nonzero(small) and (offer_market.shortfalls(group)[offer_market.had(group)] > 1).all():
+            small[:] = False
+        return small
+
+    def _kept_up(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return those of ``places`` that a member of ``group`` would keep up dearly, or half empty, for longer than
+        they are needed; None: none."""
+        shut, dearly = self._half_empty(group, places), self.expensive_room.kept_up_dearly(group)
+        if dearly is not None:
+            shut = dearly[places] if shut is None else shut | dearly[places]
+        if shut is None:
+            return None
+        suit, asked = self.context.suit, places[shut].tolist()
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
+        if lasts_s is not None:
+            # Open again where others are expected to be longer than a member of the group.
+            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
+        return shut
+
+    def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return those of ``places`` that would stay half empty with all that wait of ``group``, where a new machine is
+        cheaper for one of them than such a part of theirs. To those that were moved none is closed: a machine was
+        emptied for less than what goes on running."""
+        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
+        if below <= 0.0 or group.moved or not self.some_rented:
+            return None
+        capacity = fleet.capacity[:2].take(places, axis=1)
+        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
+        # Prices and sizes are asked for only where something stands half empty without them.
+        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
+        dear = self._dear(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        asked = (empty & dear[places]).nonzero()[0] if dear is not None else places[:0]
+        if not asked.size:
+            return None
+        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
+        empty[:] = False
+        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
+        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
+        return empty
+
+    def _dear(self, usd_per_h: float) -> Mask | None:
+        """Return the rented machines of which the policy's part costs more, None where there is none, or no price: few
+        prices are asked for, by many jobs."""
+        if usd_per_h not in self._dearer:
+            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
+            dear: Mask = self.rented & (usd_per_h < part)
+            self._dearer[usd_per_h] = dear if usd_per_h > 0.0 and dear.any() else None
+        return self._dearer[usd_per_h]
+
+    def _needed_s(self, at: int) -> float:
+        """Return how long machine ``at`` is expected to be in use by those that are on it."""
+        if at not in self._needed:
+            stopping, held = self.context.stopping, self.context.fleet.holdings[at]
+            remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
+            self._needed[at] = max(remains_s, default=0.0)
+        return self._needed[at]
+
+    def _remains_s(self, job: Job) -> float:
+        """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past its
+        time as long as it is past it."""
+        suit, ran_s = self.context.suit, self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+        lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
+        return ran_s if lasts_s is None else abs(lasts_s - ran_s)
+
+
+def open_half_empty_holdback(context: PlanContext, offer_market: OfferMarket) -> HalfEmptyHoldback:
+    """Return which machines are closed in this plan."""
+    fleet, rented = context.fleet, ~context.fleet.reserved
+    is_paid: Mask = fleet.placeable & fleet.reserved
+    paid = np.flatnonzero(is_paid)
+    return HalfEmptyHoldback(
+        context=context,
+        offer_market=offer_market,
+        rented=rented,
+        some_rented=bool(rented.any()),
+        expensive_room=ExpensiveRoomHoldback(context=context, offer_market=offer_market, paid=paid),
+        noisy_room=NoisyJobHoldback(context=context, paid=paid, is_paid=is_paid),
+    )

@@ -1,0 +1,605 @@
+"""What is done for jobs that find no room: wait for room that comes, evict best effort, or launch; else say why not.
+
+Each unplaced job, in queue order, claims room in this order: on running machines (what attempts that are being stopped
+will free), on machines that are starting, by evicting best-effort jobs, on machines this plan launches. Claims on room
+that comes are not recorded anywhere: every plan makes them anew, in the same order, and so never launches twice for
+the same need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.core.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
+from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, launch_shares, open_budget, shares_cost
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
+from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
+from hcloud.planner.late_boots import no_use
+from hcloud.planner.market import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
+from hcloud.planner.placement.explain_choice import kept_away
+from hcloud.planner.placement.place import (
+    awaited_places,
+    claim,
+    closed,
+    has_room_now,
+    holding_out,
+    pay_for_claims,
+    permitted,
+    place_now,
+    pledge,
+    requeue,
+    suits_company,
+    unclaim,
+)
+from hcloud.planner.plan import Finish, Launch
+from hcloud.planner.provisioning.holdback import open_half_empty_holdback
+from hcloud.planner.provisioning.preemption import (
+    PreemptionCandidates,
+    find_victims,
+    preempt_for,
+    put_back,
+    stop_chosen,
+)
+from hcloud.planner.text import amount, deadline_numbers, offer_words, seconds
+
+WAITS_FOR_RESERVED = "waits_for_reserved"
+"""The reason's code of a job that a hybrid strategy lets wait rather than rent something for it."""
+
+
+@dataclass(slots=True, eq=False)
+class PlannedInstance:
+    """A machine this plan launches: offer number ``at`` of the counter, its ``place`` in :class:`Rooms`, and the jobs
+    it is for."""
+
+    offer: Offer
+    at: int
+    place: int
+    choices: list[Choice]
+    jobs: list[Job] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class PlannedCapacity:
+    """What is ``left`` of each machine this plan launches, shape ``(N, 3)``, and of which offer it is (``at``). All are
+    looked at at one stroke, as a cluster's first plan launches thousands. Rows beyond theirs mean nothing."""
+
+    left: Amounts = field(default_factory=lambda: np.zeros((16, 3)))
+    at: Places = field(default_factory=lambda: np.zeros(16, dtype=np.intp))
+
+    def add(self, place: int, at: int, capacity: Amounts) -> None:
+        """Note a machine of offer ``at``, nothing of which is taken."""
+        if place >= len(self.at):
+            self.left, self.at = np.concatenate([self.left, self.left]), np.concatenate([self.at, self.at])
+        self.left[place], self.at[place] = capacity, at
+
+    def where(self, count: int, taken: Amounts, serves: Mask) -> list[int]:
+        """Return which of the first ``count`` machines have room for what a rank takes of a machine of each offer,
+        shape ``(M, 3)``; offers that do not serve it are left out."""
+        at = self.at[:count]
+        roomy = np.logical_and.reduce(self.left[:count] + SLACK >= taken[at], axis=1)
+        found: list[int] = (roomy & serves[at]).nonzero()[0].tolist()
+        return found
+
+
+@dataclass(slots=True)
+class ProvisioningState:
+    """The scratch space of this stage. ``future``: the account as it will be when machines that are ending are gone.
+    ``refused``: the cheapest offer that limits had no room for when one was last asked for. ``capped``: who waits only
+    as no more machines are allowed."""
+
+    context: PlanContext
+    offer_market: OfferMarket
+    victims: PreemptionCandidates
+    groups: list[JobGroup]
+    machines: list[PlannedInstance] = field(default_factory=list)
+    rooms: PlannedCapacity = field(default_factory=PlannedCapacity)
+    future: BudgetLedger | None = None
+    idle: list[int] | None = None
+    closed: Reason | None = None
+    refused: Offer | None = None
+    capped: list[tuple[Job, JobGroup]] = field(default_factory=list)
+
+    @property
+    def running(self) -> Mask:
+        """Machines that run and stay, whether or not anybody uses them."""
+        running = self.context.fleet.placeable.copy()
+        running[list(self.context.lazy)] = False
+        return running
+
+
+def start_provisioning(context: PlanContext) -> ProvisioningState:
+    """Prepare the stage; to be called once, before anything is placed."""
+    context.fleet.expect(context.stopping)
+    state = ProvisioningState(
+        context=context,
+        offer_market=open_market(context),
+        victims=find_victims(context),
+        groups=list(context.groups.values()),
+    )
+    context.open_of = open_half_empty_holdback(context, state.offer_market).open
+    alike: dict[tuple[object, ...], list[JobGroup]] = {}
+    for group in state.groups:
+        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.urgency > 0)
+        alike.setdefault(key, []).append(group)
+    for groups in alike.values():
+        _rule_out(state, groups)
+    return state
+
+
+def _rule_out(state: ProvisioningState, groups: Sequence[JobGroup]) -> None:
+    """Note which ``groups`` (alike in what markets and types they may use) find no room now, none later, no offer."""
+    if groups:
+        context, offer_market = state.context, state.offer_market
+        sizes = offer_market.capacity[offer_market.permitted(groups[0])]
+        demands = np.array([group.demand for group in groups])
+        allowed = permitted(context, groups[0], context.fleet.placeable | context.fleet.coming)
+        if groups[0].exclusive:
+            allowed = allowed & context.fleet.unshared(context.fleet.room)
+        now = context.fleet.fits_somewhere(demands, allowed & context.fleet.placeable)
+        coming = bool((allowed & ~context.fleet.placeable).any())
+        later = context.fleet.fits_somewhere(demands, allowed) if coming else now
+        offered = fits_any(demands, sizes)
+        for at, group in enumerate(groups):
+            group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])
+
+
+def provision(state: ProvisioningState) -> None:
+    """Serve ``draft.unplaced``: new machines (see :func:`launch`), evictions, and the reasons of those that wait."""
+    context, limited = state.context, state.context.policy.caps.max_jobs_per_user is not None
+    for job, group in context.unplaced:
+        group.pending -= 1
+        if job.state is JobState.AWAITING_INSTANCE:
+            if _still_served(state, job, group):
+                continue
+            job = requeue(context, job, no_use(job, context.late))
+        if limited and (capped := context.user_cap(job)) is not None:
+            _give_reason(context, job, capped)
+            continue
+        if group.stuck is None:
+            refusal = _closed(state, group) or _serve(state, job, group)
+            group.stuck = kept_away(context, group, holding_out(context, job, group, refusal))
+        if group.stuck is not None and group.stuck.code == CAPPED:
+            state.capped.append((job, group))
+        if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
+            _give_reason(context, job, group.stuck)
+
+
+def expand(state: ProvisioningState) -> None:
+    """Decide on new machines for the missing nodes of running jobs that miss their target (``draft.expanding``)."""
+    context, index = state.context, state.context.fleet.index
+    for job in context.expanding:
+        held = job.attempt.allocations if job.attempt is not None else ()
+        present = [index[each.instance_id] for each in held if not each.released and each.instance_id in index]
+        ledger = context.ledger
+        if _buy(state, job, context.group_of(job), present) is None:
+            context.count_active(job, -1)  # it is counted already
+        else:
+            context.ledger = ledger
+
+
+def launch(state: ProvisioningState) -> None:
+    """Plan the launches of the machines that were decided on."""
+    for machine in state.machines:
+        state.context.add(_launch(state, machine))
+
+
+def _closed(state: ProvisioningState, group: JobGroup) -> Reason | None:
+    """Return the reason common to all when nothing can be claimed, bought or ended: the one look a long queue costs."""
+    if group.fits_later or not group.offered:
+        return None
+    if state.closed is None:
+        context, alive = state.context, state.context.ledger.instances
+        limit, ending = context.policy.caps.max_instances, alive > len(context.fleet.staying)
+        # Only a promise may evict, so victims open nothing for a queue of best effort alone.
+        evictable = state.victims.amounts.any() and any(each.promise for each in state.groups)
+        if alive >= limit and not (ending or context.gone or evictable or _idle(state)):
+            state.closed = cap_reached("instances", "machines alive or on order", alive, 1, limit)
+    return state.closed
+
+
+def _give_reason(context: PlanContext, job: Job, reason: Reason) -> None:
+    if reason.code == "impossible":
+        context.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
+    else:
+        context.wait(job, reason.code, lambda: reason)
+
+
+# ------------------------------------------------------------------------------------------------------------- claiming
+def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None:
+    """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
+    context, needed, claimable = state.context, group.needed, _claimable(state, group)
+    # Most find nothing to claim, and leave nothing to undo.
+    before = context.mark() if claimable.any() or context.fleet.coming.any() else None
+    ledger, running = context.ledger, claim(context, group, claimable, needed)
+    coming = claim(context, group, context.fleet.coming, needed - len(running), running)
+    if len(running) + len(coming) < needed:
+        unclaim(context, group, coming)
+        if group.promise and _evict(state, group, needed - len(running), running):
+            stop_chosen(context, state.victims, job)
+            coming = []
+        else:
+            coming = claim(context, group, context.fleet.coming, needed - len(running), running)
+            served = len(running) + len(coming)
+            state.refused = None
+            refusal = pay_for_claims(context, job, group, [*running, *coming])
+            refusal = refusal or _buy(state, job, group, [*running, *coming])
+            if refusal is None:
+                context.used.update(running)
+                return None
+            if before is not None:
+                context.back_to(before)
+            context.ledger = ledger
+            if _lift(state, job, group, refusal):
+                return None
+            return _make_room(state, job, needed - served, refusal)
+    context.used.update(running)
+    _wait_for_claims(context, job, coming)
+    return None
+
+
+def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
+    """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
+    context, fleet = state.context, state.context.fleet
+    roomy = fleet.fitting(group.demand, fleet.placeable)
+    if context.suit is not None and group.application:
+        roomy = context.suit.suited(group.application, roomy)
+    places = roomy.nonzero()[0]
+    if not places.size:  # nothing to claim, whatever is closed
+        return roomy
+    taken, free = group.taken_on(fleet.capacity, places), np.zeros(len(roomy), dtype=np.bool_)
+    free[places] = np.logical_and.reduce(fleet.free.take(places, axis=1) >= taken - SLACK, axis=0)
+    return state.running & roomy & ~closed(context, group, free)
+
+
+def _lift(state: ProvisioningState, job: Job, group: JobGroup, refusal: Reason) -> bool:
+    """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
+    context, everywhere = state.context, np.ones_like(state.context.fleet.placeable)
+    if refusal.code == WAITS_FOR_RESERVED or not has_room_now(context, group):
+        return False
+    if not (group.lifted or closed(context, group, everywhere).any()):
+        return False
+    group.lifted = group.fits_now = group.fits_well = True
+    return place_now(context, job, group)
+
+
+def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
+    """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
+    context = state.context
+    held = context.holds.pop(job.id, [])
+    running = claim(context, group, _claimable(state, group), group.needed - len(held), held)
+    taken = [*held, *running]
+    coming = claim(context, group, context.fleet.coming, group.needed - len(taken), taken)
+    if len(held) + len(running) + len(coming) < group.needed:
+        unclaim(context, group, [*held, *running, *coming])
+        return False
+    context.used.update(held, running, awaited_places(context, job))
+    return True
+
+
+def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> bool:
+    """Choose victims for ``count`` ranks beside those on ``running``, and claim their room, or choose none."""
+    if not state.victims.amounts.any():
+        return False
+    before, taken = state.context.mark(), list(running)
+    for _ in range(count):
+        claimed = claim(state.context, group, _claimable(state, group), 1, taken)
+        if not claimed:
+            at = preempt_for(state.context, state.victims, group, taken)
+            if at < 0:
+                state.context.back_to(before)
+                put_back(state.context, state.victims)
+                return False
+            pledge(state.context, group, at)
+            claimed = [at]
+        taken += claimed
+    return True
+
+
+def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> None:
+    if coming:
+        context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
+    else:
+        text = "waits for units that were asked to end to make room"
+        context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
+
+
+def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
+    expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
+    left_s = max(0.0, expected_at - context.now)
+    numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
+    text = f"has room on {machine.id}, which is starting; expected in {seconds(left_s)}"
+    return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
+
+
+# --------------------------------------------------------------------------------------------------------------- buying
+def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequence[int]) -> Reason | None:
+    """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not.
+
+    ``served_on``: machines that serve the others of its ranks.
+    """
+    if not state.machines and not state.offer_market.obtainable(group):  # of most that wait no more need be worked out
+        state.refused = None
+        return _unobtainable(state, group)
+    state.context.ledger = state.context.ledger.copy()
+    before, taken, refusal, served = len(state.machines), list[PlannedInstance](), None, len(served_on)
+    while served + len(taken) < group.wanted and refusal is None:
+        zones = _zones_taken(state, group, served_on, taken)
+        machine = _join(state, job, group, zones)
+        if machine is None:
+            machine, refusal = _open_machine(state, job, group, zones)
+        if machine is not None:
+            state.rooms.left[machine.place] -= state.offer_market.taken(group)[machine.at]
+            machine.jobs.append(job)
+            taken.append(machine)
+    if served + len(taken) >= group.needed:
+        state.context.count_active(job)
+        for machine in state.machines[before:]:
+            _foresee(state, machine)
+        return None
+    for machine in taken:
+        state.rooms.left[machine.place] += state.offer_market.taken(group)[machine.at]
+        machine.jobs.pop()
+    for machine in state.machines[before:]:
+        state.offer_market.take(machine.at, -1)
+    del state.machines[before:]
+    return refusal
+
+
+def _zones_taken(
+    state: ProvisioningState, group: JobGroup, served_on: Sequence[int], taken: Sequence[PlannedInstance]
+) -> frozenset[str]:
+    """Return the zones in which no more ranks of a job may be, as others are there."""
+    if group.constraints is None or group.constraints.spread != "zone":
+        return frozenset()
+    instances = state.context.fleet.instances
+    return frozenset([instances[at].offer.zone for at in served_on] + [each.offer.zone for each in taken])
+
+
+def _may_meet(context: PlanContext, job: Job, group: JobGroup, company: Sequence[Job]) -> bool:
+    """Return whether a rank of ``job`` may share a machine with those of ``company`` (one entry per rank)."""
+    if group.constraints is not None and group.constraints.spread != "none" and job in company:
+        return False
+    others = [context.topology.company(other.spec) for other in company] if group.company is not None else []
+    return not any(other is not None and group.company.clashes(other) for other in others if group.company)
+
+
+def _join(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> PlannedInstance | None:
+    """Return a machine this plan launches anyway, in none of ``zones``, with room for a rank of ``job`` (and its user
+    the money). What is rented is not joined while something that is paid for could still be launched."""
+    if not state.machines:
+        return None
+    paid = _paid_for(state, job, group, zones)
+    offer_market = state.offer_market
+    for place in state.rooms.where(len(state.machines), offer_market.taken(group), offer_market.serving(group)):
+        machine = state.machines[place]
+        if paid and machine.offer.market is not Market.RESERVED:
+            continue
+        fits = machine.offer.zone not in zones and _may_meet(state.context, job, group, machine.jobs)
+        if (
+            fits
+            and suits_company(state.context, group, machine.jobs)
+            and shares_cost(state.context.ledger, machine.offer, machine.jobs, job)
+        ):
+            return machine
+    return None
+
+
+def _paid_for(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> bool:
+    """Return whether a reserved machine that nobody uses could be launched for a rank of ``job``, in time."""
+    if not state.offer_market.sells_reserved:
+        return False
+    offers, deadline_at = state.offer_market.offers, job.deadline_at
+    for at in state.offer_market.obtainable(group):
+        offer = offers[at]
+        ready_at = state.context.now + offer.instance_type.boot_delay_s
+        late = deadline_at is not None and state.context.now < deadline_at < ready_at
+        paid = offer.market is Market.RESERVED and offer.zone not in zones and not late
+        if paid and _limits_refuse(state, job, offer) is None:
+            return True
+    return False
+
+
+def _limits_refuse(state: ProvisioningState, job: Job, offer: Offer) -> Reason | None:
+    """Return why caps or budgets have no room for a machine of ``offer`` for ``job``.
+
+    Room that is being made is for the job it is made for: nobody behind it may launch into it.
+    """
+    shares = launch_shares([job], offer.instance_type.capacity)
+    refusal = state.context.ledger.refusal(offer, shares)
+    return state.future.refusal(offer, shares) if refusal is None and state.future is not None else refusal
+
+
+def _open_machine(
+    state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]
+) -> tuple[PlannedInstance | None, Reason | None]:
+    """Book the best offer in none of ``zones`` that limits have room for; else return the refusal of the cheapest."""
+    offers, affordable = state.offer_market.offers, list[int]()
+    refused: tuple[float, Offer, Reason] | None = None
+    obtainable = state.offer_market.obtainable(group)
+    elsewhere = [at for at in obtainable if offers[at].zone not in zones]
+    if obtainable and not elsewhere:
+        return None, _no_more_zones(state, group)
+    for at in elsewhere:
+        refusal = _limits_refuse(state, job, offers[at])
+        if refusal is None:
+            affordable.append(at)
+        elif refused is None or offers[at].price_usd_per_h < refused[0]:
+            refused = (offers[at].price_usd_per_h, offers[at], refusal)
+    state.refused = refused[1] if refused is not None else None
+    if not affordable:
+        others = sum(machine.jobs[0] is job for machine in state.machines)
+        return None, _unobtainable(state, group) if refused is None else _refused(refused[1], refused[2], others)
+    choices = rank_choices(state.context, state.offer_market, group, state.groups, affordable)
+    offer, at = offers[choices[0].at], choices[0].at
+    state.context.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
+    state.offer_market.take(at)
+    machine = PlannedInstance(offer=offer, at=at, place=len(state.machines), choices=choices)
+    state.rooms.add(machine.place, at, vector(offer.instance_type.capacity))
+    state.machines.append(machine)
+    return machine, None
+
+
+def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
+    """Return that the nodes of a job of ``group`` find too few zones: for now, or ever."""
+    offer_market, fleet = state.offer_market, state.context.fleet
+    there = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
+    zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
+    zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
+    asked, named = f"its {group.needed} nodes go to different zones (placement.spread)", ", ".join(sorted(zones))
+    numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
+    if len(zones) < group.needed and _all_told(state):
+        text = f"can never run here: {asked}, and there are {len(zones)}: {named}"
+        return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
+    text = f"{asked}; nothing can be had now in enough of {named}"
+    return Reason(code="too_few_zones", text=text, numbers=numbers)
+
+
+def _all_told(state: ProvisioningState) -> bool:
+    """Whether every provider has said what can be had."""
+    snapshot = state.context.snapshot
+    return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
+
+
+def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
+    """Return the refusal of an offer, with how many machines for ``others`` of the job's nodes were counted before."""
+    numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
+    # These are not bought then: who looks would find fewer machines, and less spent, than the refusal tells.
+    counted = f", counting {others} for its other nodes" if others else ""
+    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
+
+
+def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
+    """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
+    if (waits := _waits_for_reserved(state, group)) is not None:
+        return waits
+    reason = why_not_obtainable(state.context, state.offer_market, group)
+    if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type", "no_such_zone", "no_such_label"):
+        return reason
+    fleet = state.context.fleet
+    large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
+    if permitted(state.context, group, large_enough).any():
+        text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
+        return Reason(code="instance_full", text=text, numbers=reason.numbers)
+    if _all_told(state):
+        numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
+        return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
+    return reason
+
+
+def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | None:
+    """Return that ``group`` waits for reserved room, where the mapping keeps it from what could be rented."""
+    hybrid, offer_market = state.context.strategy.hybrid, state.offer_market
+    if hybrid is None:
+        return None
+    kept_from = offer_market.fitting(group) & ~offer_market.rentable(group)
+    if not any(
+        offer_market.backoffs[at] is None and offer_market.in_stock(int(at)) for at in np.flatnonzero(kept_from)
+    ):
+        return None
+    wait_s = hybrid.expected_wait_s(group.resources)
+    numbers: dict[str, Number] = {
+        "quality_needed": group.mapping_need.quality,
+        "reserved_in_use": round(hybrid.utilisation, 4),
+        "hard_limit": hybrid.policy.hard_limit,
+        "expected_wait_s": wait_s,
+        "spin_up_s": hybrid.spin_up_s if hybrid.spin_up_s < float("inf") else None,
+    }
+    text = f"waits for reserved room: {hybrid.utilisation:.0%} of it is in use, and what could be rented is not for it"
+    return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
+
+
+def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
+    context, offer, jobs = state.context, machine.offer, machine.jobs
+    chosen = next(choice for choice in machine.choices if choice.at == machine.at)
+    others = [state.offer_market.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
+    who = list(dict.fromkeys(job.id for job in jobs))
+    names = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
+    numbers: dict[str, Number] = {
+        "price_usd_per_h": offer.price_usd_per_h,
+        "jobs": len(who),
+        "ranks": len(jobs),
+        "ranks_expected": chosen.ranks,
+        "price_per_worth": round(chosen.score, 4),
+        "horizon_usd": round(offer.price_usd_per_h * context.policy.lease.horizon_s / 3600, 6),
+        "boot_delay_s": offer.instance_type.boot_delay_s,
+        "alternatives": "; ".join(offer_words(other) for other in others),
+    }
+    why = "paid already" if offer.market == "reserved" else "the best value that fits"
+    text = f"{offer_words(offer)} for {names}: {why} of {len(machine.choices)} offer(s) that can be had"
+    expires_at = context.now + context.policy.lease.horizon_s
+    reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
+    # A running job does not await its further nodes: it grows onto them.
+    for_jobs = tuple(job.id for job in jobs if job.state not in JOB_ON_INSTANCE)
+    for_running = tuple(job.id for job in jobs if job.state in JOB_ON_INSTANCE)
+    return Launch(offer=offer, expires_at=expires_at, for_jobs=for_jobs, reason=reason, for_running=for_running)
+
+
+# ---------------------------------------------------------------------------------------------------------- making room
+def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason) -> Reason:
+    """End idle machines that keep caps or budgets full and that nobody waiting fits on; return why ``job`` waits."""
+    offer = state.refused
+    if offer is None or not refusal.code.startswith(("cap_", "budget_")):
+        return refusal
+    instances, idle = state.context.fleet.instances, _idle(state)
+    future, ended = future_of(state).copy(), list[int]()
+    while not _book_all(future, offer, job, missing):
+        if len(ended) == len(idle):
+            return refusal
+        ended.append(idle[len(ended)])
+        future = future_of(state).copy()
+        for at in ended:
+            future.release(instances[at])
+    if not ended and not _some_are_ending(state.context):
+        return refusal
+    if len(ended) + len(state.context.gone) > state.context.policy.disruption.max_terminations_per_cycle:
+        return refusal
+    state.future, state.idle = future, idle[len(ended) :]
+    text = f"idle here while {job.id} waits for a machine: {refusal.text}"
+    for at in ended:
+        state.context.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
+    return Reason(code="making_room", text=f"machines are ending to make room: {refusal.text}", numbers=refusal.numbers)
+
+
+def _some_are_ending(context: PlanContext) -> bool:
+    return bool(context.gone) or len(context.fleet.staying) < len(context.fleet.instances)
+
+
+def _book_all(ledger: BudgetLedger, offer: Offer, job: Job, count: int) -> bool:
+    """Book ``count`` machines of ``offer`` for ``job``; return False as soon as one is refused."""
+    shares = launch_shares([job], offer.instance_type.capacity)
+    for _ in range(count):
+        if ledger.refusal(offer, shares) is not None:
+            return False
+        ledger.book_launch(offer, shares)
+    return True
+
+
+def _idle(state: ProvisioningState) -> list[int]:
+    """Return machines nobody needs, longest idle first; reserved ones cost the same unused and stay."""
+    if state.idle is None:
+        context, instances = state.context, state.context.fleet.instances
+        idle = [at for at in context.fleet.staying if is_idle(context, at)]
+        idle = [at for at in idle if instances[at].offer.market is not Market.RESERVED]
+        state.idle = sorted(idle, key=lambda at: -idle_for_s(context, instances[at]))
+    return [at for at in state.idle if at not in state.context.kept and at not in state.context.used]
+
+
+def future_of(state: ProvisioningState) -> BudgetLedger:
+    """Return the account as it will be when the machines that are ending are gone, with what this plan launches."""
+    if state.future is None:
+        context = state.context
+        staying = [context.fleet.instances[at] for at in context.fleet.staying if at not in context.gone]
+        state.future = open_budget(context.snapshot, context.policy, staying, context.jobs)
+        for machine in state.machines:
+            _foresee(state, machine)
+    return state.future
+
+
+def _foresee(state: ProvisioningState, machine: PlannedInstance) -> None:
+    if state.future is not None:
+        shares = launch_shares(machine.jobs, machine.offer.instance_type.capacity)
+        state.future.book_launch(machine.offer, shares)

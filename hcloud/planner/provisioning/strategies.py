@@ -1,0 +1,383 @@
+"""The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved machines.
+
+SR, OdF and OdM say what may be rented and nothing else. The hybrids HF and HM also map jobs: each kind of waiting job
+has a :class:`Leaning`, and :class:`Hybrid` answers where one may go: on which machines ever (``suits``), on which not
+while they are this full (``closed``), and what may be rented for it (``rentable``). With P8:
+
+* reserved machines are open to all below the soft limit, to those for which nothing on demand is good enough below the
+  hard limit, and to everybody while nothing at all runs on one: what is paid for is not left idle;
+* on-demand machines are good enough where nine in ten of their type deliver more than the job needs (``Q90 > Q_T``),
+  and, for a job that has to wait otherwise, where they are full servers;
+* a full server is rented for a job that needs reserved room when the wait is expected to be longer than its spin-up, or
+  has been.
+
+``suits`` and ``rentable`` stay the same while a plan is made and carried out; ``closed`` follows what is placed. That
+keeps a plan a fixed point: it never closes what it promised to somebody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hcloud.core.model import Job, Market, Offer, Resources
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
+from hcloud.planner.snapshot import Snapshot
+from hcloud.spec.policy import Policy, ProvisioningPolicy
+
+_NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
+_FILLED_TO = {"p5": 0.5, "p6": 0.7, "p7": 0.9}
+ONLY_RESERVED, _NO_RESERVED = ("sr",), ("odf", "odm")
+_FULL_ONLY = ("odf", "hf")
+_HYBRIDS = ("hf", "hm")
+
+
+class MappingNeed(NamedTuple):
+    """What the mapping asks of a job: the quality it needs (0..1), whether it has waited for longer than a full server
+    takes to start, and on which side its coin fell."""
+
+    quality: float = 0.0
+    overdue: bool = False
+    heads: bool = False
+
+
+PLAIN = MappingNeed()
+
+
+@dataclass(slots=True, eq=False)
+class Strategy:
+    """The policy's strategy over one snapshot. ``full_from``: by provider, from how many vCPUs on a machine is full."""
+
+    policy: ProvisioningPolicy
+    full_from: Mapping[str, float]
+    hybrid: Hybrid | None = None
+
+    def refusal(self, offer: Offer) -> str | None:
+        """Return why ``offer`` may not be rented under this strategy, or None when it may."""
+        name, reserved = self.policy.strategy, offer.market is Market.RESERVED
+        if name in ONLY_RESERVED and not reserved:
+            return f"provisioning.strategy {name} uses reserved machines only"
+        if name in _NO_RESERVED and reserved:
+            return f"provisioning.strategy {name} uses no reserved machines"
+        if name in _FULL_ONLY and not reserved and not is_full(self.full_from, offer):
+            least = self.full_from.get(offer.provider, self.policy.full_server_vcpus)
+            return f"provisioning.strategy {name} rents full servers only (from {least:g} vCPUs on)"
+        return None
+
+    def mapping_need(self, job: Job) -> MappingNeed:
+        """Return where ``job`` leans; jobs that lean alike and ask for the same are treated alike."""
+        return self.hybrid.mapping_need(job) if self.hybrid is not None else PLAIN
+
+
+def forbidden(policy: Policy, offer: Offer) -> str | None:
+    """Return why the policy's caps and ``allow`` keep ``offer`` from being launched at all, or None."""
+    caps, name = policy.caps, offer.instance_type.name
+    if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
+        return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+    if caps.max_instances_per_type.get(name) == 0:
+        return f"caps.max_instances_per_type forbids {name}"
+    return policy.allow.refusal(offer)
+
+
+def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
+    """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
+    full_from: Mapping[str, float] = {}
+    if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
+        full_from = snapshot.plan_cache.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
+    strategy = Strategy(policy=policy.provisioning, full_from=full_from)
+    if policy.provisioning.strategy in _HYBRIDS:
+        strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
+    return strategy
+
+
+def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
+    """Return from how many vCPUs on a machine is full: the policy's number, or a provider's largest that may be had."""
+    largest: dict[str, float] = {}
+    for offer in snapshot.offers:
+        if offer.market is not Market.RESERVED and forbidden(policy, offer) is None:
+            vcpus = offer.instance_type.capacity.vcpus
+            largest[offer.provider] = max(largest.get(offer.provider, 0.0), vcpus)
+    return {name: min(vcpus, policy.provisioning.full_server_vcpus) for name, vcpus in largest.items()}
+
+
+def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
+    """Return whether machines of ``offer`` are full servers, which few strangers disturb (HCloud §8.1)."""
+    least = full_from.get(offer.provider)
+    return least is not None and offer.instance_type.capacity.vcpus >= least - SLACK
+
+
+def expected_quality(
+    snapshot: Snapshot, policy: ProvisioningPolicy, full_from: Mapping[str, float], offer: Offer
+) -> float:
+    """Return ``Q90`` (0..1) of machines like ``offer``: measured, or by size where little was measured."""
+    full = full_from.get(offer.provider, policy.full_server_vcpus)
+    part = min(1.0, offer.instance_type.capacity.vcpus / max(full, SLACK))
+    small, whole = policy.unmeasured_quality_small, policy.unmeasured_quality_full
+    return snapshot.fleet_stats.quality.q90(offer, unknown=small + (whole - small) * part)
+
+
+def quality_needed(snapshot: Snapshot, policy: ProvisioningPolicy, job: Job) -> float:
+    """Return ``Q_T`` (0..1): from the job's classification, else what the policy assumes of its kind."""
+    if job.spec.target.kind == "best_effort":
+        return 0.0
+    known = snapshot.applications.get(job.application)
+    if known is not None:
+        return known.quality_target.value
+    return policy.assumed_quality_service if job.spec.target.kind == "service" else policy.assumed_quality_batch
+
+
+def soft_limit(snapshot: Snapshot, policy: ProvisioningPolicy) -> float:
+    """Return the dynamic soft limit (0..1): falls linearly as the queue grows, rises while nothing queues (§8.4.2)."""
+    grown = snapshot.fleet_stats.queue_growth(snapshot.now, policy.queue_window_s)
+    quiet_min = snapshot.fleet_stats.quiet_s(snapshot.now) / 60.0
+    limit = policy.soft_limit - policy.soft_limit_fall_per_job * grown + policy.soft_limit_rise_per_min * quiet_min
+    return min(max(limit, policy.soft_limit_minimum), policy.hard_limit)
+
+
+class _OfferKinds(NamedTuple):
+    """Which of some ``offers`` are of reserved machines, what quality is to be expected of them, and which are full
+    servers; each of shape ``(M,)``."""
+
+    offers: Sequence[Offer]
+    reserved: Mask
+    quality: Amounts
+    full: Mask
+
+
+@dataclass(slots=True, eq=False)
+class Hybrid:
+    """Who goes to reserved machines (HF, HM). Machines are those of ``fleet``, offers those given.
+
+    ``quality`` and ``full`` are about machines (shape ``(N,)``), ``paid_vcpus`` counts all reserved capacity, launched
+    or not. ``spin_up_s``: of the full server that starts soonest. ``reserved_sizes``: of reserved machines that live or
+    can be had, ``rented_sizes``: the same of others.
+    """
+
+    policy: ProvisioningPolicy
+    fleet: Fleet
+    reserved: Mask
+    quality: Amounts
+    full: Mask
+    paid_vcpus: float
+    soft: float
+    spin_up_s: float
+    reserved_sizes: list[Resources]
+    rented_sizes: list[Resources]
+    snapshot: Snapshot
+    full_from: Mapping[str, float]
+    rented: list[Offer]
+    _suits: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
+    _known: dict[tuple[str, str], tuple[MappingNeed, MappingNeed]] = field(default_factory=dict)
+    _tolerant: dict[tuple[MappingNeed, Resources], bool] = field(default_factory=dict)
+    _offered: _OfferKinds | None = None
+    _paid_at: tuple[Places, Amounts] | None = None
+    _utilised: tuple[int, float] = (-1, 1.0)
+    _waits_s: dict[float, float | None] = field(default_factory=dict)
+
+    # ---------------------------------------------------------------------------------------------------------- leaning
+    def mapping_need(self, job: Job) -> MappingNeed:
+        """Return what the mapping policy looks at in ``job``, and nothing else of it."""
+        name = self.policy.mapping
+        if name == "p8":
+            kind = (job.application, job.spec.target.kind)
+            in_time, overdue = self._known.get(kind) or self._kinds(job, kind)
+            since = job.submitted_at if job.submitted_at > job.not_before_at else job.not_before_at
+            return overdue if self.snapshot.now - since > self.spin_up_s else in_time
+        if name == "p1":
+            return MappingNeed(heads=_heads(job))
+        if name in _NEEDS_ABOVE:
+            return MappingNeed(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
+        return PLAIN
+
+    def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[MappingNeed, MappingNeed]:
+        """Return how jobs of this application and kind of target lean under P8, in time and overdue."""
+        needed = round(quality_needed(self.snapshot, self.policy, job), 2)
+        known = self._known[kind] = MappingNeed(quality=needed), MappingNeed(quality=needed, overdue=True)
+        return known
+
+    def _side(self, mapping_need: MappingNeed, size: Resources) -> bool | None:
+        """Return True for reserved only, False for rented only, None for both (P1-P4 where both could serve it)."""
+        name = self.policy.mapping
+        if name != "p1" and name not in _NEEDS_ABOVE:
+            return None
+        wants_reserved = mapping_need.heads if name == "p1" else mapping_need.quality > 0.5
+        possible = self.reserved_sizes if wants_reserved else self.rented_sizes
+        return wants_reserved if any(size.fits(each) for each in possible) else None
+
+    # --------------------------------------------------------------------------------------------------------- machines
+    def suits(self, mapping_need: MappingNeed, size: Resources) -> Mask:
+        """Return the machines that are good enough for jobs that lean so and ask for ``size``."""
+        known = self._suits.get((mapping_need, size))
+        if known is None:
+            known = self._suits[mapping_need, size] = self._good_enough(mapping_need, size)
+        return known
+
+    def _good_enough(self, mapping_need: MappingNeed, size: Resources) -> Mask:
+        side = self._side(mapping_need, size)
+        if side is not None:
+            return self.reserved if side else ~self.reserved
+        if self.policy.mapping != "p8":
+            return np.ones_like(self.reserved)
+        return self.reserved | self.full | (self.quality > mapping_need.quality)
+
+    @property
+    def utilisation(self) -> float:
+        """Return the part (0..1) of the reserved vCPUs that units hold; 1 where nothing is reserved."""
+        if self.paid_vcpus <= 0:
+            return 1.0
+        if self._utilised[0] != self.fleet.uses:
+            if self._paid_at is None:
+                places = self.reserved.nonzero()[0]
+                self._paid_at = places, self.fleet.capacity[0].take(places)
+            places, vcpus = self._paid_at
+            used_vcpus = float(np.add.reduce(vcpus - self.fleet.free[0].take(places)))
+            self._utilised = self.fleet.uses, used_vcpus / self.paid_vcpus
+        return self._utilised[1]
+
+    def closed(self, mapping_need: MappingNeed, size: Resources) -> Mask | None:
+        """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now; None:
+        there are none."""
+        name = self.policy.mapping
+        by_load = name == "p8" or name in _FILLED_TO
+        if not by_load or self.utilisation < self.limit(mapping_need, size) - SLACK:
+            return None
+        # What is paid for and entirely idle is used before anything is rented.
+        return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
+
+    def limit(self, mapping_need: MappingNeed, size: Resources) -> float:
+        """Return up to which utilisation reserved machines are open: less far to those who can do without them."""
+        if self.policy.mapping in _FILLED_TO:
+            return _FILLED_TO[self.policy.mapping]
+        return self.soft if self.tolerant(mapping_need, size) else self.policy.hard_limit
+
+    # ----------------------------------------------------------------------------------------------------------- offers
+    def tolerant(self, mapping_need: MappingNeed, size: Resources) -> bool:
+        """Return whether something that can be rented is good enough for jobs that lean so and ask for ``size``."""
+        known = self._tolerant.get((mapping_need, size))
+        if known is None:
+            fitting = (offer for offer in self.rented if size.fits(offer.instance_type.capacity))
+            known = self._tolerant[mapping_need, size] = any(self.tolerates(mapping_need, offer) for offer in fitting)
+        return known
+
+    def tolerates(self, mapping_need: MappingNeed, offer: Offer) -> bool:
+        """Return whether rented machines like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
+        if self.policy.mapping != "p8":
+            return True
+        return expected_quality(self.snapshot, self.policy, self.full_from, offer) > mapping_need.quality
+
+    def rentable(self, mapping_need: MappingNeed, size: Resources, offers: Sequence[Offer]) -> Mask:
+        """Return which of ``offers`` may be launched for jobs that lean so and ask for ``size``."""
+        side = self._side(mapping_need, size)
+        if self._offered is None or self._offered.offers is not offers:
+            self._offered = self._look_at(offers)
+        there = self._offered
+        if side is not None:
+            return there.reserved if side else ~there.reserved
+        if self.policy.mapping != "p8":
+            return np.ones_like(there.reserved)
+        good: Mask = there.reserved | (there.quality > mapping_need.quality)
+        others: Mask = there.full & ~good  # mostly none: how long reserved room takes then makes no difference
+        return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
+
+    def _look_at(self, offers: Sequence[Offer]) -> _OfferKinds:
+        qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
+        return _OfferKinds(
+            offers=offers,
+            reserved=np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_),
+            quality=np.array(qualities, dtype=np.float64),
+            full=np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_),
+        )
+
+    def rents_sooner(self, mapping_need: MappingNeed, size: Resources) -> bool:
+        """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""
+        if mapping_need.overdue or not any(size.fits(each) for each in self.reserved_sizes):
+            return True
+        wait_s = self.expected_wait_s(size)
+        return wait_s is not None and wait_s > self.spin_up_s
+
+    def expected_wait_s(self, size: Resources) -> float | None:
+        """Return the expected wait for reserved room of ``size``; None where too little is known."""
+        if size.vcpus not in self._waits_s:
+            waits_s = self.snapshot.fleet_stats.release_interval_s(size.vcpus, self.policy.wait_quantile)
+            self._waits_s[size.vcpus] = waits_s
+        return self._waits_s[size.vcpus]
+
+
+def _heads(job: Job) -> bool:
+    """A fair coin that falls the same way in every plan, whatever the job is called."""
+    return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
+
+
+class _MachineKinds(NamedTuple):
+    """What of machines follows from their offers alone: one of each kind that nothing but the price tells apart
+    (``kinds``), which of them each machine is (``at``), which are full servers, and the sizes of those that are
+    reserved and of the others."""
+
+    kinds: list[Offer]
+    at: Places
+    full: Mask
+    reserved_sizes: list[Resources]
+    rented_sizes: list[Resources]
+
+
+def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _MachineKinds:
+    places: dict[tuple[object, ...], int] = {}
+    kinds, at = list[Offer](), list[int]()
+    for offer in offers:
+        size = offer.instance_type
+        kind = (offer.provider, offer.region, offer.market, size.name, size.capacity.vcpus)
+        if kind not in places:
+            places[kind] = len(kinds)
+            kinds.append(offer)
+        at.append(places[kind])
+    return _MachineKinds(
+        kinds=kinds,
+        at=np.array(at, dtype=np.intp),
+        full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_)[at],
+        reserved_sizes=[each.instance_type.capacity for each in offers if each.market is Market.RESERVED],
+        rented_sizes=[each.instance_type.capacity for each in offers if each.market is not Market.RESERVED],
+    )
+
+
+def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
+    """Return the offers that are allowed: what may be rented, and what is paid for and not launched yet."""
+    allowed = [o for o in snapshot.offers if forbidden(policy, o) is None and strategy.refusal(o) is None]
+    rented = [o for o in allowed if o.market is not Market.RESERVED]
+    return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
+
+
+def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
+    own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
+    offers = [instance.offer for instance in fleet.instances]
+    there = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
+    # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
+    # change how full the rest is, and with that whether it was needed.
+    staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
+    staying[
+        [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]
+    ] = True
+    made_of = (snapshot.offers, policy)
+    rented, unlaunched = snapshot.plan_cache.of(
+        "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy)
+    )
+    unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
+    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in there.kinds]
+    return Hybrid(
+        policy=own,
+        snapshot=snapshot,
+        fleet=fleet,
+        full_from=full_from,
+        reserved=reserved,
+        quality=np.array(qualities, dtype=np.float64)[there.at],
+        full=there.full,
+        paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
+        soft=soft_limit(snapshot, own),
+        spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
+        reserved_sizes=there.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
+        rented_sizes=there.rented_sizes + [o.instance_type.capacity for o in rented],
+        rented=rented,
+    )

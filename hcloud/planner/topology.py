@@ -1,0 +1,121 @@
+"""Who may be where, by what users demand: zones and labels, jobs kept apart from each other, nodes that spread.
+
+Demands are hard: they are never relaxed. To be kept apart is mutual, whichever of the two was there first; units that
+were asked to end count until they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hcloud.core.model import Constraints, Job, JobSpec, Offer, matches
+from hcloud.planner.fleet import Fleet, Mask
+
+Counts = npt.NDArray[np.int64]
+
+
+class AffinityGroup(NamedTuple):
+    """What decides beside whom a job may be: whose it is, its name, and the names it is kept apart from."""
+
+    user: str
+    name: str
+    apart_from: tuple[str, ...]
+
+    def clashes(self, other: AffinityGroup) -> bool:
+        """Return whether the two must not share a machine."""
+        asked = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
+        return self.user == other.user and asked
+
+
+class TopologyConstraints:
+    """The demands of jobs over one fleet. Counts have shape ``(N,)``; nothing is counted where nobody is kept apart.
+
+    ``users``: those of whom a job is kept apart from others of theirs.
+    """
+
+    def __init__(self, fleet: Fleet, jobs: Sequence[Job]) -> None:
+        """Look over ``jobs``, all that have not ended."""
+        self._fleet = fleet
+        stated = [job.spec for job in jobs if job.spec.placement is not None]
+        self.users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
+        self._admitted: dict[Constraints, Mask] = {}
+        self._there: dict[AffinityGroup, Counts] = {}
+        self._clashing: dict[AffinityGroup, Counts] = {}
+        self._journal: list[tuple[int, AffinityGroup, int]] = []
+        for at, held in enumerate(fleet.holdings if self.users else ()):
+            for job, _ in held:
+                self.arrive(at, self.company(job.spec))
+
+    def company(self, spec: JobSpec) -> AffinityGroup | None:
+        """Return beside whom a job may be; None where nobody of its user is kept apart from anybody."""
+        if spec.user not in self.users:
+            return None
+        apart_from = spec.placement.apart_from if spec.placement is not None else ()
+        return AffinityGroup(user=spec.user, name=spec.name, apart_from=apart_from)
+
+    def admitted(self, constraints: Constraints) -> Mask:
+        """Return the machines whose zone and labels are as demanded."""
+        known = self._admitted.get(constraints)
+        if known is None:
+            offers = [instance.offer for instance in self._fleet.instances]
+            flags = [admits(constraints, offer) for offer in offers]
+            known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
+        return known
+
+    def apart(self, company: AffinityGroup) -> Mask:
+        """Return the machines without anybody that ``company`` must not meet."""
+        found = self._clashing.get(company)
+        if found is None:
+            found = np.zeros(len(self._fleet.instances), dtype=np.int64)
+            for other, counts in self._there.items():
+                if company.clashes(other):
+                    found += counts
+            self._clashing[company] = found
+        free: Mask = found == 0
+        return free
+
+    def spread(self, constraints: Constraints, taken: Sequence[int]) -> Mask:
+        """Return where one more node may go, others of the job being on the machines ``taken``."""
+        free = np.ones(len(self._fleet.instances), dtype=np.bool_)
+        if constraints.spread != "none":
+            free[list(taken)] = False
+        if constraints.spread == "zone":
+            zones = [instance.offer.zone for instance in self._fleet.instances]
+            there = {zones[at] for at in taken}
+            free &= np.array([zone not in there for zone in zones], dtype=np.bool_)
+        return free
+
+    # ------------------------------------------------------------------------------------------------- coming and going
+    def arrive(self, at: int, company: AffinityGroup | None, by: int = 1) -> None:
+        """Count a unit as on, or promised room of, machine ``at`` (or, with -1, as gone)."""
+        if company is not None:
+            self._journal.append((at, company, by))
+            self._count(at, company, by)
+
+    @property
+    def moment(self) -> int:
+        """Now, for :meth:`back_to`."""
+        return len(self._journal)
+
+    def back_to(self, moment: int) -> None:
+        """Undo all comings and goings since ``moment``."""
+        while len(self._journal) > moment:
+            at, company, by = self._journal.pop()
+            self._count(at, company, -by)
+
+    def _count(self, at: int, company: AffinityGroup, by: int) -> None:
+        if company not in self._there:
+            self._there[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
+        self._there[company][at] += by
+        for other, counts in self._clashing.items():
+            if other.clashes(company):
+                counts[at] += by
+
+
+def admits(constraints: Constraints | None, offer: Offer) -> bool:
+    """Return whether machines of ``offer`` have the zone and the labels demanded."""
+    return constraints is None or (constraints.in_zone(offer.zone) and constraints.labelled(offer.labels))

@@ -1,0 +1,154 @@
+"""How hard a subject presses on a resource: the mirror of what it tolerates (Paragon §2.2, Dissertation §5.4).
+
+Not the subject is watched but a small probe of the resource beside it (``victims``). As effects are about linear in
+intensity, the probe's loss beside the subject, over its loss beside the source at full intensity in the subject's
+place, is the intensity at which the source would press as hard as the subject does. Capacities need no probe: what the
+subject holds is compared with what the full source holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from hcloud.core.errors import HCloudError, Unmeasurable
+from hcloud.core.estimates import Reading
+from hcloud.profiler.colocation import PlacedSource, SourceSwitch, pressing
+from hcloud.profiler.probe import TARGETS, answer, tell, victim
+from hcloud.profiler.repeats import Interval, enough, interval
+from hcloud.profiler.scratch import scratch
+from hcloud.profiler.sources import InterferenceSource
+from hcloud.profiler.subject import Stage
+from hcloud.profiler.tuning import FULL
+
+PROBE_S = 0.3
+PROBE_MEMORY_MIB, PROBE_NEEDS_MIB = 256, 128
+ANSWER_PATIENCE_S = 20.0
+SETTLE_S = 0.15
+FELT_LOSS = 0.03
+"""A probe that loses less beside the source at full intensity cannot tell how hard anything presses on it."""
+TIGHT_LOSS = 0.03
+HOLDING_LOOKS = 3
+
+
+def caused(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Reading:
+    """Return the intensity (0..100) of the source that presses as hard as the subject. Raises Unmeasurable."""
+    source = placed.source
+    if source.full_mib is not None:
+        found = _holding(stage, source, vcpus)
+    elif source.name not in TARGETS:
+        raise Unmeasurable(f"{source.name}: there is no probe of it, so what the program causes cannot be told")
+    else:
+        found = _compared(stage, placed, vcpus, within_s)
+    low, value, high = (min(FULL, max(0.0, each)) for each in (found.low, found.value, found.high))
+    return Reading(question="caused", column=source.name, value=value, low=low, high=high, runs=found.runs)
+
+
+def _holding(stage: Stage, source: InterferenceSource, vcpus: float) -> Interval:
+    assert source.full_mib is not None
+    held = []
+    for _ in range(HOLDING_LOOKS):
+        live = stage.play(vcpus)
+        stage.attend(PROBE_S)
+        live = stage.play(vcpus)
+        held.append(live.use().memory_mib if source.meter == "memory_mib" else live.output_mib())
+    return interval([FULL * each / source.full_mib for each in held])
+
+
+def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Interval:
+    kind, began = TARGETS[placed.source.name], time.monotonic()
+    pressed, beside = list[float](), list[float]()
+    # The source takes the subject's place: as far from the probe as the subject is.
+    ways = {
+        "alone": stage.paused,
+        "beside": lambda: _playing(stage, vcpus),
+        "pressed": lambda: _pressed(stage, placed, vcpus),
+    }
+    with _Probe(stage, kind, placed.cpu) as probe, SourceSwitch(ways) as switch:
+        stage.play(vcpus)
+        order = list(ways)
+        while not beside or not (enough(beside, TIGHT_LOSS) and enough(pressed, TIGHT_LOSS)):
+            round_at = time.monotonic()
+            try:
+                rates = {way: _probed(stage, switch, way, probe) for way in order}
+            except Unmeasurable:
+                if beside and stage.left_s() <= 0:
+                    break
+                raise
+            order.reverse()
+            pressed.append(1 - rates["pressed"] / rates["alone"])
+            beside.append(1 - rates["beside"] / rates["alone"])
+            now = time.monotonic()
+            if now - began + (now - round_at) / 2 >= within_s:
+                break
+    return _ratio(interval(beside), interval(pressed), placed)
+
+
+def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> float:
+    if switch.to(way):
+        stage.attend(SETTLE_S)
+    return probe.rate()
+
+
+def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource) -> Interval:
+    """Divide two losses; limits of the quotient are those of the losses at their worst together."""
+    if pressed.value < FELT_LOSS:
+        raise Unmeasurable(
+            f"{placed.source.name}: even at {placed.highest:g} % nothing here feels it, so what the program causes of "
+            "it cannot be told"
+        )
+    full = pressed.value * FULL / placed.highest
+    least, most = (max(FELT_LOSS, each) * FULL / placed.highest for each in (pressed.low, pressed.high))
+    corners = [FULL * loss / whole for loss in (beside.low, beside.high) for whole in (least, most)]
+    value = FULL * beside.value / full
+    return Interval(value=value, low=min(*corners, value), high=max(*corners, value), runs=beside.runs)
+
+
+@contextmanager
+def _playing(stage: Stage, vcpus: float) -> Iterator[None]:
+    stage.play(vcpus)
+    yield
+
+
+@contextmanager
+def _pressed(stage: Stage, placed: PlacedSource, vcpus: float) -> Iterator[None]:
+    with stage.paused(), pressing(stage, placed, placed.highest, stage.cpus_of(vcpus)[0]):
+        yield
+
+
+class _Probe:
+    """A victim that waits to be asked, while the subject is attended to."""
+
+    def __init__(self, stage: Stage, kind: str, cpu: int) -> None:
+        self._stage, self._kind, self._cpu = stage, kind, cpu
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Probe:
+        host = self._stage.host
+        held = self._stage.use[1] if self._stage.use else self._stage.subject.memory_mib
+        if host.memory_mib - held < PROBE_NEEDS_MIB:
+            raise Unmeasurable(f"the {held:.0f} MiB of the program leave no memory for a probe on this machine")
+        try:
+            place = self._stack.enter_context(scratch("probe", host.directory))
+            bounded = host.own_group(vcpus=1.0, memory_mib=PROBE_MEMORY_MIB, pids=16, cpus=(self._cpu,))
+            group = self._stack.enter_context(bounded)
+            self._process = self._stack.enter_context(victim(host, self._kind, self._cpu, place, group, None))
+        except (HCloudError, OSError) as error:
+            self._stack.close()
+            raise Unmeasurable(f"the probe could not be started: {error}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def rate(self) -> float:
+        """Return its operations per second over a short span. Raises Unmeasurable."""
+        assert self._process.stdout is not None
+        tell(self._process, f"{PROBE_S}\n")
+        if not self._stage.attend(PROBE_S + ANSWER_PATIENCE_S, self._process.stdout.fileno()):
+            raise Unmeasurable(f"the {self._kind} probe gave no answer within {ANSWER_PATIENCE_S:g} s")
+        try:
+            return float(answer(self._kind, self._process))
+        except (HCloudError, ValueError) as error:
+            raise Unmeasurable(f"the {self._kind} probe failed: {error}") from error

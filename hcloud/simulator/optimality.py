@@ -1,0 +1,130 @@
+"""How far from perfect: outcomes of our rules and of others on one workload, beside the least it can cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from hcloud.core.errors import ProviderError
+from hcloud.core.model import PROFILE_TAG, Event, EventKind, Offer
+from hcloud.report.table import ReportTable, Row, columns, share_pct
+from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
+from hcloud.simulator.outcome import SimulationResult, notes_on
+from hcloud.simulator.peers import PEERS, PREFIX
+from hcloud.simulator.run import Setting, simulated
+from hcloud.simulator.workload import Workload
+
+PRICE_STEP_S = 300.0
+"""How often spot prices may move, where a cloud's settings do not say."""
+
+
+def run_times_s(workload: Workload, events: Iterable[Event]) -> tuple[float, ...]:
+    """Return how long each arrival's job really ran, in order of arrival; infinite where it did not succeed.
+
+    Of several ranks the one that was done first counts: it lets go of its machine then, whenever the others are done.
+    """
+    ids: list[str] = []
+    ran_s: dict[str, float] = {}
+    ranks_s: dict[str, tuple[object, float]] = {}
+    for event in events:
+        job_id, tags = event.job_id or "", event.fields.get("tags")
+        if event.kind is EventKind.JOB_SUBMITTED and not (isinstance(tags, dict) and PROFILE_TAG in tags):
+            ids.append(job_id)
+        elif event.kind is EventKind.UNIT_ENDED and isinstance(started_at := event.fields.get("started_at"), float):
+            attempt, known = event.fields.get("attempt"), ranks_s.get(job_id)
+            took_s = event.at - started_at
+            ranks_s[job_id] = (attempt, min(took_s, known[1]) if known and known[0] == attempt else took_s)
+        elif event.kind is EventKind.JOB_FINISHED and event.fields.get("state") == "succeeded":
+            ran_s[job_id] = min(float(str(event.fields["run_s"])), ranks_s.get(job_id, (None, inf))[1])
+    return tuple(ran_s.get(job_id, inf) for job_id in ids[: len(workload.arrivals)])
+
+
+def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Workload:
+    """Return the workload with each job as short as it ever ran in any of ``runs``, or is said to run.
+
+    So the bound holds for each of those runs, however fast their machines were.
+    """
+    shortest = [min(times) for times in zip(*runs, strict=True)] if runs else []
+    arrivals = tuple(
+        replace(each, run_s=max(1e-3, min(each.run_s, shortest[at] if at < len(shortest) else inf)))
+        for at, each in enumerate(workload.arrivals)
+    )
+    return replace(workload, arrivals=arrivals)
+
+
+def offers_at_their_lowest(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
+    """Return what the setting's cloud offers, each at its lowest price of the first ``span_s``."""
+    step_s = min(_price_step_s(each) for each in setting.providers.values())
+    seen: list[Sequence[Offer]] = []
+    with simulated(setting, folder) as simulation:
+        for _ in range(int(span_s / step_s) + 2):
+            for provider in simulation.controller.offers.providers.values():
+                try:
+                    seen.append(provider.offers())
+                except ProviderError:
+                    continue  # a virtual cloud that is away tells its prices at another step
+            simulation.clock.advance(step_s)
+    return lowest_prices(seen)
+
+
+def _price_step_s(cloud: Mapping[str, object]) -> float:
+    spot = cloud.get("spot")
+    return float(spot.get("step_s", PRICE_STEP_S)) if isinstance(spot, dict) else PRICE_STEP_S
+
+
+def distance(
+    setting: Setting, folder: Path, outcomes: Sequence[SimulationResult], runs: Sequence[Sequence[float]]
+) -> Bound:
+    """Return the bound that holds for all of these outcomes of the setting's workload on its cloud."""
+    span_s = max(each.span_s for each in outcomes)
+    offers = offers_at_their_lowest(setting, folder, span_s)
+    return lower_bound(at_their_best(setting.workload, runs), offers, keep_deadlines=False)
+
+
+def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound]) -> ReportTable:
+    """Return one row per outcome: money, promises, waits, churn, commitments, and how far it is from its bound."""
+    names = columns(
+        "policy", "cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "launches", "used_once_pct",
+        "unused_commitment_usd", "succeeded", "jobs",
+    )  # fmt: skip
+    rows = tuple(_row(outcome, bound) for outcome, bound in zip(outcomes, bounds, strict=True))
+    notes = (*peer_notes([each.name for each in outcomes]), *notes_on(outcomes))
+    return ReportTable(title="Compared", columns=names, rows=rows, notes=notes)
+
+
+def peer_notes(names: Sequence[str]) -> Iterator[str]:
+    """Yield what peers among ``names`` are, and what they are held against."""
+    yield f"{PREFIX}NAME: placement and buying rules re-implemented here, not those tools; all else is ours"
+    yield "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments"
+    yield "times_bound: of those under which every job succeeded"
+    for peer in [PEERS[name.removeprefix(PREFIX)] for name in names if name.startswith(PREFIX)]:
+        yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
+
+
+def unused_commitment_usd(outcome: SimulationResult) -> float:
+    """Return what was paid for reserved machines while no job held them."""
+    whole = outcome.committed_vcpu_h
+    return outcome.committed_usd * (1.0 - outcome.committed_held_vcpu_h / whole) if whole else 0.0
+
+
+def times_bound(outcome: SimulationResult, bound: Bound) -> float | None:
+    """Return how many times the bound was paid; who leaves jobs undone may pay less than it takes to do them all."""
+    return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
+
+
+def _row(each: SimulationResult, bound: Bound) -> Row:
+    return (
+        each.name,
+        each.cost_usd,
+        bound.usd,
+        times_bound(each, bound),
+        each.target_met_pct,
+        each.wait_quantile_s(0.95),
+        each.launches,
+        share_pct(each.used_once, each.launches),
+        unused_commitment_usd(each),
+        each.succeeded,
+        each.jobs,
+    )

@@ -1,0 +1,1 @@
+"""What people write: policies and job files, and how they are validated."""

@@ -1,0 +1,263 @@
+"""From a mapping to a checked object, and from what is wrong with it to sentences people understand.
+
+Pydantic checks; this module words. An error names the key, what stands there, what would be right and, for a misspelt
+name, the nearest right spelling. The first problem is the error's message, further ones are its notes.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from hcloud.core.errors import ConfigError
+from hcloud.core.units import shown
+
+
+class DescribedJsonSchema(GenerateJsonSchema):
+    """Makes the JSON Schema of classes, with what stands below their attributes as descriptions."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        """Return the schema of a dataclass, its properties described."""
+        return _described(super().dataclass_schema(schema), schema["cls"])
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model, its properties described."""
+        return _described(super().model_schema(schema), schema["cls"])
+
+
+def describe(schemas: Mapping[str, dict[str, Any]], kinds: Iterable[type]) -> None:
+    """Describe the properties of those ``schemas`` that bear the name of one of ``kinds``, in place."""
+    for kind in kinds:
+        if kind.__name__ in schemas:
+            _described(schemas[kind.__name__], kind)
+
+
+def attribute_docstrings(kind: type) -> dict[str, str]:
+    """Return what stands below each attribute of a class, or below that of a class it inherits from."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if each.__module__ in sys.modules and each.__module__ != "builtins":
+            found |= _of_module(each.__module__).get(each.__name__, {})
+    return found
+
+
+def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
+    texts = attribute_docstrings(kind)
+    for name, key in schema.get("properties", {}).items():
+        if name in texts:
+            key.setdefault("description", texts[name])
+    return schema
+
+
+@cache
+def _of_module(name: str) -> Mapping[str, dict[str, str]]:
+    """Return the attributes' texts of each class of a module, read in one go; none where there is no source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[name]))
+    except (OSError, TypeError):
+        return {}
+    return {node.name: _texts(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def _texts(kind: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for line, below in pairwise(kind.body):
+        match line, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = inspect.cleandoc(text)
+    return found
+
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list indexes from the top of a document down to a value."""
+T = TypeVar("T")
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_NO_MAPPING = frozenset({"dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type"})
+_BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+_KINDS = {
+    "string_type": "text (put it in quotes)",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_unicode": "text that can be written as UTF-8",
+}
+
+
+class AtKey(ValueError):
+    """A contradiction between several values, to be shown at one of their keys (``a.b``: of a mapping in there).
+
+    ``otherwise`` is another of these keys and what to say there, where that one is written and ``key`` is not.
+    """
+
+    def __init__(self, key: str, message: str, *, otherwise: tuple[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.otherwise = otherwise
+
+    def told(self, written: object) -> tuple[KeyPath, str]:
+        """Return at which key of the mapping that was ``written`` to tell it, and what."""
+        key, message = self.key, str(self)
+        if self.otherwise is not None and not _holds(written, key) and _holds(written, self.otherwise[0]):
+            key, message = self.otherwise
+        return tuple(key.split(".")), message
+
+
+def _holds(written: object, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(written, Mapping) or part not in written:
+            return False
+        written = written[part]
+    return True
+
+
+def key_path(path: KeyPath) -> str:
+    """Return ``a.b[0].c`` for ``("a", "b", 0, "c")``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" if text else _printable(part)
+    return text
+
+
+def _printable(key: str) -> str:
+    plain = key if key.isprintable() else ascii(key)[1:-1]
+    return plain if len(plain) <= 60 else plain[:57] + "..."
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """Return how many of a thing there are: ``1 job``, ``3 jobs``; ``several`` where an s does not make it many."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the nearest right spelling, or the known names (at most twelve) when none is near."""
+    names = sorted(known)
+    wanted = name[:80].lower()
+    if not any("-" in each for each in names):  # keys have underscores, which people type as dashes
+        wanted = wanted.replace("-", "_")
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"known here: {listed}" if names else "nothing is expected here"
+
+
+def parse(
+    model: type[T],
+    mapping: object,
+    locate: Callable[[KeyPath], str] = key_path,
+    context: Mapping[str, Any] | None = None,
+) -> T:
+    """Return ``mapping`` as a checked ``model``.
+
+    ``locate`` turns a key path into the ``where`` of an error; ``context`` is handed to the model's validators.
+
+    Raises:
+        ConfigError: for the first problem; each further problem is a note of it.
+    """
+    try:
+        checked: T = _adapter(model).validate_python(mapping, context=context)
+        return checked
+    except ValidationError as error:
+        # A misspelt key also leaves the right one missing or at its default: it explains the others, so it comes first.
+        problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN)
+    sentences = [_sentence(model, problem) for problem in problems]
+    first = ConfigError(sentences[0][1], where=locate(sentences[0][0]))
+    for path, message in sentences[1:]:
+        first.add_note(str(ConfigError(message, where=locate(path))))
+    raise first
+
+
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+    """Return the checker of ``model``, built once."""
+    if model not in _ADAPTERS:
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]
+
+
+def json_schema(model: type[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of what the class ``model`` accepts, with what stands below its attributes."""
+    return _adapter(model).json_schema(schema_generator=DescribedJsonSchema)
+
+
+def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:
+    """Return where the problem is and what to say of it."""
+    kind, context, value = problem["type"], problem.get("ctx", {}), problem["input"]
+    path: KeyPath = tuple(part for part in problem["loc"] if part != "[key]")
+    if kind in _UNKNOWN:
+        return path, f"unknown key; {nearest(str(path[-1]), _names_at(model, path[:-1]))}"
+    if kind == "missing":
+        return path, "is missing"
+    if kind == "value_error":
+        cause = context["error"]
+        at, message = cause.told(value) if isinstance(cause, AtKey) else ((), str(cause))
+        return (*path, *at), message
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return path, f"must be {words} {context[name]:g}, not {shown(value)}"
+    if kind in {"enum", "literal_error"}:
+        return path, _choice_sentence(context["expected"], value)
+    if kind in _NO_MAPPING:
+        names = _names_at(model, path)
+        listed = f" ({', '.join(names[:6])}{', ...' if len(names) > 6 else ''})" if names else ""
+        return path, f"must be a mapping of keys{listed}, not {shown(value)}"
+    if kind in {"too_long", "too_short"}:
+        bound = f"at most {context['max_length']}" if kind == "too_long" else f"at least {context['min_length']}"
+        return path, f"must have {bound} entries"
+    if kind in _KINDS:
+        return path, f"must be {_KINDS[kind]}, not {shown(value)}"
+    return path, problem["msg"].replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _choice_sentence(expected: str, value: object) -> str:
+    choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
+    hint = difflib.get_close_matches(shown(value).strip("'").lower().replace("-", "_"), choices, n=1)
+    wanted = f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
+    return f"{wanted}, not {shown(value)}" + (f"; did you mean {hint[0]!r}?" if hint else "")
+
+
+def _names_at(model: type[Any], path: KeyPath) -> Sequence[str]:
+    """Return the keys that may stand in the mapping at ``path``, read off the model's JSON Schema."""
+    schema = json_schema(model)
+    nodes = _branches(schema, schema)
+    for part in path:
+        nodes = [branch for node in nodes for child in _children(node, part) for branch in _branches(child, schema)]
+    return [name for node in nodes for name in node.get("properties", {})]
+
+
+def _branches(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the plain schemas that ``node`` may stand for, its references and alternatives followed."""
+    if "$ref" in node:
+        return _branches(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    return [leaf for each in alternatives for leaf in _branches(each, schema)] if alternatives else [node]
+
+
+def _children(node: Mapping[str, Any], part: str | int) -> list[Mapping[str, Any]]:
+    if isinstance(part, int):
+        child = node.get("items")
+    else:
+        child = node.get("properties", {}).get(part) or node.get("additionalProperties")
+    return [child] if isinstance(child, Mapping) else []

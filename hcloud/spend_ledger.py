@@ -1,0 +1,397 @@
+"""What has been spent this UTC day and month, by whom: the booked side of every budget check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import inf
+
+from hcloud.core.model import Event, EventKind, JobId
+from hcloud.core.pricing import WHOLE, Holding, overcharges
+from hcloud.planner.snapshot import Spend
+
+DAY_S = 86_400.0
+EVERYBODY = ""
+MOST_PARTS, KEEP_S = 64, 3600.0
+"""Who left a machine is remembered for an hour, where there are many: others may be heard of later that were beside."""
+
+
+@dataclass(slots=True)
+class _Meter:
+    """One machine while it is billed. ``since`` is where the present price began."""
+
+    price_usd_per_h: float
+    vcpus: float
+    memory_mib: float
+    minimum_s: float
+    launched_at: float | None = None
+    since: float = 0.0
+    booked: list[tuple[float, float, float]] = field(default_factory=list)
+    """Stretches at earlier prices: since, until, USD/h."""
+
+
+@dataclass(slots=True)
+class _UnitMeter:
+    job_id: JobId
+    instance_id: str
+    user: str
+    share: float
+    since: float
+    part: _CostShare
+    booked: list[tuple[float, float, float]] = field(default_factory=list)
+    """Stretches at earlier prices: since, until, USD/h of its share."""
+
+
+@dataclass(slots=True)
+class _CostShare(Holding):
+    user: str = ""
+    job_id: JobId = ""
+
+
+@dataclass(slots=True)
+class _Sharers:
+    """Who holds a machine, or did lately; ``crowded``: the shares of some who may have met are more than all of it."""
+
+    parts: list[_CostShare] = field(default_factory=list)
+    crowded: bool = False
+
+    def join(self, part: _CostShare) -> None:
+        """Add one that came lately."""
+        others = sum(each.share for each in self.parts if each.until > part.since)
+        self.crowded = self.crowded or others + part.share > WHOLE
+        self.parts.append(part)
+
+
+@dataclass(slots=True)
+class _Running:
+    """The stretches of one user that go on: their prices (USD/h) together, and each times when it began, in seconds of
+    the day (or when the day began, if that was later): with both their cost at any time of the day is known."""
+
+    usd_per_h: float = 0.0
+    by_start: float = 0.0
+
+
+@dataclass(slots=True)
+class SpendLedger:
+    """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
+
+    A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
+    user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction; where the shares
+    of neighbours add up to more than the machine, in proportion: :func:`hcloud.core.pricing.split`).
+
+    What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
+    uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
+    last the ledger counts what is still promised with those who wait. Limits for everybody count whole machines.
+
+    What goes on is not added up anew for each answer: sums are kept by user, of one day, and begun anew on the next, or
+    where something happened that they were not made for (``_stale``).
+    """
+
+    seq: int = 0
+    """The last event taken in."""
+    _meters: dict[str, _Meter] = field(default_factory=dict)
+    _units: dict[str, _UnitMeter] = field(default_factory=dict)
+    _days: dict[str, dict[float, float]] = field(default_factory=dict)
+    """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
+    _job_usd: dict[JobId, float] = field(default_factory=dict)
+    _companies: dict[str, _Sharers] = field(default_factory=dict)
+    _crowds: dict[str, _Sharers] = field(default_factory=dict)
+    """Those of them where somebody's share may be booked too high."""
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _day_starts_at: float = 0.0
+    _before: dict[str, dict[float, float]] = field(default_factory=dict)
+    """What the stretches that go on cost before this day."""
+    _ahead: dict[tuple[str, float, float], int] = field(default_factory=dict)
+    """Stretches that begin later than the last answer was for, by a provider's clock (user, since, USD/h), and how many
+    there are of each."""
+    _answered_at: float = 0.0
+    _stale: bool = True
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take in events in ``seq`` order, each once."""
+        for event in events:
+            self.seq = max(self.seq, event.seq)
+            handler = _HANDLERS.get(event.kind)
+            if handler is not None:
+                handler(self, event)
+
+    def spend(self, now: float) -> Spend:
+        """Return what was spent up to ``now`` in its UTC day and month."""
+        day_starts_at, month_starts_at, month_ends_at = _period(now)
+        if self._stale or self._day_starts_at != day_starts_at or now < self._answered_at:
+            self._begin(day_starts_at)
+        self._answered_at = now
+        users = {user: dict(days) for user, days in self._days.items()}
+        for user, days in self._before.items():
+            _add_up(users.setdefault(user, {}), days)
+        lately = {user: each.usd_per_h * (now - day_starts_at) - each.by_start for user, each in self._running.items()}
+        self._ahead = {each: count for each, count in self._ahead.items() if each[1] > now}
+        for (user, since, usd_per_h), count in self._ahead.items():
+            lately[user] += count * usd_per_h * (since - now)
+        for user, usd in lately.items():
+            _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
+        for part, since, until, usd_per_h in self._overcharges(now):
+            _add(users.setdefault(part.user, {}), since, until, -usd_per_h)
+        day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
+        # A billing minimum may reach into the next month.
+        month = {
+            user: sum(usd for at, usd in days.items() if month_starts_at <= at < month_ends_at)
+            for user, days in users.items()
+        }
+        return Spend(
+            day_usd=day.pop(EVERYBODY, 0.0),
+            month_usd=month.pop(EVERYBODY, 0.0),
+            day_ends_at=day_starts_at + DAY_S,
+            month_ends_at=month_ends_at,
+            by_user_day_usd=day,
+            by_user_month_usd=month,
+        )
+
+    def _begin(self, day_starts_at: float) -> None:
+        """Begin the sums of a day."""
+        self._day_starts_at, self._stale = day_starts_at, False
+        self._running, self._before, self._ahead = {}, {}, {}
+        for meter in self._meters.values():
+            if meter.launched_at is not None:
+                self._opened(EVERYBODY, meter.since, meter.price_usd_per_h)
+        for unit in self._units.values():
+            self._opened(unit.user, unit.since, self._rate(unit))
+
+    def _opened(self, user: str, since: float, usd_per_h: float) -> None:
+        """Count a stretch that goes on from ``since``."""
+        if self._stale:
+            return
+        if since < self._day_starts_at:
+            _add(self._before.setdefault(user, {}), since, self._day_starts_at, usd_per_h)
+        running, from_s = self._running.setdefault(user, _Running()), max(0.0, since - self._day_starts_at)
+        running.usd_per_h += usd_per_h
+        running.by_start += usd_per_h * from_s
+        stretch = (user, since, usd_per_h)
+        self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer shows that it has begun
+
+    def _closed(self, user: str, since: float, usd_per_h: float) -> None:
+        """Take back :meth:`_opened`."""
+        running, stretch = self._running.get(user), (user, since, usd_per_h)
+        if running is None or since < self._day_starts_at:
+            self._stale = True
+        if running is None or self._stale:
+            return
+        running.usd_per_h -= usd_per_h
+        running.by_start -= usd_per_h * (since - self._day_starts_at)
+        if (ahead := self._ahead.pop(stretch, 0)) > 1:
+            self._ahead[stretch] = ahead - 1
+
+    def total_usd(self, now: float) -> float:
+        """Return what all machines of the log have cost up to ``now``, in USD."""
+        billed = (meter for meter in self._meters.values() if meter.launched_at is not None)
+        open_usd = sum(meter.price_usd_per_h * max(0.0, now - meter.since) / 3600.0 for meter in billed)
+        return sum(self._days.get(EVERYBODY, {}).values()) + open_usd
+
+    def job_usd(self, now: float) -> Mapping[JobId, float]:
+        """Return what each unfinished job's units have cost so far, in USD."""
+        total = dict(self._job_usd)
+        for meter in self._units.values():
+            usd = self._rate(meter) * max(0.0, now - meter.since) / 3600.0
+            total[meter.job_id] = total.get(meter.job_id, 0.0) + usd
+        for part, since, until, usd_per_h in self._overcharges(now):
+            if part.job_id in total:
+                total[part.job_id] -= usd_per_h * (until - since) / 3600.0
+        return total
+
+    def _overcharges(self, now: float) -> Iterator[tuple[_CostShare, float, float, float]]:
+        """Yield what was booked too much up to ``now``, as everybody's share is booked whole."""
+        for name, company in self._crowds.items():
+            yield from _overcharged(company, self._meters[name], now)
+
+    def _joined(self, name: str, meter: _Meter, part: _CostShare) -> None:
+        company = self._companies.setdefault(name, _Sharers())
+        if len(company.parts) >= MOST_PARTS:
+            self._settle(name, company, meter, part.since - KEEP_S)
+        company.join(part)
+        if company.crowded:
+            self._crowds[name] = company
+
+    def _settle(self, name: str, company: _Sharers, meter: _Meter, until: float) -> None:
+        """Book for good what was too much up to ``until``, and forget who was gone by then."""
+        for part, since, to, usd_per_h in _overcharged(company, meter, until) if company.crowded else ():
+            self._book(part.user, since, to, -usd_per_h)
+            if part.job_id in self._job_usd or part.until == inf:
+                usd = usd_per_h * (to - since) / 3600.0
+                self._job_usd[part.job_id] = self._job_usd.get(part.job_id, 0.0) - usd
+        company.parts = [part for part in company.parts if part.until > until]
+        for part in company.parts:
+            part.since = max(part.since, until)
+        company.crowded = company.crowded and sum(part.share for part in company.parts) > WHOLE
+        if not company.crowded:
+            self._crowds.pop(name, None)
+
+    def _rate(self, unit: _UnitMeter) -> float:
+        machine = self._meters.get(unit.instance_id)
+        return machine.price_usd_per_h * unit.share if machine else 0.0
+
+    def _book(self, user: str, since: float, until: float, usd_per_h: float) -> None:
+        _add(self._days.setdefault(user, {}), since, until, usd_per_h)
+
+    def _close_unit(self, unit: _UnitMeter, until: float) -> None:
+        rate = self._rate(unit)
+        self._closed(unit.user, unit.since, rate)
+        self._book(unit.user, unit.since, until, rate)
+        usd = rate * max(0.0, until - unit.since) / 3600.0
+        self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
+        unit.booked.append((unit.since, until, rate))
+        unit.since = max(until, unit.since)
+
+    def _end_unit(self, unit: _UnitMeter, until: float) -> None:
+        """Close it for good. It may have ended before a price was heard of that we booked it up to."""
+        self._close_unit(unit, until)
+        unit.part.until = until
+        for since, booked_until, rate in unit.booked:
+            over_since = max(since, until)
+            self._book(unit.user, over_since, booked_until, -rate)
+            self._job_usd[unit.job_id] -= rate * max(0.0, booked_until - over_since) / 3600.0
+
+    # ------------------------------------------------------------------------------------------------- event handlers
+    def _requested(self, event: Event) -> None:
+        self._stale |= (event.instance_id or "") in self._meters
+        self._meters[event.instance_id or ""] = _Meter(
+            price_usd_per_h=_number(event, "price_usd_per_h"),
+            vcpus=_number(event, "vcpus", 1.0),
+            memory_mib=_number(event, "memory_mib", 1.0),
+            minimum_s=_number(event, "billing_minimum_s"),
+        )
+
+    def _launched(self, event: Event) -> None:
+        meter = self._meters.get(event.instance_id or "")
+        if meter is not None:
+            price_usd_per_h = _number(event, "price_usd_per_h", meter.price_usd_per_h)
+            self._stale |= meter.launched_at is not None or meter.price_usd_per_h != price_usd_per_h
+            meter.launched_at = meter.since = _number(event, "launched_at", event.at)
+            meter.price_usd_per_h = price_usd_per_h
+            self._opened(EVERYBODY, meter.since, price_usd_per_h)
+
+    def _price(self, event: Event) -> None:
+        meter = self._meters.get(event.instance_id or "")
+        if meter is None or meter.launched_at is None:
+            return
+        self._stale = True
+        for unit in self._units.values():
+            if unit.instance_id == event.instance_id:
+                self._close_unit(unit, event.at)
+        self._book(EVERYBODY, meter.since, event.at, meter.price_usd_per_h)
+        meter.booked.append((meter.since, event.at, meter.price_usd_per_h))
+        meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
+
+    def _terminated(self, event: Event) -> None:
+        # Units on it end with it, which may be long before we hear of it, and need its price for their last stretch.
+        ended_at = min(event.at, _number(event, "terminated_at", event.at))
+        for key, unit in list(self._units.items()):
+            if unit.instance_id == event.instance_id:
+                self._end_unit(unit, ended_at)
+                del self._units[key]
+        name = event.instance_id or ""
+        meter, company = self._meters.pop(name, None), self._companies.pop(name, None)
+        if meter is not None and company is not None:
+            self._settle(name, company, meter, max((part.until for part in company.parts), default=0.0))
+        if meter is not None and meter.launched_at is not None:
+            until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
+            self._closed(EVERYBODY, meter.since, meter.price_usd_per_h)
+            self._book(EVERYBODY, meter.since, until, meter.price_usd_per_h)
+            # By its provider's clock it may have ended before a price was heard of that we booked it up to.
+            for since, booked_until, usd_per_h in meter.booked:
+                self._book(EVERYBODY, max(since, until), booked_until, -usd_per_h)
+
+    def _unit_started(self, event: Event) -> None:
+        machine = self._meters.get(event.instance_id or "")
+        if machine is not None:
+            share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
+            since = max(event.at, machine.since) if machine.booked else event.at
+            share, user, job_id = min(1.0, share), event.user or "", event.job_id or ""
+            part = _CostShare(share=share, since=event.at, user=user, job_id=job_id)
+            unit = _UnitMeter(job_id, event.instance_id or "", user, share, since, part)
+            self._joined(unit.instance_id, machine, part)
+            self._book_before(unit, machine, event.at)
+            if (before := self._units.get(_unit(event))) is not None:
+                self._stale, before.part.until = True, before.part.since
+            self._units[_unit(event)] = unit
+            self._opened(unit.user, unit.since, self._rate(unit))
+
+    def _book_before(self, unit: _UnitMeter, machine: _Meter, started_at: float) -> None:
+        """Book what a unit cost at earlier prices: it began before a price was heard of that is in force by now."""
+        for since, until, usd_per_h in machine.booked:
+            stretch = (max(since, started_at), until, usd_per_h * unit.share)
+            if stretch[0] < until:
+                self._book(unit.user, *stretch)
+                usd = stretch[2] * (until - stretch[0]) / 3600.0
+                self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
+                unit.booked.append(stretch)
+
+    def _unit_resized(self, event: Event) -> None:
+        unit = self._units.pop(_unit(event), None)
+        if unit is not None:
+            self._end_unit(unit, event.at)
+            self._unit_started(event)
+
+    def _unit_ended(self, event: Event) -> None:
+        unit = self._units.pop(_unit(event), None)
+        if unit is not None:
+            self._end_unit(unit, event.at)
+
+    def _job_finished(self, event: Event) -> None:
+        self._job_usd.pop(event.job_id or "", None)
+
+
+_HANDLERS = {
+    EventKind.INSTANCE_REQUESTED: SpendLedger._requested,
+    EventKind.INSTANCE_LAUNCHED: SpendLedger._launched,
+    EventKind.INSTANCE_PRICE: SpendLedger._price,
+    EventKind.INSTANCE_TERMINATED: SpendLedger._terminated,
+    EventKind.UNIT_STARTED: SpendLedger._unit_started,
+    EventKind.UNIT_RESIZED: SpendLedger._unit_resized,
+    EventKind.UNIT_ENDED: SpendLedger._unit_ended,
+    EventKind.JOB_FINISHED: SpendLedger._job_finished,
+}
+SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
+"""The events a :class:`SpendBook` needs; all others may be left out."""
+
+
+def _overcharged(company: _Sharers, meter: _Meter, until: float) -> Iterator[tuple[_CostShare, float, float, float]]:
+    prices = [*meter.booked, (meter.since, inf, meter.price_usd_per_h)]
+    for place, *stretch in overcharges(company.parts, prices, until):
+        yield company.parts[place], stretch[0], stretch[1], stretch[2]
+
+
+def _period(now: float) -> tuple[float, float, float]:
+    """Return the start of the UTC day, and start and end of the UTC month, around ``now``."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = day.replace(day=1)
+    following = (month + timedelta(days=32)).replace(day=1)
+    return day.timestamp(), month.timestamp(), following.timestamp()
+
+
+def month_start(now: float) -> float:
+    """Return the start of the UTC month of ``now``, in Unix seconds."""
+    return _period(now)[1]
+
+
+def _add(days: dict[float, float], since: float, until: float, usd_per_h: float) -> None:
+    """Add the cost of a stretch to the UTC days it touches."""
+    while since < until:
+        day = since - since % DAY_S
+        end = min(until, day + DAY_S)
+        days[day] = days.get(day, 0.0) + (end - since) * usd_per_h / 3600.0
+        since = end
+
+
+def _add_up(days: dict[float, float], more: Mapping[float, float]) -> None:
+    for day, usd in more.items():
+        days[day] = days.get(day, 0.0) + usd
+
+
+def _unit(event: Event) -> str:
+    return f"{event.fields['attempt']}.{event.fields['rank']}"
+
+
+def _number(event: Event, key: str, default: float = 0.0) -> float:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, (int, float)) else default

@@ -1,0 +1,24 @@
+"""The papers' experiments by chapter; ``python -m lab.papers`` runs them and writes the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+
+from lab.papers import ablations, clusters, fuller_servers, hybrid, peers, sensitivities
+from lab.papers.study import Figure, RunSize, run_figure
+
+__all__ = ["CHAPTERS", "Figure", "RunSize", "run_figure"]
+
+CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
+    "hcloud": (
+        "HCloud: hybrid provisioning",
+        lambda: chain(hybrid.figures(), sensitivities.figures(), fuller_servers.figures()),
+    ),
+    "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
+    "arq": ("ARQ: admission by resource quality", clusters.arq),
+    "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
+    "peers": ("Beside today's tools", peers.figures),
+    "parts": ("Parts of the world, and caution, one at a time", ablations.figures),
+}
+"""By name: the heading, and its figures."""

@@ -1,0 +1,111 @@
+"""Results as a page: our numbers beside the published ones, with pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hcloud.simulator.charts import limits_svg
+from hcloud.simulator.scenarios import SCENARIOS
+from hcloud.simulator.seeds import Mean, mean_of
+from lab.papers.study import Claim, Figure, Found, RunSize, judged
+
+UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
+PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
+"""A link to one of the documentation's pages, as the page and the sources of figures have them."""
+
+
+Shown = tuple[Figure, Found, RunSize]
+"""A figure, what came of it, and how much of its experiments was run."""
+
+
+def markdown(
+    chapters: Mapping[str, Sequence[Shown]], command: str, missing: Sequence[str] = (), *, linked: bool = True
+) -> str:
+    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run.
+    ``linked``: the documentation's pages stand beside it, else they are named without a link that leads nowhere."""
+    lines = [
+        "# Results: the papers' experiments, run again",
+        "",
+        f"Made by `{command}`: simulations by the daemon's own controller, planner and store. How much of each",
+        "experiment was run, and with how many seeds, is said at each figure. Numbers are means over seeds with their",
+        "95 % limits. *Performance* is relative to a job alone on the best machine type, *QoS kept* the share of jobs",
+        "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
+        "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
+        "agree, digits cannot. What *holds* or *departs* does so by the mean; where the limits reach beyond,",
+        "that is said.",
+    ]
+    for chapter, figures in chapters.items():
+        lines += ["", f"## {chapter}"]
+        for figure, found, size in figures:
+            lines += ["", *_figure(figure, found, size)]
+    if missing:
+        lines += ["", "## Not run", "", f"Of these figures there are no results here: {', '.join(missing)}."]
+    page = "\n".join(lines) + "\n"
+    return page if linked else PAGE_OF_DOCUMENTATION.sub(r"`docs/\1`", page)
+
+
+def _figure(figure: Figure, found: Found, size: RunSize) -> Iterator[str]:
+    yield f"### {figure.title}"
+    yield ""
+    length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
+    yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s):"
+    hours = f" --hours {size.hours:g}" if length else ""
+    yield f"`python -m lab.papers --figure {figure.name} --share {size.share:g}{hours} --seeds {size.seeds}`."
+    if figure.claims:
+        yield ""
+        yield "| claim | published | here | |"
+        yield "|---|---|---|---|"
+        yield from (_told(claim, found) for claim in figure.claims)
+    yield ""
+    yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"
+    yield "|---|" + "---|" * len(figure.columns)
+    for label, runs in found.items():
+        yield f"| {label} | " + " | ".join(_cell(runs, name) for name in figure.columns) + " |"
+    if figure.drawn:
+        yield ""
+        yield f"![{figure.title}](results/{figure.name}.svg)"
+
+
+def _told(claim: Claim, found: Found) -> str:
+    """Return a claim as a row; where a run of long ago did not read off what it is about, that is said."""
+    try:
+        ours, holds = judged(claim, found)
+    except KeyError:
+        return f"| {claim.text} | {claim.published} | - | not read off these runs: run them again |"
+    verdict = _verdict(claim, ours, holds)
+    verdict += f": {claim.why}" if claim.why and not holds else ""
+    return f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
+
+
+def _verdict(claim: Claim, ours: Mean, holds: bool) -> str:
+    """Return whether what is so of the mean is so within its limits as well, as far as the seeds can tell."""
+    if ours.half_width is None:
+        return "holds with one seed" if holds else "**departs**"
+    limits = [claim.holds(ours.value - ours.half_width), claim.holds(ours.value + ours.half_width)]
+    if holds:
+        return "holds" if all(limits) else "holds on average, but not within the limits"
+    return "**departs** on average, but not within the limits" if any(limits) else "**departs**"
+
+
+def _head(name: str) -> str:
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')}, {unit}"
+    return name.replace("_", " ")
+
+
+def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
+    values = [run[name] for run in runs if name in run]
+    only = "" if len(values) == len(runs) else f" ({len(values)} of {len(runs)} seeds)"
+    return mean_of(values).text() + only if values else "-"
+
+
+def bars_svg(figure: Figure, found: Found) -> str:
+    """Draw the figure's main number of every case as a bar, with its 95 % limits."""
+    means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
+    return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
+
+
+def _mean(runs: Iterable[Mapping[str, float]], name: str) -> Mean:
+    return mean_of([run[name] for run in runs if name in run] or [0.0])

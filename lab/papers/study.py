@@ -1,0 +1,253 @@
+"""An experiment of a paper, run again: its cases, what is read off each run, and claims judged over several seeds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from math import inf
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import numpy as np
+
+from hcloud.core.errors import HCloudError
+from hcloud.planner.make import make_plan
+from hcloud.quarantine.planning import Planner
+from hcloud.report.table import share_pct
+from hcloud.simulator.clouds import reserved_for
+from hcloud.simulator.clusters import Experiment, make_experiment
+from hcloud.simulator.optimality import distance, run_times_s
+from hcloud.simulator.outcome import SimulationResult, outcome_of
+from hcloud.simulator.performance import kept_pct, mean, quantile
+from hcloud.simulator.pool import open_pool
+from hcloud.simulator.qos_losses import NEIGHBOURS, REST, TYPE
+from hcloud.simulator.run import Commitment, Setting, simulated
+from hcloud.simulator.scratch import quick_folder
+from hcloud.simulator.seeds import Mean, mean_of
+from hcloud.simulator.world import FULL_VCPUS
+from hcloud.spec.policy import Policy, Strategy
+from lab.papers.discounts import sustained_part
+from lab.papers.user_requests import guessed
+
+Numbers = Mapping[str, float]
+"""What is read off one run, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSize:
+    """How much of each experiment is run: a part of its jobs or load, hours (HCloud's), and how many seeds."""
+
+    share: float = 1.0
+    hours: float = 2.0
+    seeds: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's.
+
+    ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
+    as the policy's. ``told``: the planner knows the world's truth. ``plain``: in a world without neighbours, and with
+    how far it is from the least it can cost.
+    ``sensitive``: another part of the jobs than the scenario's is latency-critical.
+    ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
+    """
+
+    label: str
+    experiment: str
+    policy: Policy
+    truth: Mapping[str, float] = field(default_factory=dict)
+    cloud: Mapping[str, object] = field(default_factory=dict)
+    planner: Planner = make_plan
+    commits: Strategy | None = None
+    plain: bool = False
+    guessed: bool = False
+    oracle: bool = False
+    sensitive: float | None = None
+
+    def make(self, seed: int, size: RunSize) -> Experiment:
+        """Return the experiment in this size."""
+        return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
+
+
+Found = Mapping[str, Sequence[Numbers]]
+"""What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
+Done = dict[str, dict[int, Numbers]]
+"""What was run of a figure so far, by case and seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a paper says. ``ours`` reads the same off the numbers of one seed; ``holds`` judges the mean over seeds.
+
+    ``why``: where ours departs, what is known of the reason.
+    """
+
+    text: str
+    published: str
+    ours: Callable[[Mapping[str, Numbers]], float]
+    holds: Callable[[float], bool]
+    unit: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Cases that belong together, the numbers shown of each, and what is claimed of them."""
+
+    name: str
+    title: str
+    source: str
+    cases: tuple[Case, ...]
+    columns: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+    drawn: str = ""
+
+
+def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: Callable[[str], object]) -> None:
+    """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
+
+    All cases with one seed, then with the next; ``told`` gets each case's label once its numbers are in ``done``.
+    """
+    tasks = [
+        (case, seed)
+        for seed in range(size.seeds)
+        for case in figure.cases
+        if seed not in done.setdefault(case.label, {})
+    ]
+    with closing(_each(tasks, size, processes)) as each:
+        for (case, seed), numbers in zip(tasks, each, strict=True):
+            done[case.label][seed] = numbers
+            told(case.label)
+
+
+def found_in(figure: Figure, done: Done) -> Found:
+    """Return the numbers of those seeds with which every case has been run."""
+    per_case = [set(done.get(case.label, {})) for case in figure.cases]
+    seeds = sorted(set.intersection(*per_case))
+    return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
+
+
+def _each(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
+    cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
+    with quick_folder() as folder:
+        if processes <= 1:
+            yield from map(run_case, cases, seeds, repeat(size), repeat(folder))
+            return
+        with open_pool(processes) as pool:
+            yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
+
+
+def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
+    """Simulate one case with one seed, in a folder of its own ``within`` another or where temporary files go."""
+    setting = setting_of(case, seed, size)
+    # The load would go on: nothing is paid while the last jobs are waited for (by bounds it is, though).
+    paid_s = None if case.plain else setting.workload.span_s
+    with tempfile.TemporaryDirectory(dir=within) as folder:
+        with simulated(setting, Path(folder)) as simulation:
+            commitments = simulation.commitments()
+            simulation.run()
+            outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), paid_s)
+            ran_s = run_times_s(setting.workload, simulation.events())
+            lost = simulation.lost_by(outcome.performance)
+        if not case.plain:
+            least = _without_waste(case, seed, size, commitments, outcome.committed_usd)
+            return {**numbers_of(outcome, paid_s or inf), **lost_numbers(lost, len(outcome.performance)), **least}
+        if outcome.succeeded < outcome.jobs:  # who leaves jobs undone may pay less than it takes to do them all
+            return numbers_of(outcome)
+        bound = distance(setting, Path(folder), [outcome], [ran_s])
+    return {**numbers_of(outcome), "bound_usd": bound.usd, "times_bound": outcome.cost_usd / bound.usd}
+
+
+def _without_waste(
+    case: Case, seed: int, size: RunSize, commitments: Sequence[Commitment], committed_usd: float
+) -> Numbers:
+    """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
+    starts, stands idle or is larger than needed. Nothing where nothing can be rented by size.
+    """
+    made = case.make(seed, size)
+    types = made.cloud.get("types")
+    prices = [each["usd_per_h"] / each["vcpus"] for each in types.values()] if isinstance(types, Mapping) else []
+    if not prices:
+        return {}
+    reserved = sum(each.count * each.vcpus for each in commitments)
+    above_vcpu_h = sum(max(0.0, cores - reserved) for cores in made.workload.cores(60.0)) / 60.0
+    return {"without_waste_usd": committed_usd + min(prices) * above_vcpu_h}
+
+
+def setting_of(case: Case, seed: int, size: RunSize) -> Setting:
+    """Return what is simulated of a case.
+
+    Machines are reserved knowing the load: what jobs really need where they are profiled, else what users ask for.
+    """
+    made = case.make(seed, size)
+    cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
+    if case.guessed:
+        sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the one order that sizes
+        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=sized)
+    if "reserved" not in cloud:
+        provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
+        known = made.workload if policy.profiles_jobs else asked
+        cloud["reserved"] = reserved_for(replace(policy, provisioning=provisioning), known, cloud)
+    truth = None if case.plain else replace(made.truth, **cast(Mapping[str, Any], case.truth))
+    return Setting(
+        workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, oracle=case.oracle,
+    )  # fmt: skip
+
+
+def numbers_of(outcome: SimulationResult, paid_s: float = inf) -> Numbers:
+    """Return what figures show; what there is none of is left out. What was up later than ``paid_s`` is not paid.
+
+    Raises HCloudError where planning failed on the way.
+    """
+    if outcome.planning_failed:
+        raise HCloudError(f"planning failed with {outcome.planning_failed[0]}: these would be numbers of a defect")
+    turnarounds = [each.turnaround for each in outcome.performance] or [0.0]
+    found = {
+        "performance_pct": _percent(mean(outcome.performance)),
+        "p5_pct": _percent(quantile(outcome.performance, 0.05)),
+        "batch_pct": _percent(mean(outcome.performance, "batch")),
+        "service_pct": _percent(mean(outcome.performance, "service")),
+        "service_p5_pct": _percent(quantile(outcome.performance, 0.05, "service")),
+        "qos_kept_pct": kept_pct(outcome.performance),
+        "target_met_pct": outcome.target_met_pct,
+        "cost_usd": outcome.cost_usd,
+        "committed_usd": outcome.committed_usd,
+        "metered_usd": outcome.metered_usd,
+        "metered_sustained_usd": outcome.metered_usd * sustained_part(outcome.series, paid_s),
+        "reserved_used_pct": share_pct(outcome.committed_held_vcpu_h, outcome.committed_vcpu_h),
+        "used_pct": share_pct(outcome.held_vcpu_h, outcome.up_vcpu_h),
+        "wait_p95_s": outcome.wait_quantile_s(0.95),
+        "turnaround_pct": _percent(fmean(turnarounds)),
+        "turnaround_p5_pct": _percent(float(np.quantile(turnarounds, 0.05))),
+        "used_once_pct": share_pct(outcome.used_once, outcome.launches),
+        "misbehaved_pct": share_pct(outcome.misbehaved, outcome.launches),
+        "jobs": float(outcome.jobs),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def lost_numbers(lost: Mapping[str, int], jobs: int) -> Numbers:
+    """Return which part of all jobs lost its QoS by what, in percent."""
+    return {f"lost_by_{name}_pct": 100.0 * lost.get(name, 0) / max(1, jobs) for name in (TYPE, NEIGHBOURS, REST)}
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else 100.0 * part
+
+
+def by_seed(found: Found) -> Iterable[Mapping[str, Numbers]]:
+    """Yield, for each seed, the numbers of every case."""
+    labels = list(found)
+    for together in zip(*found.values(), strict=True):
+        yield dict(zip(labels, together, strict=True))
+
+
+def judged(claim: Claim, found: Found) -> tuple[Mean, bool]:
+    """Return what a claim comes to here, and whether it holds."""
+    ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
+    return ours, claim.holds(ours.without_dust)

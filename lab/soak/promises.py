@@ -1,0 +1,376 @@
+"""The promises a deployment makes, checked against the truth that only the virtual world knows: machines, units, money.
+
+``invariants`` says what must hold of rows alone; here rows, log and reports are held against what really happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import cast
+
+from hcloud.core.model import (
+    INSTANCE_TRANSITIONS,
+    JOB_ENDED,
+    JOB_TRANSITIONS,
+    Event,
+    EventKind,
+    Instance,
+    InstanceState,
+    Intent,
+    IntentKind,
+    Job,
+    JobState,
+    Market,
+    Offer,
+)
+from hcloud.fake_runner.runner import FakeRunner
+from hcloud.planner.invariants import check_invariants
+from hcloud.planner.snapshot import Snapshot
+from hcloud.provider import unmarked
+from hcloud.simulator.ground_truth import MachineTruth, Moment, VirtualCloud
+from hcloud.spec.policy import Budgets, Policy
+from hcloud.store import LiveView, Store, Submission
+from lab.soak.bystanders import Bystanders
+from lab.soak.lease_promises import LeaseChecks
+from lab.soak.money_promises import CENT_DUST, ORPHAN_GRACE_S, MoneyChecks
+from lab.soak.planted_defects import unplanted
+from lab.soak.worlds import DESERVES
+
+UNUSED = ("idle", "misbehaved", "make_room")
+"""Why a machine is ended on which there is no job, as plans say."""
+
+
+@dataclass(slots=True)
+class InvariantMonitor:
+    """Reads the database as another process would, beside the daemons, and remembers what it must not unlearn.
+
+    ``certain``: no machine can be launched by a daemon that lost its lead. ``one_policy``: it never changes.
+    """
+
+    store: Store
+    clouds: Mapping[str, VirtualCloud]
+    runner: FakeRunner
+    owner: str
+    certain: bool = True
+    one_policy: bool = True
+    fixed_prices: bool = True
+    skew_s: float = 0.0
+    """How far the daemons' clock may be from the clouds'."""
+    policies: list[Policy] = field(default_factory=list)
+    """Every policy that was in force; the last one is."""
+    in_force: list[Policy] = field(default_factory=list)
+    """Those since the last look."""
+    accepted: dict[str, Submission] = field(default_factory=dict)
+    """What clients were told was taken in, by job."""
+    dearest_usd_per_h: float = 0.0
+    failing_stage: str = ""
+    """In which stage of it planning fails, as far as the world has it so."""
+    told_until: float = -inf
+    """Up to when clouds tell of every machine that ended."""
+    _seq: int = 0
+    _jobs: dict[str, JobState] = field(default_factory=dict)
+    _machines: dict[str, InstanceState] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+    _untold: set[str] = field(default_factory=set)
+    _due: dict[str, Intent] = field(default_factory=dict)
+    """What should have been driven by the last cycle, as it was."""
+    _looked_at: float = -inf
+    _epoch: int = 0
+    money: MoneyChecks = field(init=False)
+    offers: Mapping[str, Sequence[Offer]] = field(init=False)
+    """By cloud, what it offers in the beginning."""
+    lease_checks: LeaseChecks = field(default_factory=LeaseChecks)
+    passers_by: Bystanders = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open the purses: they see every policy that is added here."""
+        self.passers_by = Bystanders(owner=self.owner, clouds=self.clouds)
+        self.offers = {name: cloud.offers() for name, cloud in self.clouds.items()}
+        self.money = MoneyChecks(
+            store=self.store,
+            clouds=self.clouds,
+            owner=self.owner,
+            policies=self.policies,
+            certain=self.certain,
+            fixed_prices=self.fixed_prices,
+            skew_s=self.skew_s,
+            dearest_usd_per_h=self.dearest_usd_per_h,
+            told_until=self.told_until,
+            running=self.runner.running,
+        )
+
+    def look(self, moment: Moment) -> list[str]:
+        """Return one sentence per promise that does not hold now."""
+        found: list[str] = []
+        seen = self.store.live()
+        events = self._news()
+        for check in (self._rows, self._cache, self._intents, self._overdue, self._waits):
+            found += check(seen, moment)
+        for event in events:
+            found += self._story(event)
+            found += _ended_in_use(event, seen)
+            if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
+                found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} while an operator paused")
+        found += self._told(seen)
+        rows = self.store.instances(live_only=False, limit=10_000)
+        found += self._machines_and_rows(moment.now, rows)
+        found += self._units(seen)
+        found += self._bounds(seen)
+        found += self._ends(seen)
+        found += self.money.look(seen, moment, events)
+        found += self.lease_checks.look(seen, moment, events, self.money.ours(moment.now))
+        found += self.lease_checks.booting(seen, moment)
+        found += self.passers_by.look(seen, moment, events, rows)
+        self.in_force, self._looked_at = self.policies[-1:], moment.now
+        return found
+
+    def at_the_end(self, now: float) -> list[str]:
+        """Return what is wrong when everything should be over."""
+        jobs = {job.id: job for job in self.store.jobs(limit=10_000)}
+        found = [f"lost: {name} was taken in and is not there" for name in self.accepted if name not in jobs]
+        for job in jobs.values():
+            found += _deserved(job)
+        for machine in self._up(now):
+            if machine.market is not Market.RESERVED:
+                found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
+        return found + list(self.money.books(now))
+
+    # ------------------------------------------------------------------------------------------------------------ rows
+    def _rows(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        # What budgets allow holds for what was decided under them, at the prices then: told apart by `purses`.
+        snapshot = Snapshot(now=moment.now, jobs=seen.jobs, instances=seen.instances)
+        policy = replace(self.policies[-1], budgets=Budgets()) if self.one_policy else None
+        yield from (f"rows: {each}" for each in check_invariants(snapshot, policy))
+        for job in seen.jobs:
+            yield from _misplaced(job, seen)
+
+    def _cache(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        for what in ("jobs", "instances", "intents", "backoffs"):
+            here, there = getattr(moment.live, what), getattr(seen, what)
+            if here != there:
+                yield f"cache: the daemon sees other {what} than there are: {_first_difference(here, there)}"
+
+    def _intents(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Whatever is on its way has an intent, or nobody would finish it after a crash."""
+        open_ones = {intent.token for intent in seen.intents}
+        for machine in seen.instances:
+            if machine.state is InstanceState.REQUESTED and machine.token not in open_ones:
+                yield f"intent: {machine.id} is requested, but nothing will launch it"
+            if machine.state is InstanceState.TERMINATING and f"terminate:{machine.id}" not in open_ones:
+                yield f"intent: {machine.id} is terminating, but nothing will end it"
+        for job in seen.jobs:
+            yield from _job_intents(job, seen.intents)
+
+    def _overdue(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Whatever is due is driven: two undisturbed cycles do not leave an intent as it was."""
+        before, self._due = self._due, {}
+        for intent in seen.intents if moment.undisturbed else ():
+            if max(intent.created_at, intent.retry_at) < self._looked_at:
+                self._due[intent.token] = intent
+                if before.get(intent.token) == intent:
+                    yield f"overdue: {intent.token} has been due since {intent.retry_at:.1f}, and nobody drives it"
+
+    def _waits(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+        """Every job that waits has been told why: a plan of which a part was refused leaves that to the next one."""
+        before, self._untold = self._untold, set()
+        for job in seen.jobs if moment.undisturbed else ():
+            if job.state is JobState.QUEUED and not job.wait_code and job.cancelled_by is None:
+                self._untold.add(job.id)
+                if job.id in before:
+                    yield f"unexplained: {job.id} waits and nobody knows why"
+
+    # ------------------------------------------------------------------------------------------------------------- log
+    def _news(self) -> Sequence[Event]:
+        events: list[Event] = []
+        while more := self.store.events(after_seq=self._seq, limit=5000):
+            events += more
+            self._seq = more[-1].seq
+        return events
+
+    def _story(self, event: Event) -> Iterator[str]:
+        """Return what of one event contradicts those before it: each state machine walks along its table."""
+        kind, fields = event.kind, event.fields
+        if kind is EventKind.JOB_SUBMITTED and event.job_id is not None:
+            self._jobs[event.job_id] = JobState.SUBMITTED
+        elif kind is EventKind.JOB_STATE and event.job_id is not None:
+            yield from self._job_moved(event.job_id, str(fields["from"]), str(fields["to"]), str(fields["code"]))
+        elif kind is EventKind.INSTANCE_REQUESTED and event.instance_id is not None:
+            self._machines[event.instance_id] = InstanceState.REQUESTED
+            yield from self._bought(event)
+        elif kind is EventKind.INSTANCE_STATE and event.instance_id is not None:
+            yield from self._machine_moved(event.instance_id, str(fields["from"]), str(fields["to"]))
+        elif kind is EventKind.INSTANCE_TERMINATED and event.instance_id is not None:
+            before = self._machines.get(event.instance_id, InstanceState.TERMINATED)
+            yield from self._machine_moved(event.instance_id, before.value, "terminated")
+        elif kind is EventKind.DAEMON and fields.get("what") == "leader":
+            epoch = fields["epoch"]
+            if not isinstance(epoch, int) or epoch <= self._epoch:
+                yield f"leader: epoch {epoch} after {self._epoch}"
+            else:
+                self._epoch = epoch
+        elif kind is EventKind.ATTEMPT_PLACED:
+            yield from self._placed(event)
+        elif kind is EventKind.PLANNING_TROUBLE:
+            job = None if event.job_id is None else self.store.job(event.job_id)
+            yield from unplanted(event, job, self.failing_stage)
+
+    def _placed(self, event: Event) -> Iterator[str]:
+        if event.job_id in self._cancelled:
+            yield f"cancelled: {event.job_id} was placed after it was cancelled"
+        for held in cast(Sequence[str], event.fields["allocations"]):
+            name = held.partition(":")[0]
+            if self._machines.get(name) is not InstanceState.READY:
+                yield f"placed: {event.job_id} was placed on {name}, which is {self._machines.get(name)}"
+
+    def _job_moved(self, job_id: str, before: str, after: str, code: str) -> Iterator[str]:
+        known, to = self._jobs.get(job_id), JobState(after)
+        if code == "cancel_requested":
+            self._cancelled.add(job_id)
+        if known is None or known.value != before:
+            yield f"story: {job_id} went from {before} to {after}, but was {known}"
+        elif to is not known and to not in JOB_TRANSITIONS[known]:
+            yield f"story: {job_id} may not go from {before} to {after}"
+        if to is JobState.SUCCEEDED and job_id in self._cancelled:
+            yield f"cancelled: {job_id} succeeded after it was cancelled"
+        self._jobs[job_id] = to
+
+    def _machine_moved(self, instance_id: str, before: str, after: str) -> Iterator[str]:
+        known, to = self._machines.get(instance_id), InstanceState(after)
+        if known is None or known.value != before:
+            yield f"story: {instance_id} went from {before} to {after}, but was {known}"
+        elif to is not known and to not in INSTANCE_TRANSITIONS[known]:
+            yield f"story: {instance_id} may not go from {before} to {after}"
+        self._machines[instance_id] = to
+
+    def _bought(self, event: Event) -> Iterator[str]:
+        offer = self.store.instance(event.instance_id or "").offer
+        refusals = [policy.allow.refusal(offer) for policy in self.in_force]
+        if refusals and all(refusals):
+            yield f"policy: {event.instance_id} was bought, but {refusals[-1]}"
+
+    def _told(self, seen: LiveView) -> Iterator[str]:
+        """Rows and log tell the same."""
+        live = {job.id: job.state for job in seen.jobs}
+        told = {name: state for name, state in self._jobs.items() if state not in JOB_ENDED}
+        machines = {each.id: each.state for each in seen.instances}
+        up = {name: state for name, state in self._machines.items() if state is not InstanceState.TERMINATED}
+        for name in sorted(live.keys() | told.keys()):
+            if live.get(name) is not told.get(name):
+                yield f"story: {name} is {live.get(name)}, the log says {told.get(name)}"
+        for name in sorted(machines.keys() | up.keys()):
+            if machines.get(name) is not up.get(name):
+                yield f"story: {name} is {machines.get(name)}, the log says {up.get(name)}"
+        for name in self.accepted:
+            if name not in self._jobs:
+                yield f"lost: {name} was taken in, and nothing is written of it"
+
+    # ----------------------------------------------------------------------------------------------------------- truth
+    def _up(self, now: float) -> list[MachineTruth]:
+        return [machine for machine in self.money.ours(now) if machine.terminated_at is None]
+
+    def _machines_and_rows(self, now: float, instances: Sequence[Instance]) -> Iterator[str]:
+        """Every machine has a record made before it, one machine each, and lives no longer than is paid for."""
+        rows = {row.token: row for row in instances}
+        everything = self.money.ours(now)
+        twice = [token for token, count in Counter(m.token for m in everything).items() if count > 1]
+        yield from (f"two machines: for token {token}" for token in twice)
+        for machine in everything:
+            row = rows.get(machine.token)
+            if row is None:
+                yield f"no record: {machine.provider_id} ({machine.instance_id}) was launched by nobody"
+            elif machine.terminated_at is None:
+                yield from self._still_up(machine, row, now)
+
+    def _still_up(self, machine: MachineTruth, row: Instance, now: float) -> Iterator[str]:
+        offer = row.offer
+        if (machine.zone, machine.type_name, machine.market) != (offer.zone, offer.instance_type.name, offer.market):
+            yield f"other machine: {machine.provider_id} is not what {row.id} asked for"
+        if machine.expires_at > row.expires_at + CENT_DUST:
+            yield f"unpaid: {row.id} lives {machine.expires_at - row.expires_at:.0f} s longer than is booked"
+        grace_s = 0.0 if self.certain else ORPHAN_GRACE_S
+        if row.state is InstanceState.TERMINATED and now > machine.launched_at + grace_s:
+            yield f"forgotten: {row.id} is taken for ended, but {machine.provider_id} is up"
+
+    def _units(self, seen: LiveView) -> Iterator[str]:
+        """No unit is started twice, no rank runs in two attempts, nothing runs of a job that is over."""
+        starts = Counter(unmarked(start.unit_id) for start in self.runner.starts())
+        yield from (f"started twice: {unit}" for unit, count in starts.items() if count > 1)
+        live = {job.id for job in seen.jobs}
+        ranks: dict[tuple[str, str], str] = {}
+        for unit in self.runner.running():
+            job, _, rank = unmarked(unit).split(".")
+            if job not in live:
+                yield f"runs on: {unit}, though {job} is over"
+            other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more
+            if other != unit:
+                yield f"runs twice: {other} and {unit}"
+
+    def _ends(self, seen: LiveView) -> Iterator[str]:
+        """No worker is told to forget a unit before its end is written down."""
+        for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
+            for unit in [attempt.unit_id(held.rank) for held in attempt.allocations if not held.released]:
+                if self.runner.has_forgotten(unit):
+                    yield f"end lost: nothing is written of the end of {unit}, and its worker was told to forget it"
+
+    def _bounds(self, seen: LiveView) -> Iterator[str]:
+        """Each unit may use what its row says it holds, but while its worker is still to be told."""
+        bounds, open_ones = self.runner.bounds(), {intent.token for intent in seen.intents}
+        for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
+            for held in [each for each in attempt.allocations if not each.released]:
+                unit = attempt.unit_id(held.rank)
+                may = bounds.get(unit, held.resources)
+                if may != held.resources and f"resize:{unit}" not in open_ones:
+                    yield f"bounds: {unit} holds {held.resources}, but may use {may}"
+
+
+def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:
+    """No machine is ended as unused while a job holds part of it."""
+    if event.kind is not EventKind.INSTANCE_STATE or event.fields["to"] != InstanceState.TERMINATING.value:
+        return
+    if event.fields["code"] in UNUSED:
+        for job in seen.jobs:
+            held = job.attempt.allocations if job.attempt is not None else ()
+            if any(each.instance_id == event.instance_id and each.ended_at is None for each in held):
+                yield f"in use: {event.instance_id} is ended ({event.fields['code']}), and {job.id} holds part of it"
+
+
+def _misplaced(job: Job, seen: LiveView) -> Iterator[str]:
+    """No unit is on a machine of a type that its job cannot do with."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    names = {part.instance_id for part in held if not part.released}
+    for row in seen.instances:
+        if row.id in names and not job.spec.may_use(row.offer):
+            yield f"placed: {job.id} is on {row.id}, a {row.offer.instance_type.name}"
+
+
+def _job_intents(job: Job, intents: Collection[Intent]) -> Iterator[str]:
+    attempt = job.attempt
+    if attempt is None or attempt.over:
+        return
+    mine = {intent.kind for intent in intents if intent.subject == job.id}
+    stopping = attempt.stop_requested_at is not None
+    unsure = any(a.started_at is None and not a.released for a in attempt.allocations)
+    if unsure and not stopping and IntentKind.START not in mine:
+        yield f"intent: {attempt.id} is placed, but nothing will start it"
+    if stopping and IntentKind.STOP not in mine:
+        yield f"intent: {attempt.id} is to end, but nothing will stop it"
+
+
+def _deserved(job: Job) -> Iterator[str]:
+    if job.state not in JOB_ENDED:
+        yield f"stuck: {job.id} ({job.spec.name}) is {job.state} for ever: {job.wait_code} {job.wait_text}"
+        return
+    deserves = job.spec.tags.get(DESERVES, "any") if job.spec.profile is None else "any"
+    due = "cancelled" if job.cancelled_by is not None else deserves
+    if due != "any" and job.state.value != due:
+        yield f"undeserved: {job.id} ({job.spec.name}) is {job.state}, not {due}: {job.outcome}"
+
+
+def _first_difference(here: Sequence[object], there: Sequence[object]) -> str:
+    for one, other in zip(here, there, strict=False):
+        if one != other:
+            return f"{one} is {other}"
+    return f"{len(here)} instead of {len(there)}"

@@ -1,0 +1,427 @@
+"""Small worlds drawn from a seed: clouds full of trouble, policies, jobs of every kind; equal seeds, equal worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    FailureCause,
+    JobSpec,
+    MetricsHook,
+    Nodes,
+    Resources,
+    Retries,
+    ServiceTarget,
+    Target,
+)
+from hcloud.fake_runner.runner import Work, read_work
+from hcloud.planner.make import OPTIONAL_STAGES
+from hcloud.provider import UnitSpec
+from hcloud.spec.policy import Policy, parse_policy
+from lab.soak.planted_defects import DEEDS, DEFECT
+
+TROUBLED_S = 240.0
+"""For so long the clouds make trouble, and the world does."""
+DAY_STARTS_AT = (1_900_022_400.0, 1_901_232_000.0)
+"""Midnights: an ordinary one, and the first of a month (2030-04-01)."""
+ON_TERM, THIRST, DESERVES = "ON_TERM", "THIRST", "deserves"
+"""Of a soak job: environment variables that say what TERM does to it, and with how many vCPUs it is as quick as it is
+to be (a service; more than it asks for); a tag that says how it must end."""
+PATIENT = Retries(limits={cause.value: 1000 for cause in FailureCause}, backoff_s=1.0, backoff_cap_s=10.0)
+STRATEGIES = ("best_value", "best_value", "odf", "odm", "hf", "hm")
+ORDERS = ("least_loaded", "first_fit", "random", "paragon", "quasar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A job that a client submits ``at_s`` after the beginning, and asks to cancel then, if ever."""
+
+    at_s: float
+    spec: JobSpec
+    token: str
+    cancel_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dangers:
+    """Chances per cycle, while there is trouble; and whether two daemons share the database."""
+
+    kill: float
+    pause: float
+    commit: float
+    database_away: float
+    engine_away: float
+    silence: float
+    start: float
+    storm: float
+    death: float
+    sleep: float
+    clock_step: float
+    policy: float
+    operator_pause: float
+    twins: bool
+    others: float
+    """Somebody else launches a machine on the account."""
+    orders: float
+    """An operator drains or destroys a machine, or takes an order back."""
+    nights: float
+    """Nothing happens until about midnight."""
+    deserted: bool
+    """All daemons are away after the trouble, for longer than any machine may live."""
+    stiff: float = 0.0
+    """A machine begins to refuse to bound units anew, for good."""
+    failing_stage: str = ""
+    """Planning fails in this stage of it; with which jobs, their tags say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakWorld:
+    """All that a soak run depends on. ``clouds`` are mock providers' settings by name; the first policy is in force."""
+
+    seed: int
+    starts_at: float
+    clouds: Mapping[str, Mapping[str, object]]
+    policies: tuple[Policy, ...]
+    jobs: tuple[Coming, ...]
+    dangers: Dangers
+
+
+def draw_world(seed: int) -> SoakWorld:
+    """Return the world of a seed."""
+    rng, more = np.random.default_rng([seed, 77]), np.random.default_rng([seed, 79])
+    dangers = _dangers(rng, more)
+    names = ["mock"] if rng.random() < 0.7 else ["alpha", "beta"]
+    usd_per_h = float(rng.choice([3.6, 18.0]))
+    clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
+    many = 1 if dangers.policy == 0 else 4
+    limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
+    world = SoakWorld(
+        seed=seed,
+        starts_at=_start(rng),
+        clouds=clouds,
+        policies=tuple(_policy(rng, names, n, usd_per_h, limits) for n in range(many)),
+        jobs=tuple(_job_more(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
+        dangers=dangers,
+    )
+    thirst = np.random.default_rng([seed, 82])
+    world = _thirsty(thirst, world) if thirst.random() < 0.3 else world
+    defects = np.random.default_rng([seed, 83])
+    world = _with_defects(defects, world) if defects.random() < 0.2 else world
+    clumsy = np.random.default_rng([seed, 84])
+    world = _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
+    crowded = np.random.default_rng([seed, 85])
+    return _crowded(crowded, world) if crowded.random() < 0.2 else world
+
+
+def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with half of its jobs in need of much memory and hardly any vCPU: the shares of those beside
+    each other are more than their machine."""
+    jobs = list(world.jobs)
+    for at in rng.permutation(len(jobs))[: (len(jobs) + 1) // 2]:
+        if jobs[at].spec.resources.vcpus < 2:
+            jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, resources=Resources(vcpus=0.2, memory_mib=3000)))
+    return replace(world, jobs=tuple(jobs))
+
+
+def _clumsy(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with two to four jobs with which starting, stopping, or hearing of them fails."""
+    jobs = list(world.jobs)
+    for at in rng.permutation(len(jobs))[: int(rng.integers(2, 5))]:
+        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(DEEDS))}
+        jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, tags=tags))
+    return replace(world, jobs=tuple(jobs))
+
+
+def _with_defects(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with one or two jobs that planning, or placing, fails with, or a stage that fails, or both."""
+    kind, jobs = rng.random(), list(world.jobs)
+    for at in rng.permutation(len(jobs))[: int(rng.integers(1, 3))] if kind < 0.8 else ():
+        job, when = jobs[at], str(rng.choice(["waiting", "running", "always", "placing"]))
+        jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
+    stage = str(rng.choice(OPTIONAL_STAGES)) if kind > 0.6 else ""
+    return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))
+
+
+def _thirsty(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with services that need more than they ask for, and policies that soon see and resize them."""
+
+    def thirsty(job: Coming) -> Coming:
+        """Make it such a service, if it deserves to succeed, or leave it as it is."""
+        asked, runs_s, spec = float(rng.choice([0.5, 0.8])), float(rng.integers(40, 200)), job.spec
+        env = {**spec.env, THIRST: f"{asked * rng.uniform(1.1, 1.8):.3f}"}
+        if rng.random() < 0.3 or spec.tags[DESERVES] != "succeeded" or spec.exclusive:
+            return job
+        changes: dict[str, Any] = {
+            "command": ("/bin/sh", "-c", f"sleep {runs_s:g}; exit 0"),
+            "resources": replace(spec.resources, vcpus=asked),
+            "nodes": Nodes(count=2, minimum=2) if rng.random() < 0.4 else spec.nodes,
+            "target": ServiceTarget(requests_per_s=10.0, latency_ms=50.0),
+            "metrics": MetricsHook(probe=("true",), every_s=5.0),
+        }
+        return replace(job, spec=replace(spec, env=env, **changes))
+
+    def watchful(policy: Policy) -> Policy:
+        """Let it conclude from few readings, and soon."""
+        return replace(policy, correction=replace(policy.correction, settle_s=5.0, readings=3))
+
+    dangers = replace(world.dangers, stiff=float(rng.choice([0.0, 0.03])))
+    policies, jobs = tuple(map(watchful, world.policies)), tuple(map(thirsty, world.jobs))
+    return replace(world, policies=policies, jobs=jobs, dangers=dangers)
+
+
+def _start(rng: np.random.Generator) -> float:
+    """Return a time, often such that a day or a month ends in the middle of the trouble."""
+    midnight = float(rng.choice(DAY_STARTS_AT))
+    return midnight - float(rng.uniform(20, TROUBLED_S)) if rng.random() < 0.5 else midnight + 40_000.0
+
+
+def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
+    """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
+
+    def danger(most: float, part: float = 0.5, rng: np.random.Generator = rng) -> float:
+        """Return a rate: 0 but for a ``part`` of the worlds, there 10 to 100 % of ``most``."""
+        there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
+        return most * much if there else 0.0
+
+    return Dangers(
+        kill=danger(0.08),
+        pause=danger(0.1),
+        commit=danger(0.2),
+        database_away=danger(0.04, 0.3),
+        engine_away=danger(0.08),
+        silence=danger(0.08),
+        start=danger(0.2),
+        storm=danger(0.06),
+        death=danger(0.06),
+        sleep=danger(0.02, 0.3),
+        clock_step=danger(0.05, 0.3),
+        policy=danger(0.06, 0.5),
+        operator_pause=danger(0.04, 0.3),
+        twins=bool(rng.random() < 0.25),
+        others=danger(0.1, 0.5, more),
+        orders=danger(0.05, 0.3, more),
+        nights=danger(0.03, 0.25, more),
+        deserted=bool(more.random() < 0.2),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- clouds
+def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, Any]:
+    types = {
+        "m.small": {"vcpus": 1, "memory_mib": 2048, "usd_per_h": 0.6 * usd_per_h},
+        "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": usd_per_h},
+        "m.large": {"vcpus": 4, "memory_mib": 8192, "usd_per_h": 2 * usd_per_h},
+    }
+    zones = ["east-1a"] if rng.random() < 0.4 else ["east-1a", "east-1b", "west-1a"]
+    reserved = int(rng.integers(0, 3))
+    return {
+        "seed": seed,
+        "types": types,
+        "zones": zones,
+        "markets": [["on_demand"], ["on_demand", "spot"], ["on_demand", "spot", "reserved"]][int(rng.integers(0, 3))],
+        "reserved_default": 0,
+        "reserved": {"m.one": reserved} if reserved else {},
+        "billing_minimum_s": float(rng.choice([0.0, 60.0])),
+        "boot": {"p50_s": 5, "p95_s": float(rng.choice([5.0, 40.0]))},
+        "stop_s": float(rng.choice([0.0, 1.0, 3.0])),
+        "list_lag_s": float(rng.choice([0.0, 3.0, 8.0])),
+        "keep_terminated_s": float(rng.choice([0.0, 3600.0])),
+        "spot": {"volatility": float(rng.choice([0.0, 0.3])), "step_s": 60, "notice_s": float(rng.choice([5.0, 30.0]))},
+        "quality": {"spread": float(rng.choice([0.0, 0.2]))},
+        "throttle": {"calls_per_s": 2.0, "burst": 5} if rng.random() < 0.15 else {},
+        "script": _script(rng, zones),
+    }
+
+
+def _cloud_more(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
+    """Return the cloud with how long its machines live without a word from their daemon (None: to their expiry), with
+    listings that name machines of others as well, and perhaps with a machine that never boots when all else is calm."""
+    careless = [_others_listed(rng) for _ in range(int(rng.integers(0, 3)))]
+    lease_s = [None, 150.0, 400.0][int(rng.integers(0, 3))]
+    late = np.random.default_rng([cloud["seed"], 80])
+    lame = [{"kind": "never_boot", "from_s": TROUBLED_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
+    return {**cloud, "lease_s": lease_s, "script": [*cloud["script"], *careless, *lame]}
+
+
+def _others_listed(rng: np.random.Generator) -> dict[str, Any]:
+    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    return {"kind": "list_others", "times": None, "from_s": from_s, "to_s": from_s + float(rng.uniform(5, 100))}
+
+
+def _script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
+    """Return troubles that come over the cloud, each for a while, all over after TROUBLED_S."""
+    return [_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
+
+
+def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
+    kinds = (
+        "throttle", "be_away", "run_out", "exceed_quota", "reject", "lose_request", "lose_reply", "answer_late",
+        "list_partly", "list_late", "never_boot", "die", "preempt",
+    )  # fmt: skip
+    kind = str(rng.choice(kinds))
+    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    fault: dict[str, Any] = {
+        "kind": kind,
+        "times": None if rng.random() < 0.3 else int(rng.integers(1, 4)),
+        "from_s": from_s,
+        "to_s": min(TROUBLED_S, from_s + float(rng.uniform(5, 100))),
+        "delay_s": float(rng.uniform(1, 30)),
+    }
+    return fault | ({"zone": str(rng.choice(zones))} if kind != "reject" and rng.random() < 0.3 else {})
+
+
+# ------------------------------------------------------------------------------------------------------------- policies
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What all policies of a world have in common, so that it holds whichever is in force. Empty: nothing."""
+
+    budgets: Mapping[str, Any]
+    caps: Mapping[str, Any]
+    horizon_s: float | None
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, usd_per_h: float, *, nights: bool) -> _Limits:
+        """Return limits of users in half of the worlds; where days pass, a month has hardly more than a day."""
+        day_usd = usd_per_h * float(rng.choice([0.25, 0.6]))
+        per_user: dict[str, Any] = {
+            "default": {"per_day_usd": usd_per_h * float(rng.choice([0.05, 0.1, 0.3]))},
+            "user0": {"per_day_usd": usd_per_h * float(rng.choice([0.02, 0.03, 0.05]))},
+            "user1": {"per_day_usd": None, "per_month_usd": usd_per_h * float(rng.choice([0.03, 0.1]))},
+        }
+        budgets: dict[str, Any] = {"per_user": per_user} if rng.random() < 0.5 else {}
+        short = rng.random() < (0.7 if budgets else 0.2)
+        if nights and rng.random() < 0.7:
+            budgets |= {"per_day_usd": day_usd, "per_month_usd": 1.3 * day_usd, "per_hour_usd": None}
+        caps: dict[str, Any] = {}
+        if rng.random() < 0.3:
+            caps["max_jobs_per_user"] = int(rng.integers(1, 3))
+        if rng.random() < 0.3:
+            caps |= {"max_vcpus": float(rng.choice([4, 6])), "max_instances_per_type": {"m.small": 1}}
+        return cls(budgets=budgets, caps=caps, horizon_s=120.0 if short else None)
+
+
+def _policy(
+    rng: np.random.Generator, providers: Sequence[str], number: int, usd_per_h: float, limits: _Limits
+) -> Policy:
+    horizon_s = float(rng.choice([300.0, 900.0]))
+    horizon_s = limits.horizon_s or horizon_s
+    sections: dict[str, Any] = {
+        "name": f"p{number}",
+        "budgets": {**_budgets(rng, usd_per_h), **limits.budgets},
+        "caps": {"max_instances": int(rng.integers(2, 8)), **limits.caps},
+        "allow": _allow(rng, providers),
+        "retention": {"spin_up_multiple": float(rng.choice([0.0, 2.0])), "maximum_s": 30},
+        "lease": {"horizon_s": horizon_s, "renew_before_s": 0.3 * horizon_s},
+        "boot": {"timeout_s": 60},
+        "unreachable": {"terminate_after_s": 30},
+        "stockout": {"backoff_s": 5, "backoff_cap_s": 20},
+        "disruption": {"consolidate": bool(rng.random() < 0.3), "consolidate_gain": 1.0, "consolidate_rest_s": 5},
+        "admission": {"queues": "by_quality" if rng.random() < 0.2 else "one"},
+        "provisioning": {"strategy": str(rng.choice(STRATEGIES)), "full_server_vcpus": 4},
+        "placement": {"order": str(rng.choice(ORDERS))},
+        "profiling": _profiling(rng),
+        "timing": {"sample_every_s": 5},
+    }
+    return parse_policy(sections)
+
+
+def _allow(rng: np.random.Generator, providers: Sequence[str]) -> dict[str, Any]:
+    choice = rng.random()
+    if choice < 0.6:
+        return {}
+    return {"providers": [str(rng.choice(providers))]} if choice < 0.8 else {"instance_types": ["m.one", "m.l*"]}
+
+
+def _budgets(rng: np.random.Generator, usd_per_h: float) -> dict[str, Any]:
+    """Return limits from hardly enough for one machine's horizon to plenty."""
+    per_day_usd = usd_per_h * float(rng.choice([0.25, 0.6, 3.0]))
+    choice = rng.random()
+    if choice < 0.3:
+        return {}
+    if choice < 0.6:
+        return {"per_day_usd": per_day_usd}
+    if choice < 0.8:
+        return {"per_hour_usd": 2.5 * usd_per_h, "per_day_usd": 3 * usd_per_h, "per_month_usd": 3.5 * usd_per_h}
+    return {"per_day_usd": per_day_usd, "per_user": {"default": {"per_day_usd": per_day_usd / 2}}}
+
+
+def _profiling(rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.75:
+        return {"enabled": "never"}
+    return {"enabled": "always", "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1, "skip_if_shorter_than_s": 0,
+            "max_usd_per_job": None, "max_share_of_budget": 1, "patience_s": 60}  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------- jobs
+def _job(rng: np.random.Generator, number: int) -> Coming:
+    run_s, kind = float(rng.integers(2, 90)), rng.random()
+    fails, too_big, impatient = kind < 0.1, 0.1 <= kind < 0.13, 0.13 <= kind < 0.25
+    deserves = "failed" if fails or too_big else "any" if impatient else "succeeded"
+    script = f"sleep {run_s:g}; exit {3 if fails else 0}"
+    # What is no fault of the job's must not be counted as one: none may fail by itself even once.
+    limits = {each.value: 0 if each is FailureCause.EXIT_CODE else 1000 for each in FailureCause}
+    target = _target(rng, run_s)
+    spec = JobSpec(
+        name=f"job {number}",
+        user=f"user{int(rng.integers(0, 3))}",
+        command=("/bin/sh", "-c", script),
+        target=target,
+        resources=Resources(vcpus=64.0 if too_big else float(rng.choice([0.5, 1.0, 1.8])), memory_mib=900),
+        nodes=_nodes(rng),
+        env={ON_TERM: str(rng.choice(["ends", "ends", "ignores"]))},
+        tags={DESERVES: deserves},
+        priority=int(rng.integers(0, 3)),
+        interruptible=bool(rng.random() < 0.8),
+        retries=Retries() if impatient else Retries(limits=limits, backoff_s=1.0, backoff_cap_s=10.0),
+        stop_grace_s=float(rng.choice([1.0, 10.0])),
+        metrics=MetricsHook(probe=("true",), every_s=5.0) if isinstance(target, ServiceTarget) else None,
+        exclusive=bool(rng.random() < 0.1),
+    )
+    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * TROUBLED_S)]))
+    cancel_at_s = at_s + float(rng.uniform(0, 100)) if rng.random() < 0.15 else None
+    return Coming(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
+
+
+def _job_more(rng: np.random.Generator, job: Coming, usd_per_h: float, limits: _Limits) -> Coming:
+    """Return the job, perhaps with a budget of its own (which may be too small), demands on its machine, or longer."""
+    wants = rng.random()
+    if wants < 0.1:
+        tags = {**job.spec.tags, DESERVES: "any"}
+        return replace(job, spec=replace(job.spec, budget_usd=usd_per_h * float(rng.choice([0.002, 0.01])), tags=tags))
+    if wants < 0.2 and job.spec.resources.vcpus < 2:
+        return replace(job, spec=replace(job.spec, instance_types=("m.one", "m.l*")))
+    if wants < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[DESERVES] == "succeeded":
+        longer_s = float(rng.integers(100, 500))  # longer than most machines are paid ahead
+        return replace(job, spec=replace(job.spec, command=("/bin/sh", "-c", f"sleep {longer_s:g}; exit 0")))
+    return job
+
+
+def _target(rng: np.random.Generator, run_s: float) -> Target:
+    choice = rng.random()
+    if choice < 0.4:
+        return BestEffortTarget()
+    if choice < 0.85:
+        return BatchTarget(finish_within_s=3 * run_s + 60)
+    return ServiceTarget(requests_per_s=10.0, latency_ms=50.0)
+
+
+def _nodes(rng: np.random.Generator) -> Nodes:
+    choice = rng.random()
+    if choice < 0.75:
+        return Nodes()
+    return Nodes(count=2, minimum=2) if choice < 0.9 else Nodes(count=3, minimum=1, gang=False)
+
+
+def work_of(unit: UnitSpec) -> Work:
+    """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
+    work = read_work(unit)
+    if THIRST in unit.env:
+        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
+        work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
+    return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work

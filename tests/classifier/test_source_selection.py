@@ -1,0 +1,151 @@
+"""Which sources a job is profiled beside: those that leave least doubt, of those that can be had and that count."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hcloud.classifier.classify import Classifier
+from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
+from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.source_selection import GAIN_MIN, Pressing, SourcePrior, choose_sources, source_prior
+from hcloud.core.estimates import SOURCES, Application
+
+COUNTED = [source for source in SOURCES if source not in CORE_SOURCES | NOT_COUNTED]
+USUAL = ("llc-capacity", "memory-bandwidth")
+
+
+def library(programs: int, seed: int = 0) -> Library:
+    """Programs whose pressures all follow from how much they write and how much memory they hold."""
+    rng, known = np.random.default_rng(seed), {}
+    for number in range(programs):
+        disk, memory = rng.uniform(10, 90, 2)
+        row = dict.fromkeys(SOURCES, 50.0) | {
+            "storage-bandwidth": disk, "storage-capacity": disk, "network-bandwidth": disk,
+            "memory-capacity": memory, "llc-bandwidth": memory, "floating-point": rng.uniform(0, 100),
+        }  # fmt: skip
+        known[f"p{number}"] = MeasuredApplication(
+            name=f"p{number}", cells={Question.TOLERATED: row, Question.CAUSED: row}
+        )
+    return Library(known=known)
+
+
+def prior_of(programs: Library) -> SourcePrior | None:
+    return source_prior(Classifier().fit(programs).fitted)
+
+
+def test_one_source_of_each_kind_is_chosen_and_it_is_said_what_that_leaves() -> None:
+    found = choose_sources(prior_of(library(12)))
+    disk, memory = {"storage-bandwidth", "storage-capacity", "network-bandwidth"}, {"memory-capacity", "llc-bandwidth"}
+    assert len(disk & set(found.sources)) == len(memory & set(found.sources)) == 1
+    assert found.why.startswith("after which the 7 that count are known to ")
+    assert choose_sources(prior_of(Library(known=dict(reversed(library(12).known.items()))))) == found
+
+
+def test_usual_pair_is_asked_while_little_is_known() -> None:
+    for known in (Library(), library(4)):
+        assert prior_of(known) is None
+    assert choose_sources(None).sources == USUAL
+    assert "the usual ones, as fewer than 5 programs" in choose_sources(None).why
+    assert choose_sources(None, left_out={"llc-capacity"}).sources == ("memory-bandwidth", "storage-bandwidth")
+
+
+def test_what_another_run_measures_is_not_asked_and_tells_what_to_ask() -> None:
+    assert set(choose_sources(None, besides=USUAL).sources).isdisjoint(USUAL)
+    prior = prior_of(library(12))
+    memory = {"memory-capacity", "llc-bandwidth"}
+    apart = choose_sources(prior, besides=("storage-bandwidth", "llc-capacity"), left_out={"network-bandwidth"})
+    assert set(apart.sources) & memory
+
+
+def test_sources_that_few_programs_were_measured_beside_are_not_chosen() -> None:
+    known = dict(library(12).known)
+    for name in list(known)[4:]:
+        cells = {q: {s: v for s, v in row.items() if s != "memory-capacity"} for q, row in known[name].cells.items()}
+        known[name] = replace(known[name], cells=cells)
+    prior = prior_of(Library(known=known))
+    assert prior is not None and "memory-capacity" not in prior.sources
+    assert "llc-bandwidth" in choose_sources(prior).sources
+
+
+def test_further_profile_asks_what_is_least_known() -> None:
+    prior = prior_of(library(12))
+    first = choose_sources(prior).sources
+    cells = dict.fromkeys(("storage-bandwidth", "storage-capacity", "network-bandwidth"), 40.0)
+    surely = Application(name="a", program="a", cells={q.value: cells for q in (Question.TOLERATED, Question.CAUSED)})
+    again = choose_sources(prior, row=surely).sources
+    assert set(again) == {"memory-capacity", "llc-bandwidth"} != set(first)
+    hardly = replace(surely, spreads={q: dict.fromkeys(row, 95.0) for q, row in surely.cells.items()})
+    assert set(choose_sources(prior, row=hardly).sources) == set(first)
+
+
+# ----------------------------------------------------------------------------------------------------------- properties
+Choose = Callable[..., Pressing]
+
+
+def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> float:
+    """The mean deviation left, by regression of each source on the pair, as a text book has it."""
+    index, total = [prior.sources.index(each) for each in pair], 0.0
+    for covariance in prior.covariances:
+        own = covariance[np.ix_(index, index)] + 0.02**2 * np.eye(len(index))
+        for at in range(len(prior.sources)):
+            weights = np.linalg.solve(own, covariance[index, at])
+            total += max(0.0, float(covariance[at, at] - weights @ covariance[index, at])) ** 0.5
+    return total
+
+
+def least_is_left_of_what_can_be_had(choose: Choose, prior: SourcePrior, left_out: set[str]) -> None:
+    """Two that can be pressed, and no other two leave clearly less."""
+    found = choose(prior, left_out=left_out).sources
+    free = [source for source in prior.sources if source not in left_out]
+    assert len(set(found)) == min(2, len(free)) and set(found) <= set(free), found
+    least = min(left_by(prior, pair) for pair in combinations(free, min(2, len(free))))
+    assert left_by(prior, found) <= least / (1 - GAIN_MIN) + 1e-9
+
+
+def always_the_usual(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
+    """Seeded fault: asks the same two of everybody."""
+    return Pressing(sources=USUAL, why="")
+
+
+def most_varied(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
+    """Seeded fault: takes the two that differ most, though one may tell the other."""
+    spread = sum(each.diagonal() for each in prior.covariances)
+    ranked = sorted((s for s in prior.sources if s not in left_out), key=lambda s: -spread[prior.sources.index(s)])
+    return Pressing(sources=tuple(ranked[:2]), why="")
+
+
+def whatever_is_missing(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
+    """Seeded fault: takes no notice of what the machine cannot press."""
+    return choose_sources(prior)
+
+
+@st.composite
+def priors(draw: st.DrawFn) -> tuple[SourcePrior, set[str]]:
+    """A covariance of few causes, and up to five sources that cannot be pressed."""
+    rng, size = np.random.default_rng(draw(st.integers(0, 10_000))), len(COUNTED)
+    loads = [rng.normal(0, 0.2, (size, draw(st.integers(1, 3)))) for _ in range(2)]
+    tolerated, caused = (load @ load.T + 0.0009 * np.eye(size) for load in loads)
+    left_out = draw(st.sets(st.sampled_from(COUNTED), max_size=5))
+    return SourcePrior(sources=tuple(COUNTED), covariances=(tolerated, caused), rows=20), left_out
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.generate])
+@given(priors())
+def test_least_is_left_in_doubt(drawn: tuple[SourcePrior, set[str]]) -> None:
+    least_is_left_of_what_can_be_had(choose_sources, *drawn)
+
+
+@pytest.mark.parametrize("fault", [always_the_usual, most_varied, whatever_is_missing], ids=lambda each: each.__name__)
+def test_property_catches_its_seeded_fault(fault: Choose) -> None:
+    @settings(max_examples=200, deadline=None, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(priors())
+    def kept(drawn: tuple[SourcePrior, set[str]]) -> None:
+        least_is_left_of_what_can_be_had(fault, *drawn)
+
+    with pytest.raises(AssertionError):
+        kept()

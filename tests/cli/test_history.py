@@ -1,0 +1,134 @@
+"""What a daemon is offered, as a cloud for the simulator: all of a host of one's own, whatever ran on it when asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from pydantic import TypeAdapter
+
+from hcloud.cli.client import Client
+from hcloud.cli.history import Past, offered_clouds
+from hcloud.core.errors import NoJobs
+from hcloud.core.model import BestEffortTarget, InstanceType, JobSpec, Market, Offer, Resources
+from hcloud.simulator.workload import PastJob
+from tests.api.deployment import Deployment
+from tests.cli.conftest import Shell
+
+READ_AT = 1000.0
+SMALL = InstanceType(
+    provider="host", name="small", capacity=Resources(vcpus=1.0, memory_mib=1024, disk_gib=10.0), boot_delay_s=2.0
+)
+
+
+class Told:
+    """A daemon that tells these offers and machines: what is asked for among them, the newest machine first."""
+
+    def __init__(self, offers: list[Offer], machines: list[dict[str, Any]]) -> None:
+        self.offers, self.machines = offers, machines
+
+    def get(self, path: str, *, ended: bool = False, limit: int = 1000) -> Any:
+        """Answer as the API does, in plain values."""
+        if path == "/v1/offers":
+            return TypeAdapter(list[Offer]).dump_python(self.offers, mode="json")
+        return [each for each in self.machines if ended or each["state"] != "terminated"][:limit]
+
+
+def offer(*, vcpus_free: float | None = None, available: int | None = None) -> Offer:
+    """A small machine of a host that has so much left, or else of a cloud that has so many."""
+    left = None if vcpus_free is None else Resources(vcpus=vcpus_free, memory_mib=65_536, disk_gib=1e9)
+    return Offer(
+        provider="host", region="here", zone="here-1a", instance_type=SMALL, market=Market.ON_DEMAND,
+        price_usd_per_h=0.02, priced_at=READ_AT, available=available, pool="host" if left else "", pool_free=left,
+    )  # fmt: skip
+
+
+def machine(number: int, launched_at: float | None, gone_at: float | None = None) -> dict[str, Any]:
+    """A small machine as the API tells it."""
+    return {
+        "id": f"inst-{number}",
+        "state": "terminated" if gone_at else "ready",
+        "offer": TypeAdapter(Offer).dump_python(offer(vcpus_free=0.0), mode="json"),
+        "launched_at": launched_at,
+        "terminated_at": gone_at,
+    }
+
+
+def quota_of(offers: list[Offer], machines: list[dict[str, Any]]) -> float:
+    """The vCPUs of the cloud that is made of what a daemon tells."""
+    (made,) = offered_clouds(cast(Client, Told(offers, machines))).values()
+    ((quota),) = cast(list[dict[str, float]], made["quotas"])
+    return quota["vcpus"]
+
+
+@pytest.mark.parametrize(
+    ("free", "machines"),
+    [
+        (4.0, []),
+        (2.0, [machine(1, 900.0), machine(2, 950.0)]),
+        (2.0, [machine(1, 900.0, 1010.0), machine(2, 950.0, 1020.0)]),  # they ended since
+        (4.0, [machine(1, 1010.0), machine(2, 1020.0)]),  # they began since
+        (4.0, [machine(1, 800.0, 990.0), machine(2, None)]),  # long gone, and not begun at all
+        (2.0, [machine(1, 900.0, 1010.0), machine(2, 950.0), machine(3, 1020.0), machine(4, 1020.0, 1030.0)]),
+    ],
+)
+def test_a_host_is_as_large_as_it_is_whatever_ended_or_began_since_it_was_asked(
+    free: float, machines: list[dict[str, Any]]
+) -> None:
+    assert quota_of([offer(vcpus_free=free)], machines) == 4.0
+
+
+def test_of_a_cloud_whose_prices_may_be_old_the_machines_that_are_there_now_count() -> None:
+    machines = [machine(1, 1010.0), machine(2, 900.0, 1010.0)]
+    assert quota_of([replace(offer(available=3), priced_at=5.0)], machines) == 4.0
+
+
+def past(jobs: dict[str, PastJob], *, earlier: bool = False) -> Past:
+    """What was submitted from 2026-05-01 18:00 to 19:00 UTC."""
+    return Past(from_at=1777658400.0, until_at=1777662000.0, jobs=jobs, earlier=earlier)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "count", "says"),
+    [
+        (True, 0, "no job was submitted since 2026-05-01 18:00 UTC; go further back with --since"),
+        (
+            False,
+            0,
+            "no job was submitted since 2026-05-01 18:00 UTC, and none before: nothing was recorded yet that could be "
+            "replayed",
+        ),
+        (
+            True,
+            1,
+            "the only job submitted since 2026-05-01 18:00 UTC has not succeeded, so that nobody knows how long it "
+            "runs; go further back with --since",
+        ),
+        (
+            False,
+            2,
+            "none of 2 jobs submitted since 2026-05-01 18:00 UTC has succeeded, so that nobody knows how long it runs",
+        ),
+    ],
+)
+def test_a_past_without_jobs_to_replay_says_since_when_and_what_would_help(
+    earlier: bool, count: int, says: str
+) -> None:
+    spec = JobSpec(name="a", user="u", command=("true",), target=BestEffortTarget())
+    jobs = {f"job-{at}": PastJob(submitted_at=1777658500.0, spec=spec, run_s=None) for at in range(count)}
+    with pytest.raises(NoJobs) as told:
+        past(jobs, earlier=earlier).workload()
+    assert str(told.value) == says
+
+
+def test_a_daemon_that_was_given_nothing_so_lately_says_whether_it_was_before(
+    shell: Shell, deployment: Deployment
+) -> None:
+    _, err = shell.run("plan", "policy", "cheapest", exit_code=2)
+    assert err.startswith("hcloud: no job was submitted since ") and "nothing was recorded yet" in err
+    shell.run("run", "-q", "--", "sleep", "60")
+    for words in (("plan", "policy", "cheapest"), ("simulate", "history", "--cloud", "offers")):
+        _, err = shell.run(*words, "--since", "5ms", exit_code=2)
+        assert err.startswith("hcloud: no job was submitted since 20")
+        assert err.endswith(" UTC; go further back with --since\n")

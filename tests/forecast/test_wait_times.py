@@ -1,0 +1,63 @@
+"""Time until free: a probability, growing with time and with the number of servers, learned from busy times."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind
+from hcloud.forecast.fleet_tracker import FleetTracker
+from hcloud.forecast.wait_times import BusyTimes
+
+durations = st.lists(st.floats(0, 1e5), max_size=30)
+ages = st.lists(st.floats(0, 1e5), min_size=1, max_size=6)
+TIMES = np.linspace(0.0, 1000.0, 20)
+
+
+def test_server_is_freed_as_those_that_lived_as_long_were() -> None:
+    times = BusyTimes.of([10.0] * 500 + [1000.0] * 500)
+    young, old = times.freed_within([1.0, 20.0], [15.0])[:, 0]
+    assert young == pytest.approx(0.5, abs=0.05)
+    assert old < 0.05
+
+
+def test_beyond_all_experience_what_lasted_long_lasts_long() -> None:
+    """Nothing observed, or older than all that was: half are free within as long again as they lasted."""
+    for times in (BusyTimes.of([]), BusyTimes.of([5.0, 6.0])):
+        assert times.freed_within([100.0], [100.0])[0, 0] == pytest.approx(0.5)
+
+
+@given(durations, ages)
+def test_chance_is_a_growing_probability_from_zero(observed: list[float], busy: list[float]) -> None:
+    chance = BusyTimes.of(observed).freed_within(busy, TIMES)
+    assert chance[:, 0].tolist() == [0.0] * len(busy)
+    assert (np.diff(chance, axis=1) >= -1e-12).all()
+    assert (chance <= 1.0).all()
+
+
+@given(durations, ages, st.floats(0, 1e5))
+def test_more_servers_are_free_sooner(observed: list[float], busy: list[float], another: float) -> None:
+    times = BusyTimes.of(observed)
+    assert (times.some_free([*busy, another], TIMES) >= times.some_free(busy, TIMES) - 1e-9).all()
+
+
+def test_no_server_is_never_free_and_the_wait_is_the_limit() -> None:
+    assert BusyTimes.of([1.0]).some_free([], [10.0]).tolist() == [0.0]
+    assert BusyTimes.of([1.0]).wait_s([], 0.5, limit_s=30.0) == 30.0
+    assert BusyTimes.of([10.0] * 900).wait_s([9.0] * 9, 0.9, limit_s=256.0) == pytest.approx(1.0, abs=1.0)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(BadInput, match="negative or not finite"):
+        BusyTimes.of([-1.0])
+
+
+def test_busy_times_are_followed_from_the_ends_of_units() -> None:
+    book = FleetTracker()
+    ends = [
+        Event(seq=n, at=100.0 * n, kind=EventKind.UNIT_ENDED, instance_id="inst-1", fields={"started_at": started})
+        for n, started in ((1, 90.0), (2, None), (3, 250.0))
+    ]
+    book.follow(ends)
+    assert book.recent(300.0).busy_s == (10.0, 50.0)

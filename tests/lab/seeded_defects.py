@@ -1,0 +1,85 @@
+"""Daemons with one bug each in how they get round defects, for soak runs: see ``seeded_bugs``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hcloud.apply
+from hcloud.controller import Controller
+from hcloud.core.errors import Refused
+from hcloud.core.model import Intent, JobState
+from hcloud.observe.observer import FactBatch, Observer
+from hcloud.planner import make_plan
+from hcloud.planner.plan import Action, Plan
+from hcloud.planner.snapshot import LeftOut, Snapshot
+from hcloud.spec.policy import Policy
+from hcloud.store import Transaction
+from lab.soak.planted_defects import Planted
+from tests.assembled import changed_by
+
+
+def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        if any(job.state is JobState.RUNNING and job.id not in snapshot.left_out.jobs for job in snapshot.jobs):
+            raise Planted("a bug")
+        return make_plan(snapshot, policy, rng)
+
+    daemon.planner = planner
+
+
+def does_not_get_round_defects(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    daemon._plan = lambda snapshot: daemon.planner(snapshot, daemon.policy, daemon.rng)  # type: ignore[method-assign]
+
+
+def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.applier._record
+
+    def record(actions: Any, refused: Any, lease: Any, recording: Any) -> Any:
+        def half(txn: Transaction, action: Action) -> Any:
+            try:
+                return recording()(txn, action)
+            except Planted as defect:
+                raise Refused(str(defect)) from defect
+
+        return honest(actions, refused, lease, lambda: half)
+
+    daemon.applier._record = record  # type: ignore[method-assign]
+
+
+def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = Observer._skip_failed
+
+    def pass_over(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
+        ended = dict(self._look.ended)
+        instead = honest(self, failed, defect)
+        self._look.ended = ended
+        return instead
+
+    patch.setattr(Observer, "_skip_failed", pass_over)
+
+
+def drops_what_it_cannot_carry_out(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    applier = daemon.applier
+
+    def drop(intent: Intent, trouble: Any, lease: Any) -> None:
+        with applier.store.transaction(applier.clock.now(), lease) as txn:
+            txn.close_intent(intent.token)
+
+    applier._put_off = drop  # type: ignore[method-assign]
+
+
+def lets_one_failing_intent_stop_the_others(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hcloud.apply, "bisect_failures", lambda items, do, fails: do(items))
+
+
+def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.quarantine.record
+
+    def note(left_out: LeftOut, now: float) -> LeftOut:
+        return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
+
+    daemon.quarantine = changed_by(daemon.quarantine, note=note)

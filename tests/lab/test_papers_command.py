@@ -1,0 +1,186 @@
+"""``python -m lab.papers`` as people type it: no daemon, no money."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hcloud.core.errors import BadInput
+from hcloud.simulator.scratch import quick_folder
+from lab.papers import CHAPTERS
+from lab.papers.__main__ import reproduce
+from lab.papers.clusters import scheduler
+from lab.papers.study import Case, Figure
+from tests.cli.conftest import Shell
+from tests.waiting import wait_until
+
+LITTLE = Figure(
+    name="little",
+    title="One scheduler",
+    source="nowhere",
+    cases=(Case(label="LL", experiment="paragon-small-low", policy=scheduler("least_loaded")),),
+    columns=("qos_kept_pct",),
+    drawn="qos_kept_pct",
+)
+
+
+def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.papers.__main__.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
+    monkeypatch.chdir(tmp_path)
+    words = ["quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    first = CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    assert "wrote results.md" in first.output
+    kept = tmp_path / "results" / "little.json"
+    content = json.loads(kept.read_text())
+    content["runs"]["LL"]["0"]["qos_kept_pct"] = 12.345
+    kept.write_text(json.dumps(content))
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    page = (tmp_path / "results.md").read_text()
+    assert "12.3" in page and "Made by `python -m lab.papers quasar --share 0.02 --hours 2 --seeds 1`" in page
+    assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
+    CliRunner().invoke(reproduce, ["quasar", "--no-run", "--out", "page.md"], catch_exceptions=False)
+    page = (tmp_path / "page.md").read_text()
+    assert "`python -m lab.papers --figure little --share 0.02 --seeds 1`" in page
+    assert "Not run" not in page
+
+
+def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = replace(LITTLE, source="[policies](policies.md)")
+    monkeypatch.setattr("lab.papers.__main__.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [told])})
+    monkeypatch.chdir(tmp_path)
+    words = ["quasar", "--figure", "little", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    page = Path("results.md").read_text()
+    assert "Made by `python -m lab.papers quasar --figure little --share 0.02 --hours 2 --seeds 1`" in page
+    assert "(`docs/simulation.md` says where" in page and "After `docs/policies.md`. Run" in page
+    Path("simulation.md").touch()
+    CliRunner().invoke(reproduce, words, catch_exceptions=False)
+    page = Path("results.md").read_text()
+    assert "([simulation](simulation.md) says where" in page and "After [policies](policies.md). Run" in page
+
+
+def test_results_that_are_shipped_give_the_page_that_is_shipped(lonely: Shell) -> None:
+    shipped = Path(__file__).parents[2] / "docs"
+    shutil.copytree(shipped / "results", lonely.directory / "results")
+    lonely.run("reproduce", "--no-run")
+    assert (lonely.directory / "results.md").read_text() == (shipped / "results.md").read_text()
+
+
+def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lonely: Shell) -> None:
+    words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
+    _, err = lonely.run("reproduce", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
+    assert err == (
+        "hcloud: --figure parts-of-the-world: high-variability: there is no job in --share 1e-05 of its load for "
+        "--hours 0.001; make one of them larger\n"
+    )
+    assert list(lonely.directory.iterdir()) == []
+
+
+def test_results_that_are_no_folder_are_told_so(lonely: Shell) -> None:
+    (lonely.directory / "results").write_text("mine\n")
+    _, err = lonely.run("reproduce", "quasar", exit_code=2)
+    assert err == "hcloud: results is not a directory\n"
+    _, err = lonely.run("reproduce", "quasar", "--out", "results/page.md", exit_code=2)
+    assert err == "hcloud: results/results cannot be made: results is not a directory\n"
+    assert (lonely.directory / "results").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--figure", "nosuch"], "there is no such figure; known here: arq, "),
+        (["--figure", "mapings"], "there is no such figure; did you mean 'mappings'?"),
+        (["quasar", "--figure", "mappings"], "none of these figures belongs to the chapters named"),
+        (["tarcil"], "tarcil"),
+        (["--no-run"], "there are no results here to write a page from"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused(lonely: Shell, words: list[str], sentence: str) -> None:
+    _, err = lonely.run("reproduce", *words, exit_code=2)
+    assert sentence in err
+    assert not (lonely.directory / "results").exists()
+
+
+@pytest.mark.parametrize("content", ["{torn", "[]", '{"runs": {"LL": []}}', '{"runs": {"LL": {"first": {}}}}'])
+def test_results_that_are_none_are_told_with_their_name(lonely: Shell, content: str) -> None:
+    (lonely.directory / "results").mkdir()
+    (lonely.directory / "results" / "quasar.json").write_text(content)
+    _, err = lonely.run("reproduce", "quasar", "--no-run", exit_code=2)
+    assert err.startswith("hcloud: results/quasar.json: is not what an earlier run wrote there; remove it")
+    assert err.count("\n") == 1
+    assert not (lonely.directory / "results.md").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
+    lonely: Shell, tmp_path: Path, number: int, processes: str
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    words = ("quasar", "--seeds", "2", "--processes", processes)
+    running = lonely.start("reproduce", *words, TMPDIR=str(place))
+    try:
+        wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= int(processes), 60)
+        workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(running.pid, number)
+        _, err = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    # CPython ends itself by the signal where that came while it ran source text (as dataclasses are made): the same to
+    # every shell.
+    assert running.returncode in (128 + number, -number), err
+    assert "Traceback" not in err
+    assert list(place.iterdir()) == []
+    assert len(workers) == (int(processes) if processes != "1" else 0)
+    assert not [each for each in workers if Path(f"/proc/{each}").exists()]
+
+
+def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_its_folder(
+    lonely: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    running = lonely.start("reproduce", "quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
+    wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= 2, 60)
+    workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    running.kill()
+    running.communicate()
+    wait_until(lambda: not [each for each in workers if Path(f"/proc/{each}").exists()], 10)
+    monkeypatch.setenv("TMPDIR", str(place))
+    with quick_folder() as folder:
+        assert list(place.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        '{"size": 3}',
+        '{"size": {"share": "a"}}',
+        '{"runs": {"a": {"0": {"cost_usd": "x"}}}}',
+        '{"runs": {"a": {"0": [1]}}}',
+    ],
+)
+def test_numbers_that_no_run_wrote_are_one_sentence(lonely: Shell, kept: str) -> None:
+    (lonely.directory / "results").mkdir()
+    (lonely.directory / "results" / "mappings.json").write_text(kept)
+    _, err = lonely.run("reproduce", "--figure", "mappings", "--no-run", exit_code=2)
+    assert err.startswith("hcloud: results/mappings.json: is not what an earlier run wrote there; remove it")
+
+
+def test_numbers_that_cannot_be_kept_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.papers.__main__.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "little.new").symlink_to("/dev/full")
+    words = ["quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
+    with pytest.raises(BadInput, match=r"results/little\.json: cannot be written: No space left on device"):
+        CliRunner().invoke(reproduce, words, catch_exceptions=False, standalone_mode=False)
+    assert list((tmp_path / "results").iterdir()) == []

@@ -1,0 +1,115 @@
+"""Output is archived whole, also where a unit wrote more than is kept of it, and is read by the program's own count."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hcloud.api.unit_logs import LogQuestion, read_archived
+from hcloud.engine.output import OutputFile, read_output
+from hcloud.observe.log_archive import CHUNK_BYTES, CHUNKS_PER_CYCLE, LogArchive
+from hcloud.provider import LogChunk, Runner, Stream
+
+KEPT_MIB = 2 * CHUNKS_PER_CYCLE
+WRITTEN = 3 * KEPT_MIB * CHUNK_BYTES
+UNIT = "job-1.1.0_19ab"
+
+
+class Machine:
+    """Where one unit has written and ended: the only question that an archive has for an engine."""
+
+    def __init__(self, written: Path) -> None:
+        self._written = written
+
+    def logs(self, unit: str, instance_id: str, stream: Stream, offset: int, limit: int) -> LogChunk:
+        """Read as a worker does."""
+        content, after, last = read_output(self._written, stream, offset, limit)
+        return LogChunk(content=content, next_offset=after, end=last)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Runner:
+    """A machine with three times the output that is kept; each KiB of it is numbered."""
+    written = tmp_path / "unit"
+    written.mkdir()
+    return _writing(written, *(b"%-1023d\n" % number for number in range(WRITTEN // 1024)))
+
+
+def _writing(written: Path, *lines: bytes) -> Runner:
+    output = OutputFile(written, "stdout", KEPT_MIB * CHUNK_BYTES)
+    for line in lines:
+        output.write(line)
+    output.close()
+    return cast(Runner, Machine(written))
+
+
+def _archive(folder: Path, machine: Runner) -> bytes:
+    """Archive as daemons do that are restarted after each step."""
+    for _ in range(20):
+        if LogArchive(folder, KEPT_MIB).collect(machine, UNIT, "inst-1"):
+            return (folder / f"{UNIT}.stdout").read_bytes()
+    raise AssertionError("the archive is never complete")
+
+
+def test_what_a_machine_kept_of_too_much_output_is_archived_to_its_end(tmp_path: Path, machine: Runner) -> None:
+    notice, _, rest = _archive(tmp_path / "logs", machine).partition(b"\n")
+    assert notice == b"[hcloud: %d bytes of older output were dropped]" % (WRITTEN - len(rest))
+    assert len(rest) > (KEPT_MIB - 2) * CHUNK_BYTES
+    first = (WRITTEN - len(rest)) // 1024
+    assert [int(line) for line in rest.splitlines()] == list(range(first, WRITTEN // 1024))
+
+
+def test_who_follows_such_output_reads_on_where_it_was(tmp_path: Path, machine: Runner) -> None:
+    _archive(tmp_path / "logs", machine)
+    path, offset, seen = tmp_path / "logs" / f"{UNIT}.stdout", 0, b""
+    while True:
+        question = LogQuestion(job_id="job-1", stream="stdout", offset=offset, limit=CHUNK_BYTES)
+        kept, live = read_archived(path, question), machine.logs(UNIT, "inst-1", "stdout", offset, CHUNK_BYTES)
+        assert kept is not None
+        assert kept.next_offset == live.next_offset or len(kept.content) == CHUNK_BYTES
+        seen, offset = seen + kept.content, kept.next_offset
+        if kept.end:
+            break
+    assert offset == WRITTEN
+    assert seen == path.read_bytes()
+
+
+def test_a_program_that_copies_the_line_of_a_gap_loses_nothing_of_its_own(tmp_path: Path) -> None:
+    line = b"[hcloud: 987654321 bytes of older output were dropped]\n"
+    written = tmp_path / "unit"
+    written.mkdir()
+    machine = _writing(written, line, *(b"%-1023d\n" % n for n in range((CHUNKS_PER_CYCLE + 1) * CHUNK_BYTES // 1024)))
+    archived = _archive(tmp_path / "logs", machine)
+    assert archived.startswith(line)
+    assert [int(each) for each in archived.splitlines()[1:]] == list(range(5 * CHUNK_BYTES // 1024))
+    question = LogQuestion(job_id="job-1", stream="stdout", offset=len(line), limit=1024)
+    told = read_archived(tmp_path / "logs" / f"{UNIT}.stdout", question)
+    assert told is not None and (told.content, told.next_offset) == (b"%-1023d\n" % 0, len(line) + 1024)
+
+
+def test_a_daemon_killed_while_it_tells_of_a_gap_begins_anew(tmp_path: Path, machine: Runner) -> None:
+    whole = _archive(tmp_path / "whole", machine)
+    folder = tmp_path / "torn"
+    LogArchive(folder, KEPT_MIB).collect(machine, UNIT, "inst-1")
+    part = folder / f"{UNIT}.stdout.part"
+    part.write_bytes(part.read_bytes()[:20])
+    assert _archive(folder, machine) == whole
+
+
+def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, machine: Runner) -> None:
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    archive.collect(machine, UNIT, "inst-1")
+    for path in archive.folder.iterdir():
+        path.unlink()
+    archive.folder.rmdir()
+    assert _archive(archive.folder, machine).endswith(b"%-1023d\n" % (WRITTEN // 1024 - 1))
+    assert (archive.folder / f"{UNIT}.stderr").read_bytes() == b""
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_and_tried_again(tmp_path: Path, machine: Runner) -> None:
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    archive.folder.write_text("in the way")
+    assert not archive.collect(machine, UNIT, "inst-1")
+    assert f"output of ended jobs cannot be kept in {archive.folder}: " in archive.trouble
+    archive.folder.unlink()
+    _archive(archive.folder, machine)

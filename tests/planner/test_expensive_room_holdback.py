@@ -1,0 +1,127 @@
+"""Reserved room, and machines nobody takes back, are for those who pay most elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, JobSpec, Market, Offer, ServiceTarget, Target
+from hcloud.planner.plan import Launch, Place
+from hcloud.planner.snapshot import OfferBackoff, Snapshot
+from hcloud.spec.policy import Policy
+from tests.planner.apply_model import apply_ideally
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+
+FREE = BestEffortTarget()
+TWO = offer("two", vcpus=2.0, usd_per_h=0.1)
+SPOT = replace(offer("one", vcpus=1.0, usd_per_h=0.018), market=Market.SPOT)
+PAID = machine(1, replace(offer("big", vcpus=4.0, usd_per_h=0.1), market=Market.RESERVED, available=0))
+RENTED = machine(2, TWO, idle_since=None)
+
+
+def service(vcpus: float = 2.0) -> JobSpec:
+    """A service, which may not run on spot machines."""
+    return spec(target=ServiceTarget(requests_per_s=10.0, latency_ms=20.0), resources=need(vcpus), interruptible=False)
+
+
+def went(snapshot: Snapshot, policy: Policy | None = None) -> tuple[list[str], list[str]]:
+    """Where jobs were placed, and what was launched."""
+    plan = decide(snapshot, policy)
+    markets = [a.offer.market.value for a in of(plan, Launch)]
+    return [f"{a.job_id} on {a.ranks[0].instance_id}" for a in of(plan, Place)], markets
+
+
+def crowd(*more: object, keeps: int = 1) -> Snapshot:
+    """A reserved machine with so many services' room free, and as many services on rented ones."""
+    rented = [machine(9 + n, TWO, idle_since=None) for n in range(keeps)]
+    there = [running(50 + n, each, asks=service()) for n, each in enumerate(rented)]
+    return scene(PAID, *rented, *there, TWO, SPOT, *more)  # type: ignore[arg-type]
+
+
+def test_batch_goes_on_spot_while_what_is_free_of_reserved_room_is_what_services_are_rented_for() -> None:
+    assert went(crowd(job(1), keeps=2)) == ([], ["spot"])
+
+
+def test_reserved_room_beyond_that_is_for_everybody() -> None:
+    two_of_four = crowd(*(job(n) for n in range(1, 4)), keeps=1)
+    assert went(two_of_four) == (["job-1 on inst-1", "job-2 on inst-1"], ["spot"])
+
+
+def test_service_takes_what_was_kept() -> None:
+    assert went(crowd(job(1, asks=service()), keeps=2)) == (["job-1 on inst-1"], [])
+
+
+def test_service_that_comes_behind_batch_in_the_queue_finds_room() -> None:
+    full = scene(PAID, job(1, asks=spec(resources=need(3.0))), job(2, asks=service()), TWO, SPOT, big_spot())
+    assert went(full) == (["job-2 on inst-1"], ["spot"])
+
+
+def big_spot() -> Offer:
+    """A spot machine for three."""
+    return replace(SPOT, instance_type=offer("four", vcpus=4.0).instance_type, price_usd_per_h=0.072)
+
+
+def test_plan_for_those_who_were_kept_away_is_made_once() -> None:
+    before = crowd(job(1), keeps=2)
+    assert not of(decide(apply_ideally(before, decide(before))), Launch)
+
+
+def test_where_nothing_cheap_can_be_rented_reserved_room_is_for_everybody() -> None:
+    out = OfferBackoff(
+        provider="mock", zone="a", instance_type="one", market=Market.SPOT.value, until_at=NOW + 60, error="none"
+    )
+    assert went(replace(crowd(job(1), keeps=2), backoffs=(out,))) == (["job-1 on inst-1"], [])
+
+
+def test_job_that_may_be_evicted_for_others_is_not_kept_away() -> None:
+    filler = job(1, asks=spec(target=BestEffortTarget()))
+    assert went(crowd(filler, keeps=2))[0] == ["job-1 on inst-1"]
+
+
+def test_services_that_may_not_run_on_reserved_machines_keep_nothing_there() -> None:
+    elsewhere = running(3, RENTED, asks=replace(service(), instance_types=("two",)))
+    assert went(scene(PAID, RENTED, elsewhere, job(1, asks=spec(resources=need(4.0))), TWO, SPOT, big_spot()))[0] == [
+        "job-1 on inst-1"
+    ]
+
+
+def test_policy_may_keep_nothing_for_anybody() -> None:
+    plain = Policy()
+    never = replace(plain, provisioning=replace(plain.provisioning, keep_for_dearer=0.0))
+    assert went(crowd(job(1), keeps=2), never) == (["job-1 on inst-1"], [])
+
+
+def beside(
+    units: int, size: float, usd_per_h: float, vcpus: float, target: Target = FREE, policy: Policy | None = None
+) -> tuple[list[str], list[str]]:
+    """Where a job goes, best effort unless told otherwise, when it could join so many services on a rented machine."""
+    there: Instance = machine(2, offer("host", vcpus=vcpus, usd_per_h=usd_per_h), idle_since=None)
+    services = [running(20 + n, there, asks=service(size)) for n in range(units)]
+    return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT), policy)
+
+
+@pytest.mark.parametrize(
+    ("units", "size", "usd_per_h", "joins"),
+    [(1, 3.0, 0.2, False), (3, 1.0, 0.2, False), (3, 1.0, 0.07, True)],
+)
+def test_best_effort_joins_services_on_a_machine_nobody_takes_back_only_where_that_is_not_dear(
+    units: int, size: float, usd_per_h: float, joins: bool
+) -> None:
+    assert beside(units, size, usd_per_h, 4.0) == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
+
+
+def test_promise_is_not_put_off_for_money() -> None:
+    boots_in_s, risk = SPOT.instance_type.boot_delay_s, 1.0 - Policy().placement.confidence
+    soon, late = (BatchTarget(finish_within_s=part * boots_in_s / risk) for part in (1.0, 2.0))
+    assert beside(1, 3.0, 0.2, 4.0, soon) == (["job-1 on inst-2"], [])
+    assert beside(1, 3.0, 0.2, 4.0, late) == ([], ["spot"])
+
+
+@pytest.mark.parametrize(("machines", "joins"), [(2, False), (1, True)])
+def test_promise_shares_machines_while_none_more_is_allowed(machines: int, joins: bool) -> None:
+    few = replace(Policy(), caps=replace(Policy().caps, max_instances=machines))
+    went_to = beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=36_000.0), few)
+    assert went_to == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
+
+
+def test_many_who_share_a_machine_make_it_unlikely_that_one_who_joins_is_the_last() -> None:
+    assert beside(12, 0.25, 0.2, 4.0) == (["job-1 on inst-2"], [])

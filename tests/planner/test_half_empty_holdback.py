@@ -1,0 +1,106 @@
+"""Half empty machines get no new jobs while something smaller can be rented: they are used up and let go."""
+
+from dataclasses import replace
+
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import FailureCause, JobState, Market
+from hcloud.planner.plan import Launch, Place
+from hcloud.planner.snapshot import OfferBackoff, Snapshot
+from hcloud.spec.policy import Policy
+from tests.planner.apply_model import apply_ideally
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+
+SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=8.0, usd_per_h=0.4)
+IDLE = machine(1, LARGE)
+
+
+def outcome(snapshot: Snapshot, policy: Policy | None = None) -> tuple[list[str], list[str]]:
+    """Where jobs were placed, and what was launched."""
+    plan = decide(snapshot, policy)
+    return [a.ranks[0].instance_id for a in of(plan, Place)], [a.offer.instance_type.name for a in of(plan, Launch)]
+
+
+def test_small_job_gets_a_machine_of_its_size_and_leaves_the_large_idle_one_to_be_let_go() -> None:
+    assert outcome(scene(job(1), IDLE, SMALL, LARGE)) == ([], ["small"])
+
+
+def test_plan_for_what_half_empty_machines_are_closed_to_is_made_once() -> None:
+    before = scene(job(1), IDLE, SMALL, LARGE)
+    assert not of(decide(apply_ideally(before, decide(before))), Launch)
+
+
+def test_jobs_that_fill_it_together_take_it() -> None:
+    assert outcome(scene(*(job(n) for n in range(1, 5)), IDLE, SMALL, LARGE)) == (["inst-1"] * 4, [])
+
+
+def test_machine_in_use_stays_open_from_the_part_on_that_the_policy_names() -> None:
+    there = [running(n, IDLE) for n in range(1, 4)]
+    before = scene(*there, job(9), replace(IDLE, idle_since=None), SMALL, LARGE)
+    assert outcome(before) == (["inst-1"], [])
+    plain = Policy()
+    strict = replace(plain, retention=replace(plain.retention, drain_below=0.75))
+    assert outcome(before, strict) == ([], ["small"])
+
+
+def test_memory_counts_as_well_as_vcpus() -> None:
+    hungry = job(1, asks=spec(resources=need(1.0, 8 * 4096 - 512)))
+    assert outcome(scene(hungry, IDLE, SMALL, offer("fat", vcpus=1.0, usd_per_h=0.06), LARGE)) == (["inst-1"], [])
+
+
+def test_reserved_machines_and_policies_that_close_none_are_as_before() -> None:
+    paid = machine(1, replace(LARGE, market=Market.RESERVED))
+    assert outcome(scene(job(1), paid, SMALL, LARGE)) == (["inst-1"], [])
+    plain = Policy()
+    never = replace(plain, retention=replace(plain.retention, drain_below=0.0))
+    assert outcome(scene(job(1), IDLE, SMALL, LARGE), never) == (["inst-1"], [])
+
+
+def test_where_nothing_smaller_can_be_had_the_machine_is_used() -> None:
+    assert outcome(scene(job(1), IDLE, LARGE)) == (["inst-1"], [])
+    out = OfferBackoff(
+        provider="mock", zone="a", instance_type="small", market=Market.ON_DEMAND.value, until_at=NOW + 60, error="none"
+    )
+    assert outcome(scene(job(1), IDLE, SMALL, LARGE, backoffs=(out,))) == (["inst-1"], [])
+
+
+def test_where_limits_have_no_room_for_another_machine_it_is_used() -> None:
+    plain = Policy()
+    one = replace(plain, caps=replace(plain.caps, max_instances=1))
+    assert outcome(scene(job(1), IDLE, SMALL, LARGE), one) == (["inst-1"], [])
+
+
+def test_job_that_was_moved_goes_to_machines_that_run() -> None:
+    moved = job(1, JobState.QUEUED, failures=(FailureCause.EVICTED,))
+    assert outcome(scene(moved, IDLE, SMALL, LARGE)) == (["inst-1"], [])
+
+
+def lasting(seconds: float) -> Classification:
+    """An application that runs for so long."""
+    pace = Estimate(value=1 / seconds, low=1 / seconds, high=1 / seconds, observed=True)
+    return Classification(
+        by_type={"mock/large": pace, "mock/small": pace},
+        measure=Measure.COMPLETION,
+        quality_target=pace,
+        quality_class=0,
+    )
+
+
+def test_job_that_is_over_before_the_others_may_come() -> None:
+    plain = Policy()
+    policy = replace(plain, placement=replace(plain.placement, order="paragon"))
+    # What runs there unknown to anybody since 101 s is expected to go on as long again.
+    there = running(1, IDLE, asks=spec(resources=need(2.0)))
+    for lasts_s, expected in ((90.0, (["inst-1"], [])), (110.0, ([], ["small"]))):
+        new = job(2, application="app")
+        before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(lasts_s)})
+        assert outcome(before, policy) == expected
+
+
+def test_who_is_past_its_time_is_expected_to_end_soon() -> None:
+    plain = Policy()
+    policy = replace(plain, placement=replace(plain.placement, order="paragon"))
+    # It was to take 95 s, and runs since 101 s.
+    there = running(1, IDLE, asks=spec(resources=need(2.0)), application="app")
+    new = job(2, application="app")
+    before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(95.0)})
+    assert outcome(before, policy) == ([], ["small"])

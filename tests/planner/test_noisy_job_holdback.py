@@ -1,0 +1,95 @@
+"""Reserved room is for many quiet jobs, rather than for a few that leave the rest of the machine to nobody."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.core.estimates import Classification, Estimate
+from hcloud.core.model import BatchTarget, Market
+from hcloud.planner.plan import Launch, Place
+from hcloud.planner.snapshot import OfferBackoff, Snapshot
+from hcloud.spec.policy import PlacementPolicy, Policy, ProvisioningPolicy
+from tests.planner.apply_model import apply_ideally
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+
+EIGHT, TWO = offer("eight", vcpus=8.0, usd_per_h=0.4), offer("two", vcpus=2.0, usd_per_h=0.1)
+PAID = machine(1, replace(EIGHT, market=Market.RESERVED, available=0))
+ASKS = spec(target=BatchTarget(), resources=need(2.0))
+
+
+def known(caused: float) -> Classification:
+    """An application that causes so much of one resource and bears all of it."""
+
+    def sure(value: float) -> Estimate:
+        return Estimate(value=value, low=value, high=value)
+
+    return Classification(
+        by_type={"mock/eight": sure(1.0), "mock/two": sure(1.0)},
+        tolerated={"llc": sure(100.0)},
+        caused={"llc": sure(caused)},
+        quality_target=sure(0.5),
+        quality_class=5,
+    )
+
+
+APPLICATIONS = {"loud": known(50.0), "quiet": known(20.0)}
+
+
+def policy(keeps: float = 1.3, order: str = "paragon") -> Policy:
+    """Jobs are loud that press by more than so many times their part."""
+    return Policy(
+        placement=PlacementPolicy(order=order),  # type: ignore[arg-type]
+        provisioning=ProvisioningPolicy(keep_for_quiet=keeps),
+    )
+
+
+def crowd(comes: str, rented: str = "quiet", machines: int = 4, **changes: object) -> Snapshot:
+    """An idle reserved machine of eight vCPUs, ``rented`` jobs on machines of two, and one that comes."""
+    theirs = [machine(9 + n, TWO, idle_since=None) for n in range(machines)]
+    there = [running(50 + n, each, asks=ASKS, application=rented) for n, each in enumerate(theirs)]
+    waits = job(1, asks=ASKS, application=comes)
+    return scene(PAID, *theirs, *there, waits, TWO, applications=APPLICATIONS, **changes)
+
+
+def went(snapshot: Snapshot, by: Policy) -> tuple[list[str], list[str]]:
+    """Where jobs were placed, and what was launched."""
+    plan = decide(snapshot, by)
+    launched = [action.offer.instance_type.name for action in of(plan, Launch)]
+    return [action.ranks[0].instance_id for action in of(plan, Place)], launched
+
+
+def test_loud_job_is_rented_for_while_quiet_ones_are_rented_for_that_would_fill_the_reserved_room() -> None:
+    assert went(crowd("loud"), policy()) == ([], ["two"])
+
+
+def test_quiet_job_takes_what_is_kept() -> None:
+    assert went(crowd("quiet"), policy()) == (["inst-1"], [])
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        pytest.param(crowd("loud", machines=3), id="more is free than quiet jobs hold elsewhere"),
+        pytest.param(crowd("loud", rented="loud"), id="only loud ones are rented for"),
+        pytest.param(crowd("never seen"), id="nothing is known of it"),
+    ],
+)
+def test_reserved_room_is_for_whoever_comes_where_no_quiet_job_would_fill_it(snapshot: Snapshot) -> None:
+    assert went(snapshot, policy()) == (["inst-1"], [])
+
+
+@pytest.mark.parametrize("by", [policy(keeps=0.0), policy(keeps=2.0), policy(order="first_fit")])
+def test_nobody_is_kept_away_where_the_policy_says_so_or_asks_nobody_what_he_bears(by: Policy) -> None:
+    assert went(crowd("loud"), by) == (["inst-1"], [])
+
+
+def test_where_nothing_can_be_rented_reserved_room_is_for_everybody() -> None:
+    out = OfferBackoff(
+        provider="mock", zone="a", instance_type="two", market=TWO.market.value, until_at=NOW + 60, error="none"
+    )
+    assert went(replace(crowd("loud"), backoffs=(out,)), policy()) == (["inst-1"], [])
+
+
+def test_plan_for_one_that_was_kept_away_is_made_once() -> None:
+    before = crowd("loud")
+    assert not of(decide(apply_ideally(before, decide(before, policy())), policy()), Launch)

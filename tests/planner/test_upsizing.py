@@ -1,0 +1,129 @@
+"""Who waits only as no more machines are allowed gets larger machines in place of the smallest."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hcloud.core.model import BestEffortTarget, Instance, InstanceState, Job, Market, Offer, ServiceTarget
+from hcloud.planner.plan import Drain, Launch, Plan, StopAttempt
+from hcloud.planner.snapshot import Snapshot
+from hcloud.spec.policy import Budgets, Caps, Policy
+from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec, told
+
+SMALL, MIDDLE, LARGE = offer(), offer("middle", vcpus=3.0, usd_per_h=0.15), offer("large", vcpus=8.0, usd_per_h=0.4)
+FOUR = Policy(caps=Caps(max_instances=4))
+TWO_VCPUS = spec(resources=need(2))
+
+
+def _full(*machines: Instance) -> list[Instance | Job]:
+    """Machines that a job each fills."""
+    return [*machines, *(running(n, each, asks=TWO_VCPUS) for n, each in enumerate(machines, start=1))]
+
+
+def _fleet(*others: Instance, of_small: int = 4) -> list[Instance | Job]:
+    return _full(*(machine(number) for number in range(1, of_small + 1)), *others)
+
+
+def _queue(count: int, **asks: object) -> list[Job]:
+    return [
+        job(100 + number, asks=spec(resources=need(2), **asks), wait_code="cap_instances") for number in range(count)
+    ]
+
+
+def _crowded(
+    count: int = 20, fleet: Sequence[Instance | Job] | None = None, offers: Sequence[Offer] = (SMALL, LARGE)
+) -> Snapshot:
+    return scene(*(_fleet() if fleet is None else fleet), *_queue(count), *offers)
+
+
+def _drained(plan: Plan) -> list[str]:
+    return [action.instance_id for action in of(plan, Drain)]
+
+
+def test_half_of_the_small_machines_are_drained_while_many_wait_and_nobody_is_stopped() -> None:
+    plan = decide(_crowded(), FOUR)
+    assert _drained(plan) == ["inst-1", "inst-2"]
+    assert not of(plan, StopAttempt)
+    assert told(plan, "job-100") == ""  # it was told before what it waits for
+    reason = of(plan, Drain)[0].reason
+    assert (reason.code, reason.numbers["waiting"], reason.numbers["limit"]) == ("too_small", 20, 4)
+    assert "large on_demand" in reason.text
+
+
+def test_no_more_give_way_than_bring_what_is_lacking() -> None:
+    assert _drained(decide(_crowded(3), FOUR)) == ["inst-1"]  # 6 vCPUs are lacking; the first exchange brings them
+
+
+def test_what_drains_already_counts() -> None:
+    draining = [replace(machine(n), state=InstanceState.DRAINING) for n in (3, 4)]
+    assert not _drained(decide(_crowded(fleet=_full(machine(1), machine(2), *draining)), FOUR))
+    one = _full(machine(1), machine(2), machine(3), draining[1])
+    assert _drained(decide(_crowded(fleet=one), FOUR)) == ["inst-1"]
+    assert not _drained(decide(_crowded(3, fleet=one), FOUR))
+
+
+@pytest.mark.parametrize("count", [3, 6, 9, 20])
+def test_plan_that_was_carried_out_leaves_nobody_to_drain(count: int) -> None:
+    fleet, policy = _fleet(of_small=6), Policy(caps=Caps(max_instances=6))
+    drained = _drained(decide(_crowded(count, fleet), policy))
+    assert drained
+    after = [
+        replace(each, state=InstanceState.DRAINING) if isinstance(each, Instance) and each.id in drained else each
+        for each in fleet
+    ]
+    assert not _drained(decide(_crowded(count, after), policy))
+
+
+def test_short_queue_waits() -> None:
+    assert not _drained(decide(_crowded(1), FOUR))
+
+
+def test_nothing_is_drained_while_more_machines_are_allowed() -> None:
+    plan = decide(_crowded(), Policy(caps=Caps(max_instances=40)))
+    assert of(plan, Launch)
+    assert not _drained(plan)
+
+
+@pytest.mark.parametrize(
+    "offers",
+    [(SMALL,), (SMALL, MIDDLE), (SMALL, replace(LARGE, price_usd_per_h=0.9)), (SMALL, replace(LARGE, available=0))],
+)
+def test_machines_stay_where_nothing_at_least_twice_as_large_would_be_bought(offers: tuple[Offer, ...]) -> None:
+    assert not _drained(decide(_crowded(offers=offers), FOUR))
+
+
+def test_machines_that_never_get_empty_or_are_paid_in_any_case_stay() -> None:
+    service = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=100.0), resources=need(2))
+    reserved = machine(2, of=offer("r", market=Market.RESERVED))
+    fleet = [machine(1), running(1, machine(1), asks=service), *_full(reserved, machine(3), machine(4))]
+    assert _drained(decide(_crowded(fleet=fleet), FOUR)) == ["inst-3", "inst-4"]
+
+
+def test_smallest_give_way_first() -> None:
+    middle = [machine(n, of=MIDDLE) for n in (1, 2)]
+    fleet = _full(*middle, machine(3), machine(4))
+    assert _drained(decide(_crowded(fleet=fleet, offers=(SMALL, MIDDLE, LARGE)), FOUR)) == ["inst-3", "inst-4"]
+
+
+@pytest.mark.parametrize(("more_usd", "count"), [(0.1, 0), (0.4, 1), (0.7, 2)])
+def test_no_more_give_way_than_the_budget_has_larger_machines_for(more_usd: float, count: int) -> None:
+    policy = replace(FOUR, budgets=Budgets(per_hour_usd=0.4 + more_usd))  # each exchange costs 0.3 an hour more
+    assert len(_drained(decide(_crowded(), policy))) == count
+
+
+@pytest.mark.parametrize(("wait_code", "bought"), [("cap_instances", "large"), ("", "small")])
+def test_larger_machines_may_be_dearer_while_jobs_wait_for_the_cap(wait_code: str, bought: str) -> None:
+    dear = replace(LARGE, price_usd_per_h=0.5)
+    waiting = [replace(each, wait_code=wait_code) for each in _queue(20)]
+    plan = decide(scene(*_fleet(of_small=3), *waiting, SMALL, dear), FOUR)
+    assert [launch.offer.instance_type.name for launch in of(plan, Launch)] == [bought]
+
+
+def test_best_effort_gets_larger_machines_too() -> None:
+    waiting = _queue(20, target=BestEffortTarget())
+    assert _drained(decide(scene(*_fleet(), *waiting, SMALL, LARGE), FOUR)) == ["inst-1", "inst-2"]
+
+
+def test_nobody_is_drained_while_decisions_are_paused() -> None:
+    assert not _drained(decide(replace(_crowded(), paused=True), FOUR))

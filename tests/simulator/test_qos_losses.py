@@ -1,0 +1,105 @@
+"""By what simulated jobs lost their quality of service, and a planner that is told the truth."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Classification, Estimate
+from hcloud.core.model import BatchTarget, Event, EventKind, JobSpec, ProgressHook, Resources
+from hcloud.simulator.clusters import make_experiment
+from hcloud.simulator.oracle import corrected
+from hcloud.simulator.performance import JobPerformance
+from hcloud.simulator.program_models import SOURCES
+from hcloud.simulator.qos_losses import NEIGHBOURS, REST, TYPE, lost_by
+from hcloud.simulator.run import Setting
+from hcloud.simulator.workload import Arrival
+from hcloud.simulator.world import Truth, World
+from hcloud.spec.policy import Policy
+
+TYPES = {name: Resources(vcpus=8.0, memory_mib=32768) for name in ("a.large", "b.large", "c.large")}
+TRUTH = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0, heterogeneity=4.0, pressure=8.0)
+
+
+def job(program: str) -> JobSpec:
+    return JobSpec(
+        name=program,
+        user="ada",
+        command=(program,),
+        target=BatchTarget(),
+        resources=Resources(vcpus=2.0, memory_mib=1024),
+        progress=ProgressHook(file="progress"),
+        tags={"program_kind": "analytics"},
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(truth=TRUTH, seed=7, types=TYPES, providers=("mock",))
+    for number, program in enumerate(("sort", "crunch"), 1):
+        made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program)))
+    return made
+
+
+def stay(number: int, instance_id: str, began_at: float, ended_at: float) -> Iterator[Event]:
+    for kind, at in ((EventKind.UNIT_STARTED, began_at), (EventKind.UNIT_ENDED, ended_at)):
+        yield Event(
+            seq=1, at=at, kind=kind, job_id=f"job-{number}", instance_id=instance_id, user="ada", actor="hcloud",
+            fields={"attempt": f"job-{number}.1", "rank": 0},
+        )  # fmt: skip
+
+
+def machine(instance_id: str, type_name: str) -> Event:
+    return Event(
+        seq=1, at=0.0, kind=EventKind.INSTANCE_REQUESTED, job_id=None, instance_id=instance_id, user="", actor="hcloud",
+        fields={"type": type_name},
+    )  # fmt: skip
+
+
+def performance(running: float) -> JobPerformance:
+    return JobPerformance(job_id="job-1", kind="batch", running=running, turnaround=running, kept=running >= 0.95)
+
+
+def test_a_job_on_the_wrong_type_lost_by_its_type_and_one_beside_another_by_its_neighbour(world: World) -> None:
+    specs = {"job-1": job("sort"), "job-2": job("crunch")}
+    by_speed = sorted(TYPES, key=lambda name: world.beside_best(specs["job-1"], name))
+    slow, best = by_speed[0], by_speed[-1]
+    alone = [machine("i", slow), *stay(1, "i", 0.0, 100.0)]
+    slow_speed = world.beside_best(specs["job-1"], slow)
+    assert slow_speed < 0.9
+    assert lost_by(alone, [performance(slow_speed)], specs, world) == {TYPE: 1}
+
+    left = world.nature(specs["job-1"]).kept([min(100.0, each) for each in world.nature(specs["job-2"]).caused])
+    assert left < 0.94
+    beside = [machine("i", best), *stay(2, "i", 0.0, 200.0), *stay(1, "i", 0.0, 100.0)]
+    assert lost_by(beside, [performance(left)], specs, world) == {NEIGHBOURS: 1}
+    earlier = [machine("i", best), *stay(2, "i", 0.0, 50.0), *stay(1, "i", 60.0, 160.0)]
+    assert lost_by(earlier, [performance(left)], specs, world) == {REST: 1}
+
+
+def test_who_kept_its_quality_or_never_ran_is_not_counted(world: World) -> None:
+    events = [machine("i", "a.large"), *stay(1, "i", 0.0, 100.0)]
+    assert lost_by(events, [performance(0.96)], {"job-1": job("sort")}, world) == {}
+    assert lost_by([], [performance(0.5)], {"job-1": job("sort")}, world) == {}
+
+
+def test_beliefs_become_the_truth_in_the_unit_in_which_they_were_measured(world: World) -> None:
+    nature = world.nature(job("sort"))
+    wrong = Estimate(value=1.0, low=0.5, high=2.0)
+    seen = Estimate(value=0.01 * world.on_type(nature, "a.large"), low=0.0, high=1.0, observed=True)
+    belief = Classification(
+        by_type={"mock/a.large": seen, "mock/b.large": wrong}, tolerated={"llc-capacity": wrong},
+        quality_target=wrong, quality_class=0,
+    )  # fmt: skip
+    told = corrected(world, "ada:sort~12345678#99", belief)
+    assert told.by_type["mock/b.large"].value == pytest.approx(0.01 * world.on_type(nature, "b.large"))
+    assert told.by_type["mock/b.large"].low == told.by_type["mock/b.large"].high == told.by_type["mock/b.large"].value
+    assert [told.caused[name].value for name in SOURCES] == list(nature.caused)
+    assert max(each.value for each in told.tolerated.values()) <= 100.0
+    assert corrected(world, "ada:never-seen~12345678", belief) is belief
+
+
+def test_nobody_can_be_told_a_truth_there_is_not() -> None:
+    made = make_experiment("paragon-small-low", share=0.02)
+    with pytest.raises(BadInput, match="truth is None"):
+        Setting(workload=made.workload, policy=Policy(name="any"), oracle=True)

@@ -1,0 +1,62 @@
+"""Folders in memory are lost to everybody else: none stays behind, however whoever worked there has ended."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hcloud.core.errors import BadInput
+from hcloud.simulator.scratch import quick_folder
+
+HOLD = """
+from hcloud.simulator.scratch import quick_folder
+with quick_folder() as folder:
+    (folder / "something").mkdir()
+    print(folder, flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where folders are made."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def other(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that works in a folder of its own."""
+    words = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def folder_of(process: subprocess.Popen[str]) -> Path:
+    assert process.stdout is not None
+    return Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_not(
+    place: Path, other: subprocess.Popen[str]
+) -> None:
+    with quick_folder() as mine:
+        theirs = folder_of(other)
+        (place / "hcloud-virtual-file").write_text("not a folder")
+        with quick_folder() as third:
+            assert mine.is_dir() and (theirs / "something").is_dir() and third.parent == place
+        other.kill()
+        other.wait()
+        with quick_folder():
+            assert mine.is_dir() and not theirs.exists()
+    assert [each.name for each in place.iterdir()] == ["hcloud-virtual-file"]
+
+
+def test_where_no_folder_can_be_made_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(place / "none"))
+    said = r"can be made in .*none: No such file or directory; set TMPDIR to"
+    with pytest.raises(BadInput, match=said), quick_folder():
+        pass
