@@ -352,7 +352,7 @@ _HANDLERS = {
     EventKind.JOB_FINISHED: SpendLedger._job_finished,
 }
 SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
-"""The events a :class:`SpendBook` needs; all others may be left out."""
+"""The events a :class:`SpendLedger` needs; all others may be left out."""
 
 
 def _overcharged(company: _Sharers, meter: _Meter, until: float) -> Iterator[tuple[_CostShare, float, float, float]]:

@@ -73,7 +73,7 @@ class FakeRunner:
     ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
     units run beside each other (None: each as fast as its machine's quality). Samples are taken every
     ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are told that do
-    not just say that a unit goes on (see :class:`Tellings`). Units, fences and starts are written down
+    not just say that a unit goes on (see :class:`FakeSamplePolicy`). Units, fences and starts are written down
     where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
     them.
     """

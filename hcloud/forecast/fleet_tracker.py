@@ -2,9 +2,8 @@
 
 A plan is made from one snapshot and remembers nothing, so what must last between plans (HCloud's soft limit follows the
 queue; its expected wait follows the releases of reserved room; misbehaving machines are let go) is followed here, from
-the event log, and handed to the plan as a :class:`Recent`. Nothing of it moves within one plan. It may be lost without
-harm: everything starts from the policy's values again.
-"""
+the event log, and handed to the plan as a :class:`FleetStats`. Nothing of it moves within one plan. It may be lost
+without harm: everything starts from the policy's values again."""
 
 from __future__ import annotations
 
@@ -340,7 +339,7 @@ _HANDLERS = {
     EventKind.PREDICTION: FleetTracker._measured,
 }
 RECENT_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
-"""The events a :class:`RecentBook` needs; all others may be left out."""
+"""The events a :class:`FleetTracker` needs; all others may be left out."""
 
 
 def _unit(event: Event) -> str:

@@ -343,7 +343,7 @@ def _began_anew(before: Sampled, now: Sampled) -> bool:
 
 
 WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
-"""The events a :class:`WatchBook` needs; all others may be left out."""
+"""The events a :class:`JobMonitor` needs; all others may be left out."""
 
 
 def _sample(event: Event) -> Sampled:

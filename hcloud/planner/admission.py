@@ -93,7 +93,7 @@ def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, 
 
 
 def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
-    """Return :meth:`Draft.queued_at` of many jobs at once."""
+    """Return :meth:`PlanContext.queued_at` of many jobs at once."""
     now, enqueued = context.now, context.enqueued
     since = [now if job.queued_at is None else job.queued_at for job in jobs]
     if enqueued:

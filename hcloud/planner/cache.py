@@ -1,7 +1,7 @@
 """What earlier plans worked out of records that are still the very same objects: saves time, decides nothing.
 
 Records are frozen, so what was worked out of one holds for as long as it is that one. Whoever drives the cycle keeps a
-:class:`Memo` from snapshot to snapshot; a plan made with an empty one is the same plan, only later.
+:class:`PlanCache` from snapshot to snapshot; a plan made with an empty one is the same plan, only later.
 """
 
 from __future__ import annotations

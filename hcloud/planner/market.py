@@ -106,7 +106,7 @@ class OfferMarket:
 
     def shortfalls(self, group: JobGroup) -> Places:
         """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
-        see :meth:`hcloud.planner.fit.sizing.Steps.shortfalls`."""
+        see :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
         return self.suit.shortfalls(group.application, group.aim, self.kinds)

@@ -1,8 +1,8 @@
 """What falls behind its like is started anew elsewhere: ranks of incremental jobs (Quasar §4.4), and jobs of one rank.
 
-A rank whose pace is surely less than a part of the median of the others is stopped, and ``grow`` starts it again on
-another machine, while the others go on. Only where a machine has room now, where its new start is expected to end
-well before the straggler would, and while the others have enough to do that the job does not end in between. Its
+A rank whose pace is surely less than a part of the median of the others is stopped, and ``add_missing_ranks`` starts it
+again on another machine, while the others go on. Only where a machine has room now, where its new start is expected to
+end well before the straggler would, and while the others have enough to do that the job does not end in between. Its
 interference cannot be profiled in place here, so that is not asked.
 
 A job of one rank has no others beside it, but copies of it elsewhere: one that was profiled anew since it runs, and did

@@ -579,7 +579,7 @@ def _ladders(
 
 
 def size_curves_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> SizeCurves:
-    """Return ladders of these steps, each of shape ``(K, S)``: see :class:`Ladders`."""
+    """Return ladders of these steps, each of shape ``(K, S)``: see :class:`SizeCurves`."""
     performance = np.exp(mean)
     halves = _halves(vcpus, performance)
     return SizeCurves(

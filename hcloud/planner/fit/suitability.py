@@ -409,7 +409,7 @@ class Suitability:
 
     def shortfalls(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Places:
         """Return how far empty machines of some kinds fall short of the target, as far as is known: see
-        :meth:`hcloud.planner.fit.sizing.Steps.shortfalls`."""
+        :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
         return self._shortfalls(application, aim)[self._places(kinds)]
 
     def _shortfalls(self, application: str, aim: SizeTarget) -> Places:

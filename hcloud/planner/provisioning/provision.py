@@ -52,8 +52,8 @@ WAITS_FOR_RESERVED = "waits_for_reserved"
 
 @dataclass(slots=True, eq=False)
 class PlannedInstance:
-    """A machine this plan launches: offer number ``at`` of the counter, its ``place`` in :class:`Rooms`, and the jobs
-    it is for."""
+    """A machine this plan launches: offer number ``at`` of the market, its ``place`` in :class:`PlannedCapacity`, and
+    the jobs it is for."""
 
     offer: Offer
     at: int

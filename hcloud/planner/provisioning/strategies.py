@@ -1,8 +1,8 @@
 """The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved machines.
 
 SR, OdF and OdM say what may be rented and nothing else. The hybrids HF and HM also map jobs: each kind of waiting job
-has a :class:`Leaning`, and :class:`Hybrid` answers where one may go: on which machines ever (``suits``), on which not
-while they are this full (``closed``), and what may be rented for it (``rentable``). With P8:
+has a :class:`MappingNeed`, and :class:`Hybrid` answers where one may go: on which machines ever (``suits``), on which
+not while they are this full (``closed``), and what may be rented for it (``rentable``). With P8:
 
 * reserved machines are open to all below the soft limit, to those for which nothing on demand is good enough below the
   hard limit, and to everybody while nothing at all runs on one: what is paid for is not left idle;
