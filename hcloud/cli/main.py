@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import get_completion_class
 
 from hcloud import __version__
 from hcloud.core.errors import BadInput, HCloudError
@@ -148,7 +147,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli, p
     sys.exit(_run(arguments, command, prog_name))
 
 
-def _run(arguments: Sequence[str] | None, command: click.Command, prog_name: str) -> int:
+def _run(arguments: Sequence[str] | None, command: click.Command = cli, prog_name: str = "hcloud") -> int:
     _open_what_is_closed()
     _write_plainly()
     debug = os.environ.get("HCLOUD_DEBUG") == "1"
@@ -257,10 +256,6 @@ def _complain(error: HCloudError) -> None:
         click.echo(f"hcloud: {note}", err=True)
 
 
-if __name__ == "__main__":
-    main()
-
-
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -272,7 +267,7 @@ def completion(shell: str) -> None:
     bash: add 'eval "$(hcloud completion bash)"' to ~/.bashrc. zsh: the same in ~/.zshrc.
     fish: hcloud completion fish > ~/.config/fish/completions/hcloud.fish
     """
-    from hcloud.cli.main import cli
+    from click.shell_completion import get_completion_class
 
     writer = get_completion_class(shell)
     if writer is None:  # click knows all three; a version that does not is at fault
@@ -284,3 +279,7 @@ def completion(shell: str) -> None:
 def version() -> None:
     """Print the version."""
     click.echo(f"hcloud {__version__}")
+
+
+if __name__ == "__main__":
+    main()

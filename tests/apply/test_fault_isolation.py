@@ -126,8 +126,8 @@ def test_what_one_unit_tells_stands_or_falls_together(site: Deployment, monkeypa
             raise Planted("its start")
         return honest(txn, job, rank, at)
 
-    for module in ("units", "facts"):
-        monkeypatch.setattr(f"hcloud.apply.{module}.note_started", note)
+    for module in ("apply.units", "observe.facts"):
+        monkeypatch.setattr(f"hcloud.{module}.note_started", note)
     site.submit("sleep", "20")
     site.cycle(times=60)
     assert site.state() is JobState.PLACED

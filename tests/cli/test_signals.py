@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys, weakref
 from contextlib import contextmanager
-from hcloud.cli.signals import ending_in_order
+from hcloud.cli.signals import exit_on_signal
 
 class Thing: pass
 
@@ -28,7 +28,7 @@ def opened():
 def strike():
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))
 
-with ending_in_order() as leaving, opened():
+with exit_on_signal() as leaving, opened():
     if sys.argv[2] == "lost":
         thing = Thing()
         hook = weakref.ref(thing, lambda _: strike())
@@ -64,7 +64,7 @@ def test_a_signal_ends_a_measurement_in_order_also_where_what_it_raises_is_lost(
 
 
 def test_a_forked_child_ends_without_closing_what_its_parent_opened(tmp_path: Path) -> None:
-    block = "with ending_in_order() as leaving, opened():"
+    block = "with exit_on_signal() as leaving, opened():"
     forking = PROGRAM.replace(block, f"{block}\n    os.fork()")
     with (tmp_path / "out").open("w") as out:
         words = [sys.executable, "-c", forking, "SIGTERM", "anywhere"]

@@ -82,4 +82,4 @@ def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.Monke
     def note(left_out: LeftOut, now: float) -> LeftOut:
         return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
 
-    daemon.quarantine = changed_by(daemon.quarantine, note=note)
+    daemon.quarantine = changed_by(daemon.quarantine, record=note)

@@ -16,7 +16,7 @@ from lab.papers import CHAPTERS
 from lab.papers.__main__ import reproduce
 from lab.papers.clusters import scheduler
 from lab.papers.study import Case, Figure
-from tests.cli.conftest import Shell
+from tests.lab.conftest import LabShell
 from tests.waiting import wait_until
 
 LITTLE = Figure(
@@ -66,30 +66,30 @@ def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
     assert "([simulation](simulation.md) says where" in page and "After [policies](policies.md). Run" in page
 
 
-def test_results_that_are_shipped_give_the_page_that_is_shipped(lonely: Shell) -> None:
+def test_results_that_are_shipped_give_the_page_that_is_shipped(lab: LabShell) -> None:
     shipped = Path(__file__).parents[2] / "docs"
-    shutil.copytree(shipped / "results", lonely.directory / "results")
-    lonely.run("reproduce", "--no-run")
-    assert (lonely.directory / "results.md").read_text() == (shipped / "results.md").read_text()
+    shutil.copytree(shipped / "results", lab.directory / "results")
+    lab.run("papers", "--no-run")
+    assert (lab.directory / "results.md").read_text() == (shipped / "results.md").read_text()
 
 
-def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lonely: Shell) -> None:
+def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lab: LabShell) -> None:
     words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
-    _, err = lonely.run("reproduce", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
+    _, err = lab.run("papers", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
     assert err == (
         "hcloud: --figure parts-of-the-world: high-variability: there is no job in --share 1e-05 of its load for "
         "--hours 0.001; make one of them larger\n"
     )
-    assert list(lonely.directory.iterdir()) == []
+    assert list(lab.directory.iterdir()) == []
 
 
-def test_results_that_are_no_folder_are_told_so(lonely: Shell) -> None:
-    (lonely.directory / "results").write_text("mine\n")
-    _, err = lonely.run("reproduce", "quasar", exit_code=2)
+def test_results_that_are_no_folder_are_told_so(lab: LabShell) -> None:
+    (lab.directory / "results").write_text("mine\n")
+    _, err = lab.run("papers", "quasar", exit_code=2)
     assert err == "hcloud: results is not a directory\n"
-    _, err = lonely.run("reproduce", "quasar", "--out", "results/page.md", exit_code=2)
+    _, err = lab.run("papers", "quasar", "--out", "results/page.md", exit_code=2)
     assert err == "hcloud: results/results cannot be made: results is not a directory\n"
-    assert (lonely.directory / "results").read_text() == "mine\n"
+    assert (lab.directory / "results").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize(
@@ -102,31 +102,31 @@ def test_results_that_are_no_folder_are_told_so(lonely: Shell) -> None:
         (["--no-run"], "there are no results here to write a page from"),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused(lonely: Shell, words: list[str], sentence: str) -> None:
-    _, err = lonely.run("reproduce", *words, exit_code=2)
+def test_what_cannot_be_reproduced_is_refused(lab: LabShell, words: list[str], sentence: str) -> None:
+    _, err = lab.run("papers", *words, exit_code=2)
     assert sentence in err
-    assert not (lonely.directory / "results").exists()
+    assert not (lab.directory / "results").exists()
 
 
 @pytest.mark.parametrize("content", ["{torn", "[]", '{"runs": {"LL": []}}', '{"runs": {"LL": {"first": {}}}}'])
-def test_results_that_are_none_are_told_with_their_name(lonely: Shell, content: str) -> None:
-    (lonely.directory / "results").mkdir()
-    (lonely.directory / "results" / "quasar.json").write_text(content)
-    _, err = lonely.run("reproduce", "quasar", "--no-run", exit_code=2)
+def test_results_that_are_none_are_told_with_their_name(lab: LabShell, content: str) -> None:
+    (lab.directory / "results").mkdir()
+    (lab.directory / "results" / "quasar.json").write_text(content)
+    _, err = lab.run("papers", "quasar", "--no-run", exit_code=2)
     assert err.startswith("hcloud: results/quasar.json: is not what an earlier run wrote there; remove it")
     assert err.count("\n") == 1
-    assert not (lonely.directory / "results.md").exists()
+    assert not (lab.directory / "results.md").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
-    lonely: Shell, tmp_path: Path, number: int, processes: str
+    lab: LabShell, tmp_path: Path, number: int, processes: str
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
     words = ("quasar", "--seeds", "2", "--processes", processes)
-    running = lonely.start("reproduce", *words, TMPDIR=str(place))
+    running = lab.start("papers", *words, TMPDIR=str(place))
     try:
         wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= int(processes), 60)
         workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -144,11 +144,11 @@ def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
 
 
 def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_its_folder(
-    lonely: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: LabShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    running = lonely.start("reproduce", "quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
+    running = lab.start("papers", "quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
     wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= 2, 60)
     workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     running.kill()
@@ -168,10 +168,10 @@ def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_it
         '{"runs": {"a": {"0": [1]}}}',
     ],
 )
-def test_numbers_that_no_run_wrote_are_one_sentence(lonely: Shell, kept: str) -> None:
-    (lonely.directory / "results").mkdir()
-    (lonely.directory / "results" / "mappings.json").write_text(kept)
-    _, err = lonely.run("reproduce", "--figure", "mappings", "--no-run", exit_code=2)
+def test_numbers_that_no_run_wrote_are_one_sentence(lab: LabShell, kept: str) -> None:
+    (lab.directory / "results").mkdir()
+    (lab.directory / "results" / "mappings.json").write_text(kept)
+    _, err = lab.run("papers", "--figure", "mappings", "--no-run", exit_code=2)
     assert err.startswith("hcloud: results/mappings.json: is not what an earlier run wrote there; remove it")
 
 

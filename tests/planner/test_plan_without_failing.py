@@ -152,7 +152,7 @@ def test_every_trial_draws_as_the_first_plan_would_have() -> None:
 def test_it_is_said_what_went_wrong_and_where() -> None:
     found = despite(Defective(lambda there, _: "job-1" in there), scene(*waiting(4)))
     assert found.left_out.jobs["job-1"].startswith("Planted: no. ")
-    assert found.left_out.jobs["job-1"].endswith(" in test_despite.py, __call__")
+    assert found.left_out.jobs["job-1"].endswith(" in test_plan_without_failing.py, __call__")
 
 
 # --------------------------------------------------------------------------------------------------------- what is done

@@ -46,7 +46,7 @@ def test_who_does_nothing_is_counted_as_nothing(idle_shell: subprocess.Popen[str
 def test_program_that_tells_nothing_is_measured_by_its_instructions_where_they_are_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for user in ("looking", "subject"):  # the task clock stands in for a counter that virtual machines lack
+    for user in ("first_look", "subject"):  # the task clock stands in for a counter that virtual machines lack
         monkeypatch.setattr(f"hcloud.profiler.{user}.INSTRUCTIONS", TASK_CLOCK)
     spinning = Subject(
         name="spin", command=("/bin/sh", "-c", "while :; do :; done"), workdir=tmp_path_factory.mktemp("spin")
