@@ -25,6 +25,7 @@ from hcloud.planner.fit.arq import slacks_s
 from hcloud.planner.fit.suitability import Suitability, open_suitability
 from hcloud.planner.fleet import Amounts
 from hcloud.planner.text import seconds
+from hcloud.spec.validation import counted
 
 
 def queue_key(job: Job) -> tuple[bool, int, float, int]:
@@ -39,7 +40,11 @@ def admit(context: PlanContext) -> None:
     for pair in _served_in_order(context):
         job, group = pair
         if paused:
-            context.wait(job, "paused", lambda: Reason(code="paused", text=f"nothing is started now: {paused}"))
+            context.wait(
+                job,
+                "paused",
+                lambda: Reason(code="paused", text=f"waiting: launches and placements are paused ({paused})"),
+            )
         elif job.not_before_at > now:
             context.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
         else:
@@ -102,5 +107,5 @@ def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
 
 
 def _backing_off(job: Job, now: float) -> Reason:
-    text = f"not before {seconds(job.not_before_at - now)} from now, after {len(job.failures)} failure(s)"
+    text = f"retrying in {seconds(job.not_before_at - now)} ({counted(len(job.failures), 'failure')})"
     return Reason(code="backoff_until", text=text, numbers={"until_at": job.not_before_at})

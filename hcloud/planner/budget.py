@@ -101,13 +101,13 @@ class BudgetLedger:
     def _cap_refusal(self, offer: Offer) -> Reason | None:
         caps, size, name = self.policy.caps, offer.instance_type.capacity.vcpus, offer.instance_type.name
         if self.instances + 1 > caps.max_instances:
-            return cap_reached("instances", "machines alive or on order", self.instances, 1, caps.max_instances)
+            return cap_reached("instances", "machines running or launching", self.instances, 1, caps.max_instances)
         if caps.max_vcpus is not None and self.vcpus + size > caps.max_vcpus + CENT_DUST:
-            return cap_reached("vcpus", "vCPUs alive or on order", self.vcpus, size, caps.max_vcpus)
+            return cap_reached("vcpus", "vCPUs running or launching", self.vcpus, size, caps.max_vcpus)
         limit = caps.max_instances_per_type.get(name)
         if limit is not None and self.per_type[name] + 1 > limit:
             return cap_reached(
-                "instances_per_type", f"{name} machines alive or on order", self.per_type[name], 1, limit
+                "instances_per_type", f"{name} machines running or launching", self.per_type[name], 1, limit
             )
         return None
 
@@ -365,7 +365,7 @@ def _limits_users(policy: Policy) -> bool:
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:
     """Return the reason that ``more`` of ``what`` would pass the policy's ``caps.max_<rule>``."""
     numbers: dict[str, Number] = {"rule": rule, "limit": limit, "present": present, "wanted": more}
-    text = f"{present:g} {what}, {more:g} more would pass caps.max_{rule} ({limit:g})"
+    text = f"{present:g} {what}; {more:g} more would exceed caps.max_{rule} ({limit:g})"
     return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
 
 
@@ -394,5 +394,5 @@ def _over(rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: 
     whose = ""
     if user:
         numbers["whose"], whose = user, f" of {user}"
-    text = f"needs {show(wanted_usd)}, but {show(left_usd)} is left of the {rule} budget{whose} of {show(limit_usd)}"
+    text = f"needs {show(wanted_usd)}; {show(left_usd)} left of the {rule} budget{whose} of {show(limit_usd)}"
     return Reason(code=f"budget_{numbers['rule']}", text=text, numbers=numbers)

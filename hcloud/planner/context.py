@@ -350,7 +350,7 @@ class PlanContext:
         left_s = instance.expires_at - self.now
         reason = Reason(
             code="renewed",
-            text=f"{instance.id} would expire in {left_s:.0f} s; paid for {self.policy.lease.horizon_s:.0f} s from now",
+            text=f"lease of {instance.id} renewed {left_s:.0f} s early, to {self.policy.lease.horizon_s:.0f} s",
             numbers={"left_s": round(left_s, 3), "horizon_s": self.policy.lease.horizon_s},
         )
         self.add(Renew(instance_id=instance.id, expires_at=self.renewed_until_at, reason=reason))
@@ -366,7 +366,7 @@ class PlanContext:
         limit, user = self.policy.caps.max_jobs_per_user, job.spec.user
         if limit is None or job.state is JobState.AWAITING_INSTANCE or self.active.get(user, 0) < limit:
             return None
-        text = f"{user} has {limit} job(s) on machines already, the most at one time"
+        text = f"waiting: {user} already has {limit} job(s) on machines, the most allowed at one time"
         return Reason(code="cap_jobs_per_user", text=text, numbers={"limit": limit, "whose": user})
 
     def slack_left_s(self, job: Job) -> float:

@@ -100,7 +100,7 @@ def _classified(event: Event) -> Iterator[TimelineStep]:
     if quality is not None:
         text += f"; needs quality {quality:.2f} (class {f.get('quality_class')})"
     if f.get("nearest"):
-        text += f"; nearest are {f['nearest']}"
+        text += f"; nearest known: {f['nearest']}"
     yield _line(event, "classified", text)
 
 
@@ -111,16 +111,16 @@ def _predicted(event: Event) -> Iterator[TimelineStep]:
         return
     off = f"{100 * (predicted - measured) / measured:+.0f} %"
     within = "within" if low <= measured <= high else "outside"
-    text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted were {predicted:.4g}"
+    text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
     text += f" ({low:.4g} to {high:.4g}), {off}: {within} the limits"
-    text += "" if f.get("alone") else "; it did not have the machine to itself"
+    text += "" if f.get("alone") else "; it shared the machine"
     yield _line(event, "prediction", text)
 
 
 def _requested(event: Event) -> Iterator[TimelineStep]:
-    text = f"bought {event.instance_id}: {_decision(event)}"
+    text = f"launched {event.instance_id}: {_decision(event)}"
     alternatives = event.fields.get("alternatives")
-    yield _line(event, "bought", text + (f"; instead of {alternatives}" if alternatives else ""))
+    yield _line(event, "bought", text + (f"; alternatives: {alternatives}" if alternatives else ""))
 
 
 def _ready(event: Event) -> Iterator[TimelineStep]:
@@ -135,8 +135,8 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
     text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}"
     given = event.fields.get("candidates")
     found = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
-    text += f"; a rank there: {found[0]}" if found else ""
-    text += f"; instead of {', '.join(found[1:])}" if found[1:] else ""
+    text += f"; chosen: {found[0]}" if found else ""
+    text += f"; alternatives: {', '.join(found[1:])}" if found[1:] else ""
     yield _line(event, "placed", text)
 
 
@@ -152,14 +152,14 @@ def _corrected(event: Event) -> Iterator[TimelineStep]:
 
 def _resized(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
-    text = f"rank {f.get('rank')} holds {f.get('vcpus')} vCPU and {f.get('memory_mib')} MiB of {event.instance_id} now"
+    text = f"rank {f.get('rank')} resized to {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB on {event.instance_id}"
     yield _line(event, "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
-    how = f"ended ({f['cause']})" if f.get("cause") else "ended well"
+    how = f"failed ({f['cause']})" if f.get("cause") else "succeeded"
     code = f", exit code {f['exit_code']}" if f.get("exit_code") is not None else ""
     text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}{code}"
     yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
@@ -179,7 +179,7 @@ def _drained(event: Event) -> Iterator[TimelineStep]:
 def _notice(event: Event) -> Iterator[TimelineStep]:
     at = _number(event, "preempt_at")
     soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
-    yield _line(event, "preempt_notice", f"the provider takes {event.instance_id} back{soon}")
+    yield _line(event, "preempt_notice", f"the provider preempts {event.instance_id}{soon}")
 
 
 def _failing(event: Event) -> Iterator[TimelineStep]:
@@ -230,7 +230,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
             total, at = total + instance.offer.price_usd_per_h * share * (until - since) / 3600, event.at
             parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
-        text = f"its units cost {usd(total)}: {', '.join(dict.fromkeys(parts))}"
+        text = f"cost {usd(total)} ({', '.join(dict.fromkeys(parts))})"
         yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
 
 

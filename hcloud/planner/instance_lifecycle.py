@@ -40,12 +40,12 @@ def reconcile_instances(context: PlanContext) -> None:
         if order is not None and order.destroy:
             _destroy(context, at, instance, order)
         elif context.now >= instance.expires_at - END_MARGIN_S:
-            _end(context, at, "lease_ended", f"{instance.id} reaches the end of what is paid for")
+            _end(context, at, "lease_ended", f"lease of {instance.id} expired")
         elif instance.state in (InstanceState.REQUESTED, InstanceState.BOOTING):
             if order is None:
                 _tend_booting(context, at, instance)
             else:
-                _end(context, at, "drained", f"{instance.id} is drained by {order.by} before it was ready")
+                _end(context, at, "drained", f"{instance.id} drained by {order.by} before it was ready")
         elif instance.id not in context.snapshot.reachable:
             _tend_silent(context, at, instance)
         elif instance.preempt_at is not None:
@@ -81,7 +81,7 @@ def directive_for(orders: Sequence[Directive], instance: Instance) -> Directive 
 
 
 def _destroy(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
-    text = f"{order.by} ordered {instance.id} to end at once"
+    text = f"{instance.id} destroyed by {order.by}"
     reason = Reason(code="destroyed", text=text, numbers={"units": len(context.fleet.holdings[at])})
     for job in context.running_on(at):  # so that their end is read as what it was, and they run again elsewhere
         context.stop(job, FailureCause.EVICTED, reason)
@@ -103,11 +103,9 @@ def _tend_booting(context: PlanContext, at: int, instance: Instance) -> None:
     waited_s = context.now - _answering_since(context, max(instance.requested_at, instance.launched_at or 0.0))
     booting = instance.state is InstanceState.BOOTING
     if booting and instance.preempt_at is not None:
-        _end(context, at, "preempt_notice", f"{instance.id} is to be taken back before it was ready")
+        _end(context, at, "preempt_notice", f"{instance.id} preempted before it was ready")
     elif booting and context.snapshot.engine_reachable and waited_s > limit_s:
-        text = (
-            f"the worker of {instance.id} has not registered {seconds(waited_s)} after launch; limit {seconds(limit_s)}"
-        )
+        text = f"{instance.id} failed to start: no worker after {seconds(waited_s)} (limit {seconds(limit_s)})"
         _end(context, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
     else:
         context.fleet.coming[at] = context.fleet.hopeful[at] = True
@@ -121,15 +119,17 @@ def _tend_silent(context: PlanContext, at: int, instance: Instance) -> None:
     silent_s, limit_s = context.now - _answering_since(context, last_at), context.policy.unreachable.terminate_after_s
     if silent_s > limit_s:
         units = len(context.fleet.holdings[at])
-        text = f"{instance.id} has been silent for {seconds(silent_s)}; limit {seconds(limit_s)}; {units} unit(s) on it"
+        text = (
+            f"{instance.id} lost: no contact for {seconds(silent_s)} (limit {seconds(limit_s)}), {units} unit(s) on it"
+        )
         _end(context, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
 
 
 def _tend_noticed(context: PlanContext, at: int, instance: Instance, preempt_at: float) -> None:
     left_s = preempt_at - context.now
-    text = f"{instance.id} is to be taken back in {seconds(max(0.0, left_s))}"
+    text = f"{instance.id} will be preempted in {seconds(max(0.0, left_s))}"
     if not context.fleet.holdings[at]:
-        _end(context, at, "preempt_notice", f"{text}; nothing runs there", left_s=round(left_s, 3))
+        _end(context, at, "preempt_notice", f"{text}; no unit runs there", left_s=round(left_s, 3))
         return
     reason = Reason(code="preempt_notice", text=text, numbers={"left_s": round(left_s, 3)})
     _drain(context, instance, reason)
@@ -146,15 +146,17 @@ def _drain(context: PlanContext, instance: Instance, reason: Reason) -> None:
 def _stop_in_time(context: PlanContext, job: Job, ends_at: float, cause: FailureCause, why: Reason) -> None:
     if ends_at - context.now <= job.spec.stop_grace_s + STOP_MARGIN_S:
         numbers: dict[str, Number] = {**why.numbers, "grace_s": job.spec.stop_grace_s}
-        text = f"{why.text}; stopped now to end within its grace of {seconds(job.spec.stop_grace_s)}"
+        text = f"{why.text}; stopping with a grace of {seconds(job.spec.stop_grace_s)}"
         context.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
 
 
 def _obey_drain(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
     """Place nothing more on ``instance``; stop what runs there in time for the order's deadline."""
     ends_at = order.deadline_at
-    text = f"{instance.id} is drained by {order.by}"
-    text += f", until in {seconds(max(0.0, ends_at - context.now))}" if ends_at is not None else "; what runs may end"
+    text = f"{instance.id} drained by {order.by}"
+    text += (
+        f", at most {seconds(max(0.0, ends_at - context.now))}" if ends_at is not None else "; running units may finish"
+    )
     reason = Reason(code="drained_by_order", text=text, numbers={"by": order.by, "deadline_at": ends_at})
     _drain(context, instance, reason)
     for job in context.running_on(at) if ends_at is not None else ():
@@ -167,7 +169,7 @@ def _tend_serving(context: PlanContext, at: int, instance: Instance, order: Dire
         _obey_drain(context, at, instance, order)
     draining = draining or order is not None
     if draining and not context.fleet.holdings[at]:
-        _end(context, at, "drained", f"{instance.id} was drained and nothing runs there any more")
+        _end(context, at, "drained", f"{instance.id} is drained and empty")
     elif left_s > context.policy.lease.renew_before_s:
         context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
     elif draining and not context.running_on(at):
@@ -189,7 +191,7 @@ def _only_overdue(context: PlanContext, at: int) -> Reason | None:
     late_s = context.now - max(_gone_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
     if late_s < 0.0:
         return None
-    text = f"{instance.id} is not renewed: what is on it was asked to end, and is late by {seconds(late_s)}"
+    text = f"lease of {instance.id} not renewed: its units should have stopped {seconds(late_s)} ago"
     return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
 
 
@@ -214,7 +216,7 @@ def _tend_lease(context: PlanContext, at: int, instance: Instance, draining: boo
             end_idle_unrenewed(context, at, refusal)
         return
     if draining and not ordered and not _misbehaved(context, instance):
-        reason = Reason(code="renewed", text=f"the budget has room for {instance.id} again")
+        reason = Reason(code="renewed", text=f"{instance.id} undrained: it fits the budget again")
         context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
     context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
@@ -297,7 +299,7 @@ def end_idle_unrenewed(context: PlanContext, at: int, refusal: Reason) -> None:
 
 def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> Reason:
     left_s = instance.expires_at - context.now
-    text = f"{instance.id} expires in {seconds(left_s)} and cannot be renewed: {refusal.text}"
+    text = f"lease of {instance.id} ends in {seconds(left_s)} and cannot be renewed: {refusal.text}"
     return Reason(code="not_renewed", text=text, numbers={**refusal.numbers, "left_s": round(left_s, 3)})
 
 
@@ -356,7 +358,7 @@ def release_degraded(context: PlanContext) -> None:
             context.fleet.instances[at],
             context.snapshot.fleet_stats.delivered[context.fleet.instances[at].id],
         )
-        text = f"{instance.id} delivered {delivered:.0%} of what its type usually does; at least {limit:.0%} is wanted"
+        text = f"{instance.id} delivers {delivered:.0%} of its type's usual performance, below the limit of {limit:.0%}"
         reason = Reason(
             code="misbehaved", text=text, numbers={"delivered": round(delivered, 4), "release_below": limit}
         )
@@ -385,6 +387,6 @@ def release_idle(context: PlanContext) -> None:
             continue
         idle_s = idle_for_s(context, instance)
         keep_s = context.policy.retention.keep_idle_s(instance.retention_s)
-        text = f"{instance.id} has been idle for {seconds(idle_s)}; such machines are kept {seconds(keep_s)}"
+        text = f"{instance.id} idle for {seconds(idle_s)}; retention is {seconds(keep_s)}"
         numbers = {"idle_s": round(idle_s, 3), "keep_s": keep_s, "spin_up_s": instance.retention_s}
         context.terminate(at, Reason(code="idle", text=text, numbers=numbers))

@@ -40,7 +40,7 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
 
 def _unique(what: str, names: Sequence[str]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    return [f"{what} {name} is there more than once" for name in twice]
+    return [f"{what} {name} exists more than once" for name in twice]
 
 
 def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
                 yield f"{job.id} is a profiling run and is profiled itself"
         if len(set(job.profile_runs)) < len(job.profile_runs) or len(job.profile_runs) > MOST_PROFILE_RUNS:
             names = ", ".join(job.profile_runs)
-            yield f"{job.id} has the profiling runs {names}: one look, three others and one again at most"
+            yield f"{job.id} has the profiling runs {names}: at most one first look, three others and one repeat"
 
 
 def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
     if attempt is not None and not attempt.over and job.state not in JOB_ON_INSTANCE:
         yield f"{job.id} is {job.state} while attempt {attempt.id} holds resources"
     if job.state in JOB_ENDED and job.finished_at is None:
-        yield f"{job.id} is {job.state} without a time of its end"
+        yield f"{job.id} is {job.state} without finished_at"
     yield from _attempt(job, by_id)
     yield from _awaiting(job, by_id)
 
@@ -78,22 +78,22 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
     if attempt is None:
         return
     if attempt.id != f"{job.id}.{attempt.number}" or attempt.number != job.attempts_made:
-        yield f"{job.id} has made {job.attempts_made} attempt(s), but its present one is {attempt.id}"
+        yield f"{job.id} has made {job.attempts_made} attempt(s), but its current one is {attempt.id}"
     ranks = [a.rank for a in attempt.allocations]
     if len(set(ranks)) < len(ranks):
         yield f"{attempt.id} has a rank twice: {ranks}"
     if len(ranks) > job.spec.nodes.count or not ranks:
-        yield f"{attempt.id} has {len(ranks)} rank(s); {job.spec.nodes.count} were asked for"
+        yield f"{attempt.id} has {len(ranks)} rank(s); {job.spec.nodes.count} were requested"
     if job.spec.nodes.gang and len(ranks) not in (0, job.spec.nodes.count):
-        yield f"{attempt.id} is all-or-nothing, but has {len(ranks)} of {job.spec.nodes.count} ranks"
+        yield f"{attempt.id} is a gang, but has {len(ranks)} of {job.spec.nodes.count} ranks"
     for held in attempt.allocations:
         if not held.released and held.instance_id not in by_id:
-            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is not there"
+            yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which does not exist"
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
         due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
         if held.resources != due and not _was_resized(job, held, due) and not _chosen(job, held):
-            yield f"{attempt.id} rank {held.rank} holds other resources than its job asked for"
+            yield f"{attempt.id} rank {held.rank} holds other resources than its job requested"
 
 
 def _chosen(job: Job, held: Allocation) -> bool:
@@ -114,7 +114,7 @@ def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
     if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
         yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
     if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
-        yield f"{job.id} awaits an instance, but none is named"
+        yield f"{job.id} awaits an instance, but names none"
 
 
 def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
@@ -143,7 +143,7 @@ def _instance(instance: Instance) -> Iterator[str]:
     state = instance.state
     registered = (InstanceState.READY, InstanceState.DRAINING)
     if state is InstanceState.BOOTING and instance.launched_at is None:
-        yield f"{instance.id} is booting, but has no time of launch"
+        yield f"{instance.id} is booting, but has no launched_at"
     if state in registered and instance.provider_id is None:
         yield f"{instance.id} is {state}, but its provider's id is not known"
     if (state is InstanceState.TERMINATED) != (instance.terminated_at is not None):

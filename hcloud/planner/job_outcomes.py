@@ -13,6 +13,7 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Finish, Preempted, Wait
 from hcloud.planner.profiling import leave_submitted
 from hcloud.planner.text import deadline_numbers, seconds, usd
+from hcloud.spec.validation import counted
 
 PLANNING_FAILS = "planning_fails"
 _LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
@@ -53,7 +54,7 @@ def has_to_end(job: Job) -> bool:
 def _leave_out(context: PlanContext, job: Job, error: str) -> None:
     """Decide nothing about ``job``, and say why."""
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
-        text = f"HCloud fails on it, a defect ({error}); left out, and tried again every few minutes"
+        text = f"quarantined: planning it fails with a defect of HCloud ({error}); retried every few minutes"
         context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
     if job.state is JobState.AWAITING_INSTANCE:
         context.count_active(job)
@@ -61,7 +62,7 @@ def _leave_out(context: PlanContext, job: Job, error: str) -> None:
 
 def _back(context: PlanContext, job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in _LOST)
-    text = f"queued again after losing its machine {lost} time(s)"
+    text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
 
 
@@ -85,9 +86,7 @@ def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) 
     failed = next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:
         return
-    text = (
-        f"rank {failed.rank} of {len(attempt.allocations)} ended ({failed.cause}); the others cannot go on without it"
-    )
+    text = f"rank {failed.rank} of {len(attempt.allocations)} failed ({failed.cause}); stopping the gang"
     numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
     context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
 
@@ -111,7 +110,7 @@ def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause
     delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
     not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
     numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
-    text = f"attempt {attempt.number} ended ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
+    text = f"attempt {attempt.number} failed ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
     reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_ending(attempt, cause)})
     if cause in _LOST:
         context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
@@ -125,9 +124,9 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
     late = deadline_numbers(job, ended_at)
     numbers: dict[str, Number] = {"run_s": round(ended_at - started_at, 3), "attempts": job.attempts_made, **late}
     ranks, lasted = len(attempt.allocations), seconds(ended_at - started_at)
-    text = f"all {ranks} ranks ended well after {lasted}" if ranks > 1 else f"ended well after {lasted}"
+    text = f"all {ranks} ranks succeeded in {lasted}" if ranks > 1 else f"succeeded in {lasted}"
     if late.get("deadline_missed"):
-        text += f", {seconds(float(late['late_s'] or 0))} past the deadline"
+        text += f", {seconds(float(late['late_s'] or 0))} after its deadline"
     return Reason(code="succeeded", text=text, numbers=numbers)
 
 
@@ -152,7 +151,7 @@ def _ending(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
 
 def _budget_reason(job: Job) -> Reason:
     limit_usd = job.spec.budget_usd or 0.0
-    text = f"has cost {usd(job.spent_usd)}; its own budget is {usd(limit_usd)}"
+    text = f"stopped: cost {usd(job.spent_usd)} exceeded budget_usd ({usd(limit_usd)})"
     return Reason(code="job_budget", text=text, numbers={"limit_usd": limit_usd, "spent_usd": round(job.spent_usd, 6)})
 
 

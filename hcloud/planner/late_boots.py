@@ -61,10 +61,10 @@ def no_use(job: Job, late: LateBoots | None) -> Reason:
     ages_s = {name: late.age_s[name] for name in job.awaiting if name in late.age_s} if late is not None else {}
     if not ages_s:
         names = ", ".join(job.awaiting)
-        return Reason(code="awaited_full", text=f"what it awaits ({names}) has no room for it any more")
+        return Reason(code="awaited_full", text=f"awaited {names} no longer has room; choosing another machine")
     name = max(ages_s, key=lambda each: ages_s[each])
-    text = f"{name}, which it awaits, has been starting for {seconds(ages_s[name])}, longer than nearly all of its"
-    text += " like; its promise does not wait for that"
+    text = f"awaited {name} has been booting for {seconds(ages_s[name])}, longer than nearly all of its type;"
+    text += " choosing another machine to keep its target"
     return Reason(code="awaited_late", text=text, numbers={"late": name, "starting_s": round(ages_s[name], 3)})
 
 

@@ -72,9 +72,7 @@ def _serve(context: PlanContext) -> None:
 def _serve_nobody(context: PlanContext, stage: str, error: str) -> None:
     """Keep the machines that are awaited, and say to all who wait why they do."""
     context.used.update(context.kept)
-    text = (
-        f"nothing is started now: the planning of {stage} fails, a defect of HCloud ({error}); it is tried again soon"
-    )
+    text = f"waiting: planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
     for job in context.waiting:
         context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 

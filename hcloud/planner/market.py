@@ -23,6 +23,7 @@ from hcloud.planner.provisioning.strategies import Hybrid, MappingNeed, forbidde
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.text import amount, offer_words, seconds
 from hcloud.planner.topology import admits
+from hcloud.spec.validation import counted
 
 LOOK_AHEAD_GROUPS = 16
 """So many kinds of waiting jobs are considered when judging how full a new machine would become."""
@@ -388,7 +389,7 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
     if fitting:
         return _backed_off(context, offer_market, fitting)
     if not context.snapshot.offers:
-        return Reason(code="no_offers", text="no provider has said yet what can be had")
+        return Reason(code="no_offers", text="waiting: no provider has listed its offers yet")
     if (reason := _no_such_machine(context, group)) is not None:
         return reason
     sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
@@ -420,15 +421,16 @@ def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: li
     waiting = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
     if not waiting:
         names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
-        return Reason(code="sold_out", text=f"of {names} no more can be had", numbers={"offers": len(fitting)})
+        return Reason(code="sold_out", text=f"waiting: no {names} available", numbers={"offers": len(fitting)})
     first = min(waiting, key=_urgency)
-    who, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", ", and the others are sold out")
+    fit = f"{counted(len(fitting), 'offer')} fit"
+    failed, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", "; all others are sold out")
     if first.until_at == inf:
-        text = f"{len(fitting)} offer(s) fit, but {who} are {first.error}, until 'hcloud drain --undo'{rest}"
+        text = f"waiting: {fit}; {failed} {first.error} until 'hcloud drain --undo'{rest}"
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
-    text = f"{len(fitting)} offer(s) fit, but {who} failed lately ({first.error or 'no reason given'}){rest}"
-    text += f"; the first is tried again in {seconds(first.until_at - context.now)}"
+    text = f"waiting: {fit}; {failed} failed recently ({first.error or 'no reason given'}){rest}"
+    text += f"; next retry in {seconds(first.until_at - context.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)
 
@@ -437,8 +439,8 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
     if forbidden:
         offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
     else:
-        offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot machines"
-    text = f"{amount(group.resources)} would fit {offer_words(offer)}, but {why}"
+        offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot"
+    text = f"{amount(group.resources)} would fit {offer_words(offer)}; refused: {why}"
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
@@ -460,14 +462,14 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
     if where is not None and not any(where.labelled(offer.labels) for offer in left):
         wanted = {name for name, _ in where.labels}
         there = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
-        names = sorted(there) or ["no machines with such labels"]
+        names = sorted(there) or ["none with such labels"]
         return _nothing("no_such_label", "placement.labels", where.words("labels"), names)
     return None
 
 
 def _nothing(code: str, key: str, asked: str, there: Sequence[str]) -> Reason:
     told = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-    text = f"may run on {asked} only ({key}); on offer are {told}"
+    text = f"restricted to {asked} ({key}); available: {told}"
     return Reason(code=code, text=text, numbers={"asked": asked, "bound": key, "kinds": len(there)})
 
 
@@ -486,7 +488,7 @@ def _too_small(context: PlanContext, group: JobGroup) -> Reason:
         ("MiB", group.resources.memory_mib, have.memory_mib),
         ("GiB disk", group.resources.disk_gib, have.disk_gib),
     )
-    short = ", ".join(f"{want:g} {unit} asked, {has:g} there" for unit, want, has in pairs if want > has + SLACK)
+    short = ", ".join(f"{want:g} {unit} requested, it has {has:g}" for unit, want, has in pairs if want > has + SLACK)
     numbers: dict[str, Number] = {
         "nearest": nearest.instance_type.name,
         "needed_vcpus": group.resources.vcpus,
@@ -496,5 +498,5 @@ def _too_small(context: PlanContext, group: JobGroup) -> Reason:
         "nearest_memory_mib": have.memory_mib,
         "nearest_disk_gib": have.disk_gib,
     }
-    text = f"no offer fits {amount(group.resources)}; nearest is {nearest.instance_type.name}: {short}"
+    text = f"no offer fits {amount(group.resources)}; the nearest, {nearest.instance_type.name}, is too small: {short}"
     return Reason(code="no_offer_fits", text=text, numbers=numbers)

@@ -42,6 +42,7 @@ from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
 from hcloud.planner.text import deadline_numbers, offer_words, seconds, usd
 from hcloud.spec.policy import ProfilingPolicy
+from hcloud.spec.validation import counted
 
 AT_MOST_UNDER = 4.0
 """A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
@@ -193,7 +194,7 @@ def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingStat
 def _admitted(context: PlanContext, job: Job) -> Reason:
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
-    text = f"admitted {seconds(waited_s)} after submission, priority {job.spec.priority}"
+    text = f"admitted {seconds(waited_s)} after submission with priority {job.spec.priority}"
     return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
@@ -210,7 +211,7 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
     if known is not None:
         return _go_known(state, job, identity, known)
     if job.profile_runs and not _looked_in_vain(job, identity, rows):
-        text = "its profiling runs ended without anything to go by; it is taken for a typical application"
+        text = "profiling measured nothing; classified as a typical application"
         return _go_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
     refusal = _not_to_be_profiled(state, job, identity, rows)
     if refusal is not None:
@@ -235,7 +236,7 @@ def _has_time(state: _ProfilingState, job: Job) -> bool:
 def _give_up(state: _ProfilingState, job: Job) -> Job:
     """Let a job go on whose runs take too long, and of which none that is over told enough."""
     runs = state.runs[job.id]
-    text = f"{len(runs)} profiling run(s) are not over, and it can wait no longer; taken for a typical application"
+    text = f"{counted(len(runs), 'profiling run')} unfinished, no time left; classified as a typical application"
     return _go_unknown(state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)})
 
 
@@ -253,20 +254,20 @@ def _not_to_be_profiled(
     """Return why this job is never profiled, whatever is free; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
-        return Reason(code="profiling_off", text="the policy profiles no jobs")
+        return Reason(code="profiling_off", text="profiling is off in the policy")
     if spec.profiling == "never":
-        return Reason(code="profiling_never", text="it asked not to be profiled")
+        return Reason(code="profiling_never", text="its job file says profiling: false")
     if spec.target.kind not in policy.for_targets:
-        text = f"{spec.target.kind} jobs are not profiled (profiling.for_targets)"
+        text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)
     if spec.network != "none":
-        text = "it uses the machine's network, and a copy of it would talk to the outside as well"
+        text = "it uses the host network, and a copy of it would send requests of its own"
         return Reason(code="profiling_network", text=text)
     if spec.image is not None:
         text = "it runs in a container image, which cannot be copied safely"
         return Reason(code="profiling_image", text=text)
     if spec.stateful and policy.warm_up_s == 0:
-        text = "it is stateful, and the policy has no warm-up for such jobs"
+        text = "it is stateful, and the policy sets no warm-up for such jobs"
         return Reason(code="profiling_stateful", text=text)
     return _not_worth_it(state, job, identity, rows)
 
@@ -275,12 +276,12 @@ def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Se
     """Return why profiling would cost more than it could gain, as far as is known."""
     limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
     if lasts_s < limit_s:
-        text = f"it runs for {seconds(lasts_s)} at most; shorter than {seconds(limit_s)} is not worth it"
+        text = f"it runs for at most {seconds(lasts_s)}, below the minimum of {seconds(limit_s)}"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
     fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
     if fruitless >= state.policy.fruitless_runs:
-        text = f"{fruitless} profiling runs of this program could not learn anything"
+        text = f"{fruitless} profiling runs of this program measured nothing"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
     return None
 
@@ -301,13 +302,13 @@ def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Applica
         return None
     source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
     useful = len(set(job.profile_runs) & set(row.runs))
-    text = f"profiled in {useful} run(s)" if source == "profiled" else f"taken for {row.name}"
+    text = f"profiled in {counted(useful, 'run')}" if source == "profiled" else f"recognised as {row.name}"
     if job.id in state.runs:
-        text += ", as it can wait no longer for the others"
+        text += ", as it cannot wait for the others"
     if source == "known" and identity.input not in row.inputs:
-        text += f", which behaved alike under {len(row.inputs)} inputs"
+        text += f", which behaved alike with {len(row.inputs)} inputs"
     elif source == "known" and job.profile_runs:
-        text += ", as which it behaved in a short look"
+        text += ", as it behaved in a short run"
     numbers = _believed(row, job, believed) if believed is not None else {}
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
@@ -357,7 +358,7 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
     boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
     needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(state, job) - context.now
     if needs_s > left_s:
-        text = f"it would take up to {seconds(needs_s)}, and {seconds(max(0.0, left_s))} may be spent of the time to "
+        text = f"it would take up to {seconds(needs_s)}; only {seconds(max(0.0, left_s))} may be spent of the time to "
         return _go_unknown(
             state, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
         )
@@ -366,7 +367,7 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
         pressing = [] if look else _all_pressing(state, job, identity, offers)
         runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), offers)
         if not runs:
-            text = f"even one run on {offer_words(offers[0])} would cost more than {usd(cost_usd)}"
+            text = f"one run on {offer_words(offers[0])} would already cost more than {usd(cost_usd)}"
             return _go_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         state.programs.add(identity.program)
         state.runs[job.id] = []
@@ -375,7 +376,7 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if state.waited_s(job) >= policy.patience_s:
-        text = f"after {seconds(state.waited_s(job))} still {hold.text}"
+        text = f"given up after {seconds(state.waited_s(job))}: {hold.text}"
         return _go_unknown(state, job, "profiling_no_room", text, {**hold.numbers, "waited_s": state.waited_s(job)})
     _hold(state, job, hold.code, hold.text, hold.numbers)
     return None
@@ -407,15 +408,15 @@ def profile_again(context: PlanContext, job: Job) -> Profile | None:
 def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
     context, busy, limit = state.context, len(state.runs), state.policy.max_concurrent
     if context.snapshot.paused:
-        return Reason(code="paused", text=f"nothing is started now: {context.snapshot.paused}")
+        return Reason(code="paused", text=f"waiting: launches and placements are paused ({context.snapshot.paused})")
     if identity.program in state.programs:
-        text = f"another job of {identity.program} is being profiled"
+        text = f"waiting: another job of {identity.program} is being profiled"
         return Reason(code="profiling_same_program", text=text)
     if busy >= limit:
-        text = f"{busy} jobs are being profiled, the most at one time"
+        text = f"waiting: {busy} jobs are being profiled, the most allowed at one time"
         return Reason(code="profiling_slots", text=text, numbers={"busy": busy, "limit": limit})
     if not offers:
-        text = "no machine to profile it on can be had"
+        text = "waiting: no machine available to profile it on"
         return Reason(code="profiling_no_offer", text=text)
     if state.idle[_type_of(offers[0])] > 0:
         return None
@@ -542,7 +543,7 @@ def _pressing(
     fixed, snapshot = state.policy.sources, state.context.snapshot
     if fixed is not None:
         sources = tuple(source for source in fixed if source not in besides)
-        return Pressing(sources=sources, why="as the policy says (profiling.sources)")
+        return Pressing(sources=sources, why="as set by profiling.sources")
     # A copy has no network: it tolerates any load of it and causes none, so nothing need be measured.
     left_out = {"network-bandwidth"}
     if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
@@ -623,13 +624,13 @@ def _affordable(
 
 def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
-    what = "looked at in one short run, as its program is known" if looks else f"profiled in {len(runs)} run(s)"
+    what = "profiled in one short run, as its program is known" if looks else f"profiled in {counted(len(runs), 'run')}"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))
-    text = f"{what} on {types}, for {usd(cost_usd)} and {seconds(lasts_s)} at most"
+    text = f"{what} on {types}, at most {usd(cost_usd)} and {seconds(lasts_s)}"
     numbers: dict[str, Number] = {"runs": len(runs), "cost_usd": round(cost_usd, 6), "types": types, "lasts_s": lasts_s}
     sources = [run.profile.sources for run in runs if run.profile is not None and run.profile.sources]
     if sources:
-        text += f"; beside {', then elsewhere '.join(' and '.join(each) for each in sources)}, "
+        text += f"; under {', then elsewhere '.join(' and '.join(each) for each in sources)}, "
         text += pressing[len(sources) - 1].why
         numbers["sources"] = ", ".join(name for each in sources for name in each)
     return Reason(code="profiling", text=text, numbers=numbers)

@@ -162,7 +162,7 @@ def test_what_is_corrected_survives_a_new_daemon_and_is_told_by_explain(make: Ma
     story = job_timeline(site.job(), site.scene.store.events(limit=10_000), site.scene.store.live().instances)
     told = [line for line in story if line.code == "correct_resize"]
     assert len(told) == 1
-    assert "of the pace that meets its deadline" in told[0].text
+    assert "of the rate needed for its deadline" in told[0].text
     assert float(str(told[0].numbers["wanted"])) > float(str(told[0].numbers["measured"]))
 
 
@@ -242,7 +242,7 @@ def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDepl
     [placed] = site.events(EventKind.ATTEMPT_PLACED)
     chosen, other = cast(list[str], placed.fields["candidates"])
     assert chosen == "mock/m.one on_demand|0.15||||"
-    assert other.startswith("mock/m.two on_demand|0.2||||not there yet")
+    assert other.startswith("mock/m.two on_demand|0.2||||still booting")
     table = build_report("decisions", site.scene.store.iter_events(), site.now)
     assert (table.rows, table.notes[-1][:20]) == ((), "1 jobs are left out,")
 

@@ -250,7 +250,7 @@ def test_preview_predicts_what_is_known_already(site: Deployment) -> None:
     assert float(str(said["predicted"])) == pytest.approx(1 / 30, rel=0.4)
     other = knowing(site, "sleep", "60", progress=hook)
     assert other is not None and other["runs"] == 1
-    assert "looked at in one short run" in str(other["text"])
+    assert "profiled in one short run" in str(other["text"])
 
 
 def test_preview_says_why_a_job_is_not_profiled_or_not_now(site: Deployment) -> None:

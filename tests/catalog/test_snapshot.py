@@ -34,7 +34,7 @@ def test_the_snapshot_knows_both_clouds_and_its_date() -> None:
 
 def test_zero_in_a_price_table_is_never_a_price() -> None:
     assert all(is_price(quote.usd_per_h) for quote in shipped_catalogue().quotes.values())
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(ValueError, match="above 0"):
         Quote(0.0, 1.0, "anybody")
 
 

@@ -50,6 +50,12 @@ def test_wheel_holds_all_code_and_all_shipped_data(wheel: Path) -> None:
     assert expected <= names
 
 
+def test_laboratory_and_benchmarks_stay_out_of_the_wheel_and_come_with_the_source(wheel: Path) -> None:
+    rooms = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {room for room in rooms if not room.endswith(".dist-info")} == {"hcloud", "providers"}
+    assert {"/lab", "/bench", "/tests"} <= set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+
+
 def test_shipped_files_are_found_in_an_unpacked_wheel(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = (

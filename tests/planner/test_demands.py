@@ -25,7 +25,7 @@ def test_a_job_goes_where_its_zone_and_its_labels_are() -> None:
     placed = of(decide(scene(*machines, job(1, asks=asks(labels=(("disk", "ss?"),))))), Place)[0]
     assert placed.ranks[0].instance_id == "inst-3"
     assert "placement.labels: not inst-1, inst-2" in str(placed.reason.numbers["bound"])
-    assert "kept from other machines with room by placement.labels" in placed.reason.text
+    assert "other machines with room excluded by placement.labels" in placed.reason.text
     priced = asks(labels=(("market", "spot"), ("type", "sm*")))
     assert of(decide(scene(*machines, A, B, job(1, asks=priced))), Finish)[0].state is JobState.FAILED
 
@@ -38,7 +38,7 @@ def test_a_job_that_waits_beside_room_is_told_which_demand_keeps_it_from_there()
     plan = decide(scene(machine(1), tiny, there, busy, waits, A), FULL)
     [wait] = of(plan, Wait)
     assert wait.reason.code == "placement_demands"
-    assert wait.reason.text.startswith("placement.apart_from keeps it from inst-1, where there is room; elsewhere: ")
+    assert wait.reason.text.startswith("placement.apart_from excludes inst-1, which have room; no new one: ")
     assert wait.reason.numbers["bound"] == "placement.apart_from"
     assert wait.reason.numbers["refused"] == "cap_instances"
 
@@ -64,9 +64,9 @@ def test_nodes_spread_over_machines_and_zones_that_are_there_and_that_are_bought
 @pytest.mark.parametrize(
     ("demand", "sentence"),
     [
-        ({"zones": ("c",)}, "can never run here: may run on c only (placement.zones); on offer are a, b"),
-        ({"labels": (("disk", "nvme"),)}, "disk=nvme only (placement.labels); on offer are disk=ssd"),
-        ({"labels": (("gpu", "*"),)}, "gpu=* only (placement.labels); on offer are no machines with such labels"),
+        ({"zones": ("c",)}, "can never run here: restricted to c (placement.zones); available: a, b"),
+        ({"labels": (("disk", "nvme"),)}, "disk=nvme (placement.labels); available: disk=ssd"),
+        ({"labels": (("gpu", "*"),)}, "gpu=* (placement.labels); available: none with such labels"),
     ],
 )
 def test_what_nothing_on_offer_can_meet_ends_the_job_with_one_sentence(
@@ -79,7 +79,7 @@ def test_what_nothing_on_offer_can_meet_ends_the_job_with_one_sentence(
 
 def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -> None:
     [finish] = of(decide(scene(A, B, job(1, asks=asks(3, spread="zone")))), Finish)
-    assert "its 3 nodes go to different zones (placement.spread), and there are 2: a, b" in finish.reason.text
+    assert "its 3 nodes need different zones (placement.spread), and only 2 exist: a, b" in finish.reason.text
     [wait] = of(decide(scene(A, replace(B, available=0), job(1, asks=asks(2, spread="zone")))), Wait)
     assert wait.reason.code == "too_few_zones"
 

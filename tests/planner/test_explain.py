@@ -50,7 +50,7 @@ EVENTS = [
         EventKind.JOB_FINISHED,
         job="job-1",
         state="succeeded",
-        outcome="all ended well",
+        outcome="all succeeded",
         run_s=3600.0,
         queue_s=5.0,
         attempts=1,
@@ -72,7 +72,7 @@ def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_we
         "cost",
     ]
     told = "\n".join(line.text for line in lines)
-    for words in ("$0.02 is left", "instead of large", "after 31 s", "placed on inst-1", "ran 60 min", "deadline kept"):
+    for words in ("$0.02 is left", "alternatives: large", "after 31 s", "placed on inst-1", "ran 60 min", "deadline kept"):
         assert words in told
     assert "inst-2" not in told
 
@@ -116,8 +116,8 @@ def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
     ]  # fmt: skip
     profiled, classified, predicted = job_timeline(running(1, machine(1)), events, [])
     assert profiled.text == "profiling run job-2 (profile-base, 20.0 s): measured 3 x step"
-    assert "needs quality 0.71 (class 7); nearest are gzip (90%)" in classified.text
-    assert "reached 8 progress/s on mock/small; predicted were 12 (10 to 14), +50 %: outside" in predicted.text
+    assert "needs quality 0.71 (class 7); nearest known: gzip (90%)" in classified.text
+    assert "reached 8 progress/s on mock/small; predicted 12 (10 to 14), +50 %: outside" in predicted.text
     assert "not have the machine to itself" in predicted.text
 
 
@@ -133,7 +133,7 @@ def test_corrections_are_told_and_cost_follows_the_size() -> None:
     lines = job_timeline(running(1, machine(1)), [*events, corrected, resized, drained], [machine(1)])
     told = {line.code: line for line in lines}
     assert told["correct_resize"].text == "corrected (resize): too slow"
-    assert told["resized"].text.startswith("rank 0 holds 2.0 vCPU")
+    assert told["resized"].text.startswith("rank 0 resized to 2.0 vCPU")
     assert told["misbehaved"].text == "inst-1: delivered 50 %"
     # Half an hour of half the machine, half an hour of all of it, at $0.1/h.
     assert told["cost"].numbers["cost_usd"] == 0.075
@@ -144,5 +144,5 @@ def test_what_there_was_to_choose_from_is_told() -> None:
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
     [line] = [each for each in job_timeline(running(1, machine(1)), [placed], []) if each.code == "placed"]
     assert line.text.endswith(
-        "a rank there: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; instead of mock/tiny at $0.05/h: no room"
+        "chosen: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; alternatives: mock/tiny at $0.05/h: no room"
     )

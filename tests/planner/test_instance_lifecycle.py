@@ -45,7 +45,7 @@ def test_gang_is_named_once_per_rank_on_the_machines_bought_for_it() -> None:
 def test_a_gang_beyond_a_limit_is_told_how_much_of_what_is_counted_is_its_own() -> None:
     gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
     (wait,) = of(decide(scene(gang, offer()), Policy(caps=Caps(max_vcpus=4))), Wait)
-    assert wait.reason.text.endswith("would pass caps.max_vcpus (4), counting 2 for its other nodes")
+    assert wait.reason.text.endswith("would exceed caps.max_vcpus (4), including 2 for its other nodes")
     (wait,) = of(decide(scene(job(1), offer()), Policy(caps=Caps(max_vcpus=1))), Wait)
     assert wait.reason.text.endswith("would pass caps.max_vcpus (1)")
 
@@ -120,7 +120,7 @@ def test_offers_that_failed_lately_are_left_alone() -> None:
     plan = decide(scene(job(1), offer(), backoffs=(stockout,)))
     assert plan.actions[-1].reason.code == "all_backed_off"
     assert plan.actions[-1].reason.numbers["until_at"] == NOW + 60
-    assert "1 offer(s) fit, but all failed lately (no capacity);" in plan.actions[-1].reason.text
+    assert "1 offer fit; all failed recently (no capacity);" in plan.actions[-1].reason.text
     quota = replace(stockout, error="QuotaExceeded: 20 vCPUs")
     assert told(decide(scene(job(1), offer(), backoffs=(quota,))), "job-1") == "quota_exceeded"
 
@@ -132,7 +132,7 @@ def test_offers_that_were_sold_out_by_this_very_plan_are_not_said_to_have_failed
     plan = decide(scene(job(1, asks=whole), job(2, asks=whole), last_one, other, backoffs=(stockout,)))
     assert [launch.offer.zone for launch in of(plan, Launch)] == [last_one.zone]
     [wait] = of(plan, Wait)
-    assert "2 offer(s) fit, but 1 failed lately (none), and the others are sold out;" in wait.reason.text
+    assert "2 offers fit; 1 failed recently (none); all others are sold out;" in wait.reason.text
 
 
 def test_job_larger_than_any_offer_fails_only_when_all_offers_are_known() -> None:
@@ -243,7 +243,7 @@ def test_machine_is_not_renewed_for_units_that_should_have_ended_long_ago(asked_
     (action,) = decide(scene(ending, near)).actions
     assert type(action).__name__ == told
     if told == "Drain":
-        text = "inst-1 is not renewed: what is on it was asked to end, and is late by 5 s"
+        text = "lease of inst-1 not renewed: its units should have stopped 5 s ago"
         assert action.reason.text == text
     assert [type(a) for a in decide(scene(ending, running(2, near), near)).actions] == [Renew]  # for the other
     heard_of_late = replace(scene(ending, near), engine_reachable_since=NOW - 1)
@@ -332,7 +332,7 @@ def test_job_that_names_types_runs_and_buys_only_those() -> None:
 def test_job_that_names_a_type_nobody_offers_fails_and_says_what_there_is() -> None:
     finish = of(decide(scene(job(1, asks=spec(instance_types=("gpu.*",))), offer(), LARGE)), Finish)[0]
     assert finish.reason.numbers["why"] == "no_such_type"
-    assert "gpu.* only (instance_types); on offer are large, small" in finish.reason.text
+    assert "gpu.* (instance_types); available: large, small" in finish.reason.text
 
 
 def test_exclusive_job_takes_a_whole_machine_and_nobody_joins_it() -> None:

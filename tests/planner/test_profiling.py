@@ -132,7 +132,7 @@ def sources_for(asked: Job, *others: Any, policy: Policy = ALWAYS, **known: Any)
 def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
     usual, why = sources_for(new())
     assert usual == ("llc-capacity", "memory-bandwidth")
-    assert "; beside llc-capacity and memory-bandwidth, then elsewhere storage-bandwidth and memory-capacity, " in why
+    assert "; under llc-capacity and memory-bandwidth, then elsewhere storage-bandwidth and memory-capacity, " in why
     assert "the usual ones, as fewer than 5 programs" in why
     names = ("memory-capacity", "network-bandwidth", "llc-capacity", "memory-bandwidth", "storage-bandwidth")
     alone = np.diag([0.09, 0.16, 0.0025, 0.0025, 0.04])
@@ -140,7 +140,7 @@ def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
     chosen, why = sources_for(new(), source_prior=prior)
     assert chosen == ("memory-capacity", "storage-bandwidth")  # no copy has a network
     assert (
-        "; beside memory-capacity and storage-bandwidth, then elsewhere llc-capacity and memory-bandwidth, after" in why
+        "; under memory-capacity and storage-bandwidth, then elsewhere llc-capacity and memory-bandwidth, after" in why
     )
     assert "after which the 5 that count are known to 10 points on average, 20 without" in why
     tight = new(resources=Resources(vcpus=1.0, memory_mib=SMALL.instance_type.capacity.memory_mib, disk_gib=1.0))
@@ -305,7 +305,7 @@ def test_what_one_run_found_is_used_where_another_is_stuck() -> None:
     stuck, row = run_for(waiting, 9, at=NOW - 900), row_of(waiting, runs=("job-8",))
     (told_of,) = of(decide(knowing(scene(waiting, stuck, SMALL), row), ALWAYS), Classify)
     assert (told_of.source, told_of.application) == ("profiled", row.name)
-    assert told_of.reason.text.startswith("profiled in 1 run(s), as it can wait no longer for the others; expected")
+    assert told_of.reason.text.startswith("profiled in 1 run, as it cannot wait for the others; expected")
     early = replace(stuck, submitted_at=NOW - 60)
     assert not of(decide(knowing(scene(waiting, early, SMALL), row), ALWAYS), Classify)
 

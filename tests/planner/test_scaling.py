@@ -50,7 +50,7 @@ def test_all_ranks_of_a_job_grow_by_what_the_fullest_machine_has() -> None:
     rival = started(running(2, here(2), asks=spec(resources=need(2.5))), 900.0)
     plan = decide(measured(late(here(1), here(2)), rival, here(1), here(2)))
     assert sizes(plan) == [(0, 1.5), (1, 1.5)]
-    assert "each of its 2 ranks is given 1.5 instead of 1 vCPU of inst-1, inst-2" in of(plan, Resize)[0].reason.text
+    assert "resizing each of its 2 ranks from 1 to 1.5 vCPU on inst-1, inst-2" in of(plan, Resize)[0].reason.text
 
 
 def test_no_rank_grows_where_one_cannot() -> None:

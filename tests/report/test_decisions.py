@@ -55,7 +55,7 @@ def story() -> Story:
         0.0,
         "mock/small|0.1|1.0|0.9|1.1|",
         "mock/large|0.4|3.0|2.0|4.0|no room",
-        "mock/new|0.05|0.5|0.4|0.6|not there yet, 30 s to start",
+        "mock/new|0.05|0.5|0.4|0.6|still booting, 30 s",
     )
     placed(told, 2, 0.0, "mock/large|0.4|3.0|2.0|4.0|", "mock/small|0.1|1.0|0.9|1.1|ranked after")
     placed(told, 3, 0.0, "mock/small|0.1||||")
@@ -143,7 +143,7 @@ def test_every_report_can_be_had_over_the_api() -> None:
 def test_a_type_in_another_market_is_another_choice_measured_on_the_same_machines() -> None:
     told = Story()
     told.submit(1, 0.0)
-    other = "mock/small spot|0.03|1.0|0.9|1.1|not there yet, 30 s to start"
+    other = "mock/small spot|0.03|1.0|0.9|1.1|still booting, 30 s"
     placed(told, 1, 0.0, "mock/small on_demand|0.1|1.0|0.9|1.1|", other)
     told.start(1, 1, 0.0)
     measured(told, 1, 3600.0, "mock/small", 0.5)

@@ -183,6 +183,6 @@ def _pressed(
 def words_of(learnt: Learnt) -> str:
     """Return the end of a sentence that says what is believed from now on."""
     if learnt.performance is not None:
-        return f"from now on {learnt.performance:.4g}/s on {learnt.column} are believed"
+        return f"estimate on {learnt.column} corrected to {learnt.performance:.4g}/s"
     source, kept = next(iter(learnt.tolerated.items()))
-    return f"from now on it is believed to tolerate {kept:.0f} of {source}"
+    return f"estimated tolerance of {source} corrected to {kept:.0f}"

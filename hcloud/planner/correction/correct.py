@@ -47,9 +47,9 @@ REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "e
 DUST_S = 1e-3
 """What is worked out ahead of time is looked at so much earlier: sums round."""
 MISSED_WORDS = {
-    "deadline": "of the pace that meets its deadline",
-    "latency": "of the performance that keeps its latency",
-    "expectation": "of what was expected of it",
+    "deadline": "of the rate needed for its deadline",
+    "latency": "of the performance needed for its latency",
+    "expectation": "of the expected performance",
 }
 
 
@@ -236,7 +236,7 @@ def _take(context: PlanContext, look: RankSamples, found: Assessment, option: Op
     if option.step not in LEARNING:
         gain_s = saved_s(context, found, option.factor)
         numbers |= {"factor": round(option.factor, 4), "saved_s": round(gain_s, 3), "cost_s": round(option.cost_s, 3)}
-        text += f"; expected to be {option.factor:.2f} times as fast, which saves {seconds(gain_s)} and costs "
+        text += f"; expected speed-up {option.factor:.2f}, saves {seconds(gain_s)} at a cost of "
         text += seconds(option.cost_s)
     reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
     context.add(
@@ -262,7 +262,7 @@ def _reprofile(context: PlanContext, look: RankSamples, found: Assessment) -> It
         return
     run = profile_again(context, look.job)
     if run is not None:
-        text = f"it does other than expected, so it is {run.reason.text}"
+        text = f"performance differs from its estimate: {run.reason.text}"
         yield Option(step=REPROFILE, text=text, factor=1.0, cost_s=0.0, act=lambda _: context.add(run))
 
 
@@ -298,11 +298,11 @@ def _evict(context: PlanContext, look: RankSamples, found: Assessment) -> Iterat
         def act(reason: Reason, victim: Job = victim) -> None:
             """Stop the victim, and close the job's machines to best effort for the rest of this plan."""
             numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
-            text = f"makes way for {look.job.id}, which {reason.text}"
+            text = f"evicted for {look.job.id}, which {reason.text}"
             context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
             _guard_at(context, _machines(context, look.job))
 
-        text = f"{victim.id}, a best-effort neighbour on {name}, is evicted"
+        text = f"evicting best-effort neighbour {victim.id} on {name}"
         yield Option(
             step=EVICT,
             text=text,
@@ -371,17 +371,17 @@ def _moved(context: PlanContext, look: RankSamples, mover: Job, to: int, factor:
         """Stop the mover; it is queued again and placed like any other."""
         numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
         if mover is not look.job:
-            why = Reason(code="correct_move", text=f"leaves {here} for the sake of {look.job.id}", numbers=numbers)
+            why = Reason(code="correct_move", text=f"moving off {here} to relieve {look.job.id}", numbers=numbers)
             context.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(here,)))
         code = "moved_for_target"
         context.stop(
-            mover, FailureCause.EVICTED, Reason(code=code, text=f"leaves {here}: {reason.text}", numbers=numbers)
+            mover, FailureCause.EVICTED, Reason(code=code, text=f"moving off {here}: {reason.text}", numbers=numbers)
         )
 
     own = mover is look.job
-    like = "a copy of it was since" if profiled_since(context, look) else "its application was so far"
-    why = f", where it is slower than {like}" if own and faster_anew(context, look) > 1.0 else ""
-    text = f"{mover.id} leaves {here}{why}, {there} has room for it"
+    like = "a copy of it ran since" if profiled_since(context, look) else "its application ran so far"
+    why = f" (slower than {like})" if own and faster_anew(context, look) > 1.0 else ""
+    text = f"moving {mover.id} from {here}{why} to {there}, which has room"
     return Option(
         step=MOVED if own else "move_neighbour",
         text=text,
@@ -467,7 +467,7 @@ def _sample(context: PlanContext, look: RankSamples) -> bool:
     if known.measure is Measure.REQUESTS and departure.measured.mean < departure.would.value:
         return False  # for all that is known, less was asked of it
     measured, would = departure.measured.mean, departure.would.value
-    text = f"sampled: it does {measured:.4g}/s where {would:.4g}/s were expected; {words_of(learnt)}"
+    text = f"measured {measured:.4g}/s, expected {would:.4g}/s; {words_of(learnt)}"
     numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.counted}
     reason = Reason(code="phase_changed", text=text, numbers=numbers)
     context.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))

@@ -46,7 +46,7 @@ def resize(context: PlanContext, look: RankSamples, found: Assessment) -> Iterat
         return
     vcpus = next(after.vcpus for held, after in zip(ranks, grown, strict=True) if held.rank == look.held.rank)
     each = f"each of its {len(ranks)} ranks" if len(ranks) > 1 else "it"
-    text = f"{each} is given {vcpus:g} instead of {look.held.resources.vcpus:g} vCPU of {_names(ranks)}"
+    text = f"resizing {each} from {look.held.resources.vcpus:g} to {vcpus:g} vCPU on {_names(ranks)}"
     yield Option(
         step=RESIZE,
         text=text,
@@ -159,7 +159,7 @@ def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> It
         # What it takes is counted in node-seconds: as much as it takes more of them than before.
         cost_s = max(0.0, remaining_s(context, found) * (count / max(now, 1) / factor - 1.0))
         cost_s /= context.policy.correction.promise_worth
-        text = f"it may have all its {count} nodes, not only {now}"
+        text = f"scaling out from {now} to {count} nodes"
         yield Option(
             step=NODES,
             text=text,
@@ -189,7 +189,7 @@ def _bought(
     own_usd_per_s = sum(_usd_per_s(context, held) for held in _ranks(job))
     more_s = machines_usd / own_usd_per_s - saved_s(context, found, factor) if own_usd_per_s > 0 else 0.0
     cost_s = boot_s * (1.0 - 1.0 / factor) + max(0.0, more_s) / context.policy.correction.promise_worth
-    text = f"it may have all its {missing + now} nodes, not only {now}, {missing} of them on new machines"
+    text = f"scaling out from {now} to {missing + now} nodes, {missing} of them on new machines"
     text += f" ({offer_words(offer)}, up in {seconds(boot_s)})"
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 

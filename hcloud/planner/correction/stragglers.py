@@ -150,9 +150,9 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
         "left_s": None if left_s == inf else round(left_s, 3),
         "again_s": round(again_s, 3),
     }
-    text = f"rank {held.rank} on {held.instance_id} makes {measured / median:.0%} of the others' median progress"
-    text += f": it is started anew elsewhere, which takes {seconds(again_s)}"
-    text += "; it stands still" if left_s == inf else f"; where it is it needs {seconds(left_s)} more"
+    text = f"straggler: rank {held.rank} on {held.instance_id} progresses at {measured / median:.0%} of the median rank"
+    text += f"; restarting it elsewhere takes {seconds(again_s)}"
+    text += ", here it has stalled" if left_s == inf else f", here it needs {seconds(left_s)} more"
     return Reason(code="correct_relaunch", text=text, numbers=numbers)
 
 

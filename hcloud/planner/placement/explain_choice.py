@@ -21,15 +21,16 @@ from hcloud.planner.fleet import SLACK, Fleet, Mask, OfferShape, offer_shape_of
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
 from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
+from hcloud.spec.validation import counted
 
 
 def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
     """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
     if refusal is None or not (bound := excluded(context, group)):
         return refusal
-    named = "; ".join(f"{key} keeps it from {', '.join(names[:3])}" for key, names in bound.items())
+    named = "; ".join(f"{key} excludes {', '.join(names[:3])}" for key, names in bound.items())
     numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
-    text = f"{named}, where there is room; elsewhere: {refusal.text}"
+    text = f"{named}, which have room; no new one: {refusal.text}"
     code = refusal.code if refusal.code == "impossible" else "placement_demands"
     return Reason(code=code, text=text, numbers=numbers)
 
@@ -57,7 +58,7 @@ MOST = 8
 """So many candidates are stored, the chosen one among them."""
 KINDS = 256
 """Kinds of jobs in one plan whose candidates are worked out."""
-NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked after"
+NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
 
 
 def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
@@ -90,7 +91,7 @@ def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]
         mask, why = levels[level]
         yield _candidate(context, job, _cheapest(fleet, fleet.of_shape[number] & mask), why)
     for offer in _not_there(context, group, {fleet.shapes[number] for number in there}):
-        yield _candidate(context, job, offer, f"not there yet, {seconds(offer.instance_type.boot_delay_s)} to start")
+        yield _candidate(context, job, offer, f"still booting, {seconds(offer.instance_type.boot_delay_s)}")
 
 
 def _may_be(context: PlanContext, group: JobGroup) -> Mask:
@@ -155,7 +156,7 @@ def _told(shape: OfferShape, usd_per_h: float, why: str, would: ExpectedPerforma
 def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
     """Return why ``job`` of ``group`` was placed on the machines ``places``, of which the first speaks for all."""
     first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
-    more = f" and {len(places) - 1} more rank(s)" if len(places) > 1 else ""
+    more = f" and {counted(len(places) - 1, 'more rank')}" if len(places) > 1 else ""
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {
         "instance": first.id,
@@ -173,14 +174,14 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         decided = context.suit.numbers(group.application)
         numbers |= decided
         if "relaxed" in decided:
-            code, why = "least_disturbed", f"suits it least badly (beyond what is tolerated: {decided['relaxed']})"
+            code, why = "least_disturbed", f"has the smallest violation of its tolerance ({decided['relaxed']})"
     room = amount(context.granted(group, places[0]))
-    text = f"{first.id} {'is all its own' if group.exclusive else why}, with room for {room}"
-    text += f": {load:.0%} of its vCPUs in use then{more}"
+    text = f"{first.id}: {'exclusive' if group.exclusive else why}, room for {room}"
+    text += f", {load:.0%} of its vCPUs in use with it{more}"
     if "probability" in chosen:
-        text += f"; {chosen['vcpus']:g} vCPU of {chosen['vcpus_within']}, which meets its target with"
+        text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}), which meets its target with"
         text += f" {float(chosen['probability'] or 0):.0%} probability"
-    text += f"; kept from other machines with room by {', '.join(bound)}" if bound else ""
+    text += f"; other machines with room excluded by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
 
 
@@ -196,9 +197,9 @@ def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
     order = context.policy.placement.order
     if context.suit is not None and group.application:
         if context.suit.who(group.application) is None:
-            return "best_type", "is of the best type for it and the least loaded of these"
+            return "best_type", "best type for it, least loaded of these"
         if order == "least_loss":
-            return order, "is where it and its neighbours lose the least, to its type and to each other"
-        return "suits", "suits it: nobody is disturbed there, its type is the best of these and the fit is the tightest"
-    found = {"first_fit": "is the first", "random": "was drawn by lot"}.get(order)
-    return (order, found) if found is not None else ("least_loaded", "is the least loaded")
+            return order, "least expected loss, by type and by interference with its neighbours"
+        return "suits", "no interference beyond tolerance, best type and tightest fit"
+    found = {"first_fit": "first that fits", "random": "chosen at random"}.get(order)
+    return (order, found) if found is not None else ("least_loaded", "least loaded")

@@ -52,7 +52,7 @@ def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
         group.awaits_type = bool(_suited(context, group, allowed, ()).any())
     if group.awaits_type:
         group.pending -= 1
-        why = "every machine with room that it would not be disturbed on is of a type that suits it less"
+        why = "waiting: every machine with room and tolerable interference is of a worse type"
         context.wait(job, "holds_out", lambda: _holds_out(context, job, group, why))
     return group.awaits_type
 
@@ -155,10 +155,10 @@ def holding_out(context: PlanContext, job: Job, group: JobGroup, refusal: Reason
     """Return why ``job`` waits: for a machine that suits it, where others have room; else ``refusal``."""
     if refusal is None or not group.application or not group.fits_now or group.fits_well:
         return refusal
-    why = "every machine with room has neighbours that would disturb it, or be disturbed"
+    why = "waiting: on every machine with room, interference would exceed what it or its neighbours tolerate"
     found = _holds_out(context, job, group, why)
     numbers: dict[str, Number] = {**found.numbers, "refused": refusal.code, **refusal.numbers}
-    return replace(found, text=f"{found.text}; no new one: {refusal.text}", numbers=numbers)
+    return replace(found, text=f"{found.text}; no new machine: {refusal.text}", numbers=numbers)
 
 
 def _holds_out(context: PlanContext, job: Job, group: JobGroup, why: str) -> Reason:
@@ -167,7 +167,7 @@ def _holds_out(context: PlanContext, job: Job, group: JobGroup, why: str) -> Rea
         "slack_left_s": round(left_s, 3),
         "goes_down_in_s": round(max(0.0, left_s - down_s), 3),
     }
-    text = f"{why}; it takes one of them in {seconds(left_s - down_s)} at the latest"
+    text = f"{why}; accepts one of them in {seconds(left_s - down_s)} at the latest"
     return Reason(code="holds_out", text=text, numbers=numbers)
 
 
@@ -224,7 +224,7 @@ def _settle(context: PlanContext, job: Job, group: JobGroup) -> Job:
     lost = [i for i in job.awaiting if not _still_hoped_for(context, i)]
     if lost or not job.awaiting:
         names = ", ".join(lost) or "nothing"
-        text = f"awaits {names}, which will not come"
+        text = f"{names} failed to start; choosing another machine"
         return requeue(context, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
     return job if _hold(context, job, group) else requeue(context, job, no_use(job, context.late))
 

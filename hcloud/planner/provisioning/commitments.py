@@ -77,9 +77,9 @@ def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]
     Raises BadInput where the on-demand price is not positive, or there is no option.
     """
     if not on_demand_usd_per_h > 0:
-        raise BadInput(f"the on-demand price is ${on_demand_usd_per_h:g}/h; it must be more than 0")
+        raise BadInput(f"the on-demand price is ${on_demand_usd_per_h:g}/h; it must be above 0")
     if not options:
-        raise BadInput("there is nothing to commit to; name at least one option with its term and price")
+        raise BadInput("no option to commit to; name at least one with its term and price")
     found = [_advise(load, on_demand_usd_per_h, terms) for terms in options]
     return sorted(found, key=lambda advice: (advice.usd_per_h, advice.terms.term_months, advice.terms.name))
 

@@ -21,6 +21,7 @@ from hcloud.planner.fleet import Mask
 from hcloud.planner.placement.place import usable
 from hcloud.planner.plan import Drain
 from hcloud.planner.text import seconds, size_share, usd
+from hcloud.spec.validation import counted
 
 LEASE_MARGIN_S = 300.0
 """A machine whose renewal is due sooner is left alone: what becomes of it is about to be decided anyway."""
@@ -152,9 +153,9 @@ def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
         "targets": names,
     }
     text = (
-        f"{instance.id} is emptied: its {len(chosen.jobs)} job(s) fit on {names}, which saves {usd(chosen.saved_usd)}"
+        f"consolidating {instance.id}: {counted(len(chosen.jobs), 'job')} fit on {names}, saves {usd(chosen.saved_usd)}"
     )
-    text += f" in {seconds(context.policy.lease.horizon_s)} and costs {usd(chosen.cost_usd)} of work and gaps"
+    text += f" in {seconds(context.policy.lease.horizon_s)} for {usd(chosen.cost_usd)} of lost work and gaps"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
     context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
     context.add(Drain(instance_id=instance.id, reason=reason))

@@ -146,7 +146,7 @@ def stop_chosen(context: PlanContext, victims: PreemptionCandidates, job: Job) -
     """Plan the stops that make room for ``job``."""
     for victim in victims.chosen:
         numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
-        text = f"makes room for {job.id}, which has a promise and needs {amount(job.spec.resources)}"
+        text = f"evicted for {job.id}, which has a target and needs {amount(job.spec.resources)}"
         context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_promise", text=text, numbers=numbers))
         if context.suit is not None:
             for at in _machines(context, victim):

@@ -45,6 +45,7 @@ from hcloud.planner.provisioning.preemption import (
     stop_chosen,
 )
 from hcloud.planner.text import amount, deadline_numbers, offer_words, seconds
+from hcloud.spec.validation import counted
 
 WAITS_FOR_RESERVED = "waits_for_reserved"
 """The reason's code of a job that a hybrid strategy lets wait rather than rent something for it."""
@@ -197,7 +198,7 @@ def _closed(state: ProvisioningState, group: JobGroup) -> Reason | None:
         # Only a promise may evict, so victims open nothing for a queue of best effort alone.
         evictable = state.victims.amounts.any() and any(each.promise for each in state.groups)
         if alive >= limit and not (ending or context.gone or evictable or _idle(state)):
-            state.closed = cap_reached("instances", "machines alive or on order", alive, 1, limit)
+            state.closed = cap_reached("instances", "machines running or launching", alive, 1, limit)
     return state.closed
 
 
@@ -303,7 +304,7 @@ def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> N
     if coming:
         context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
-        text = "waits for units that were asked to end to make room"
+        text = "waiting for evicted units to stop"
         context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 
@@ -311,7 +312,7 @@ def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
     expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
     left_s = max(0.0, expected_at - context.now)
     numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
-    text = f"has room on {machine.id}, which is starting; expected in {seconds(left_s)}"
+    text = f"assigned to {machine.id}, ready in about {seconds(left_s)}"
     return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
@@ -449,12 +450,12 @@ def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     there = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
     zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
     zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
-    asked, named = f"its {group.needed} nodes go to different zones (placement.spread)", ", ".join(sorted(zones))
+    asked, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
     if len(zones) < group.needed and _all_told(state):
-        text = f"can never run here: {asked}, and there are {len(zones)}: {named}"
+        text = f"can never run here: {asked}, and only {len(zones)} exist: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
-    text = f"{asked}; nothing can be had now in enough of {named}"
+    text = f"waiting: {asked}, and too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 
@@ -468,7 +469,7 @@ def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
     """Return the refusal of an offer, with how many machines for ``others`` of the job's nodes were counted before."""
     numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
     # These are not bought then: who looks would find fewer machines, and less spent, than the refusal tells.
-    counted = f", counting {others} for its other nodes" if others else ""
+    counted = f", including {others} for its other nodes" if others else ""
     return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
 
 
@@ -482,7 +483,7 @@ def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
     if permitted(state.context, group, large_enough).any():
-        text = f"only running machines are large enough for {amount(group.resources)}, and they are full; {reason.text}"
+        text = f"waiting: only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
     if _all_told(state):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
@@ -508,7 +509,7 @@ def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | N
         "expected_wait_s": wait_s,
         "spin_up_s": hybrid.spin_up_s if hybrid.spin_up_s < float("inf") else None,
     }
-    text = f"waits for reserved room: {hybrid.utilisation:.0%} of it is in use, and what could be rented is not for it"
+    text = f"waiting for reserved room, {hybrid.utilisation:.0%} in use; no rented offer has the quality it needs"
     return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
 
 
@@ -528,8 +529,8 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
         "boot_delay_s": offer.instance_type.boot_delay_s,
         "alternatives": "; ".join(offer_words(other) for other in others),
     }
-    why = "paid already" if offer.market == "reserved" else "the best value that fits"
-    text = f"{offer_words(offer)} for {names}: {why} of {len(machine.choices)} offer(s) that can be had"
+    why = "already paid" if offer.market == "reserved" else "best value"
+    text = f"{offer_words(offer)} for {names}: {why} of {counted(len(machine.choices), 'suitable offer')}"
     expires_at = context.now + context.policy.lease.horizon_s
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
     # A running job does not await its further nodes: it grows onto them.
@@ -558,10 +559,14 @@ def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason
     if len(ended) + len(state.context.gone) > state.context.policy.disruption.max_terminations_per_cycle:
         return refusal
     state.future, state.idle = future, idle[len(ended) :]
-    text = f"idle here while {job.id} waits for a machine: {refusal.text}"
+    text = f"idle while {job.id} waits for a machine ({refusal.text})"
     for at in ended:
         state.context.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
-    return Reason(code="making_room", text=f"machines are ending to make room: {refusal.text}", numbers=refusal.numbers)
+    return Reason(
+        code="making_room",
+        text=f"waiting: machines are being terminated to make room ({refusal.text})",
+        numbers=refusal.numbers,
+    )
 
 
 def _some_are_ending(context: PlanContext) -> bool:

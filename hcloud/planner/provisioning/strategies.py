@@ -65,7 +65,7 @@ class Strategy:
             return f"provisioning.strategy {name} uses no reserved machines"
         if name in _FULL_ONLY and not reserved and not is_full(self.full_from, offer):
             least = self.full_from.get(offer.provider, self.policy.full_server_vcpus)
-            return f"provisioning.strategy {name} rents full servers only (from {least:g} vCPUs on)"
+            return f"provisioning.strategy {name} rents full servers only ({least:g} vCPUs or more)"
         return None
 
     def mapping_need(self, job: Job) -> MappingNeed:
@@ -77,7 +77,7 @@ def forbidden(policy: Policy, offer: Offer) -> str | None:
     """Return why the policy's caps and ``allow`` keep ``offer`` from being launched at all, or None."""
     caps, name = policy.caps, offer.instance_type.name
     if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
-        return f"${offer.price_usd_per_h:.4g}/h is over caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+        return f"${offer.price_usd_per_h:.4g}/h is above caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
     if caps.max_instances_per_type.get(name) == 0:
         return f"caps.max_instances_per_type forbids {name}"
     return policy.allow.refusal(offer)

@@ -24,6 +24,7 @@ from hcloud.planner.market import rank_for
 from hcloud.planner.plan import Drain
 from hcloud.planner.provisioning.provision import ProvisioningState, future_of
 from hcloud.planner.text import amount, offer_words
+from hcloud.spec.validation import counted
 
 LONG_QUEUE = 0.5
 """So much of what all machines have must be lacking before small ones are drained: a shorter queue is over sooner."""
@@ -127,7 +128,7 @@ def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
     context, instance = state.context, state.context.fleet.instances[at]
     waiting, limit = len(state.capped), context.policy.caps.max_instances
     numbers: dict[str, Number] = {"waiting": waiting, "limit": limit, "larger": "/".join(offer.key)}
-    text = f"{instance.id} ({amount(instance.capacity)}) is to give way to a larger machine ({offer_words(offer)}):"
-    text += f" {waiting} job(s) wait as no more than {limit} machines are allowed"
+    text = f"replacing {instance.id} ({amount(instance.capacity)}) by a larger machine ({offer_words(offer)}):"
+    text += f" {counted(waiting, 'job')} waiting at the limit of {limit} machines"
     context.fleet.placeable[at] = context.fleet.hopeful[at] = False
     context.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))
