@@ -105,7 +105,7 @@ class _Changed:
 
 
 def changed_by(honest: Any, **changes: Any) -> Any:
-    """Return ``honest`` with some of its methods exchanged. Raises AttributeError for a method that it does not have."""
+    """Return ``honest`` with some of its methods replaced. Raises AttributeError where it has no such method."""
     for name in changes:
         getattr(honest, name)
     return _Changed(honest, changes)

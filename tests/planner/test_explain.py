@@ -72,7 +72,14 @@ def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_we
         "cost",
     ]
     told = "\n".join(line.text for line in lines)
-    for words in ("$0.02 is left", "alternatives: large", "after 31 s", "placed on inst-1", "ran 60 min", "deadline kept"):
+    for words in (
+        "$0.02 is left",
+        "alternatives: large",
+        "after 31 s",
+        "placed on inst-1",
+        "ran 60 min",
+        "deadline kept",
+    ):
         assert words in told
     assert "inst-2" not in told
 
@@ -94,7 +101,7 @@ def test_exit_code_is_told_only_where_there_was_one() -> None:
 
 
 def test_a_defect_that_hits_the_job_is_told() -> None:
-    text = "HCloud fails on taking in what job-1.1.0 tells, a defect; the rest goes on"
+    text = "defect in HCloud: reading the report of job-1.1.0 fails; everything else goes on"
     trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)
     elsewhere = _event(8, EventKind.PLANNING_TROUBLE, job="job-2", error="KeyError", text="HCloud fails on job-2")
     lines = [each.text for each in job_timeline(running(1, machine(1)), [*EVENTS, trouble, elsewhere], [machine(1)])]

@@ -47,7 +47,7 @@ def test_a_gang_beyond_a_limit_is_told_how_much_of_what_is_counted_is_its_own() 
     (wait,) = of(decide(scene(gang, offer()), Policy(caps=Caps(max_vcpus=4))), Wait)
     assert wait.reason.text.endswith("would exceed caps.max_vcpus (4), including 2 for its other nodes")
     (wait,) = of(decide(scene(job(1), offer()), Policy(caps=Caps(max_vcpus=1))), Wait)
-    assert wait.reason.text.endswith("would pass caps.max_vcpus (1)")
+    assert wait.reason.text.endswith("would exceed caps.max_vcpus (1)")
 
 
 @pytest.mark.parametrize(("limit_usd", "launches"), [(0.15, 0), (0.19, 1)])
