@@ -59,7 +59,7 @@ def test_plan_says_that_a_job_is_profiled_first_and_for_how_much(shell: Shell, d
     settings = replace(deployment.policy.profiling, enabled="always")
     deployment.controller.policy = deployment.policy = replace(deployment.policy, profiling=settings)
     out, _ = shell.run("submit", "--dry-run", "--within", "5h", "--", "./simulate", "--years", "9")
-    assert "before that profiled in 2 run(s) on m.one, m.two, for $" in " ".join(out.split())
+    assert "before that profiled in 2 runs on m.one, m.two, at most $" in " ".join(out.split())
     (planned,) = json.loads(
         shell.run("submit", "--dry-run", "-o", "json", "--within", "5h", "--", "./simulate", "--years", "9")[0]
     )
