@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable, missing_library
 
 TIMEOUT_S: Final = 30.0
 
@@ -21,7 +21,7 @@ def aws_client(service: Literal["ec2", "pricing"], region: str, endpoint: str | 
         import boto3
         from botocore.config import Config
     except ImportError as error:
-        raise ProviderUnavailable("boto3 is not installed; install hcloud-daemon[aws]") from error
+        raise ProviderUnavailable(missing_library("boto3", "aws")) from error
     with aws_errors(f"AWS {service}"):
         session = boto3.session.Session(profile_name=profile)
         config = Config(

@@ -10,37 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
-from hcloud.config.settings import Config, home_dir
+from hcloud.config.settings import Config
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
 from hcloud.spec.policy import Policy, parse_policy
 from hcloud.spec.validation import KeyPath, nearest, parse
 
-SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 _YAML = (".yaml", ".yml", ".json")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-
-
-def find_config(explicit: Path | None = None) -> Path:
-    """Return the configuration file in force.
-
-    The first of: ``explicit`` and ``$HCLOUD_CONFIG`` (whether or not there is such a file), ``./hcloud.yaml``,
-    ``config.yaml`` in ``$HCLOUD_HOME`` or ``~/.hcloud``, ``/etc/hcloud/config.yaml``.
-
-    Raises:
-        ConfigError: there is none anywhere.
-    """
-    if explicit is not None:
-        return explicit
-    if os.environ.get("HCLOUD_CONFIG"):
-        return Path(os.environ["HCLOUD_CONFIG"])
-    places = [Path("hcloud.yaml"), home_dir() / "config.yaml", SYSTEM_CONFIG]
-    for place in places:
-        if place.is_file():
-            return place
-    looked = ", ".join(str(place) for place in places)
-    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
 
 
 def load_config(path: Path, *, provider_types: Collection[str] | None = None) -> Config:

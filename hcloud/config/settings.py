@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from hcloud.config.locate import SOCKET_NAME, home_dir
 from hcloud.config.secrets import check_secret
 from hcloud.core.units import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.spec.validation import AtKey, nearest
 
 _STRICT = ConfigDict(extra="forbid")
-SOCKET_NAME: Final = "hcloud.sock"
 _SOCKET_PATH_BYTES_MAX = 107
 _PRICED_TYPES: Final = ("ec2", "gce")
 """Types of providers that take their prices from the catalogue: its clouds, by name."""
 _OWNER = r"^[a-z][a-z0-9-]{2,39}$"
-
-
-def home_dir() -> Path:
-    """Return where a user's HCloud lives: ``$HCLOUD_HOME``, else ``~/.hcloud``."""
-    return Path(os.environ.get("HCLOUD_HOME") or "~/.hcloud").expanduser().absolute()
 
 
 def _absolute(value: object, info: ValidationInfo) -> object:

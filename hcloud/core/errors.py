@@ -148,3 +148,11 @@ class WorkerUnreachable(RunnerError):
 
 class UnitRefused(RunnerError):
     """The worker definitely did not start the unit; the message says why."""
+
+
+def missing_library(library: str, extra: str) -> str:
+    """Return the sentence for a library that only an extra brings: what is missing and what installs it."""
+    return (
+        f"{library} is not installed; install HCloud with the extra '{extra}': "
+        f"pip install '.[{extra}]' in a checkout, or pip install 'FILE.whl[{extra}]'"
+    )

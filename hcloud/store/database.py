@@ -22,7 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from hcloud.core.errors import ConfigError, StoreBusy
+from hcloud.core.errors import ConfigError, StoreBusy, missing_library
 from hcloud.store.faults import database_fault
 
 _POSTGRESQL_CONNECT = {
@@ -248,7 +248,7 @@ class Database:
             return create_engine(url, connect_args=connect, pool_pre_ping=True, pool_size=8, max_overflow=16)
         except ImportError as error:  # also where the package is there and PostgreSQL's own library is not
             raise ConfigError(
-                "PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]", where="database"
+                missing_library("psycopg, the driver of PostgreSQL,", "postgres"), where="database"
             ) from error
 
 

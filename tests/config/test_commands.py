@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import load_config, load_policy, package_data
+from hcloud.core.errors import missing_library
 from tests.config.entry import Hcloud, complaint
 
 
@@ -146,7 +147,7 @@ def test_config_check_tells_of_a_missing_driver_and_connects_to_nothing(
             server.accept()
     monkeypatch.setitem(sys.modules, "psycopg", None)
     said = complaint(hcloud("config", "check", file))
-    assert said == f"{file}:3: database: PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]"
+    assert said == f"{file}:3: database: {missing_library('psycopg, the driver of PostgreSQL,', 'postgres')}"
 
 
 def test_config_check_makes_no_database(tmp_path: Path, hcloud: Hcloud) -> None:
