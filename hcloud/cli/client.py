@@ -75,7 +75,7 @@ def find_endpoint() -> Endpoint:
 
 
 def _configured_socket() -> Path:
-    from hcloud.config import Config, find_config, read_documents  # 0.1 s, which $HCLOUD_SOCKET saves
+    from hcloud.config import Config, find_config, read_config  # 0.1 s, which $HCLOUD_SOCKET saves
     from hcloud.spec.validation import parse
 
     try:
@@ -84,7 +84,7 @@ def _configured_socket() -> Path:
         return SYSTEM_SOCKET
     if found == SYSTEM_CONFIG and not os.access(found, os.R_OK):  # meant for the daemon alone
         return SYSTEM_SOCKET
-    document = read_documents(found)[0]
+    document = read_config(found, [])
     # The database may be named by a variable that only the daemon has; nobody needs it here.
     value = document.value
     known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value

@@ -8,6 +8,7 @@ from hcloud.config.files import (
     load_job,
     load_named_policy,
     load_policy,
+    read_config,
     read_env_file,
 )
 from hcloud.config.profiles import load_library
@@ -44,6 +45,7 @@ __all__ = [
     "load_library",
     "load_named_policy",
     "load_policy",
+    "read_config",
     "read_documents",
     "read_env_file",
     "resolve_secret",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
@@ -14,9 +16,11 @@ from hcloud.config.settings import Config, home_dir
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
+from hcloud.spec.key_changes import KEY_CHANGES, DocumentKind, translate_keys
 from hcloud.spec.policy import Policy, parse_policy
 from hcloud.spec.validation import KeyPath, nearest, parse
 
+_log = logging.getLogger("hcloud")
 SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
 _YAML = (".yaml", ".yml", ".json")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
@@ -43,38 +47,44 @@ def find_config(explicit: Path | None = None) -> Path:
     raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
 
 
-def load_config(path: Path, *, provider_types: Collection[str] | None = None) -> Config:
+def load_config(path: Path, notes: list[str] | None = None, *, provider_types: Collection[str] | None = None) -> Config:
     """Return the configuration in ``path``; relative paths in it are relative to its directory.
 
-    With ``provider_types``, providers of other types are refused.
+    A sentence for each renamed or removed key is appended to ``notes``; without a list it is logged as a warning.
+    Providers of a type that is not in ``provider_types`` are refused.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
-    document = read_document(path)
+    document = read_config(path, notes)
     value = _with_references(document)
     context = {"base": path.expanduser().absolute().parent, "provider_types": provider_types}
     return parse(Config, value, document.where, context=context)
 
 
-def load_policy(path: Path) -> Policy:
-    """Return the policy in ``path``.
+def read_config(path: Path, notes: list[str] | None = None) -> Document:
+    """Return the configuration in ``path`` unchecked, with the keys that are known today; ``notes``: as above."""
+    return _with_todays_keys(read_document(path), "config", notes)
+
+
+def load_policy(path: Path, notes: list[str] | None = None) -> Policy:
+    """Return the policy in ``path``. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
-    document = read_document(path)
+    document = _with_todays_keys(read_document(path), "policy", notes)
     return parse_policy(document.value, locate=document.where)
 
 
-def load_named_policy(config: Config, file: Path) -> Policy:
-    """Return the policy that the configuration read from ``file`` names.
+def load_named_policy(config: Config, file: Path, notes: list[str] | None = None) -> Policy:
+    """Return the policy that the configuration read from ``file`` names. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: as ``load_policy``; of a policy that cannot be read, where the configuration names it.
     """
     try:
-        return load_policy(config.policy)
+        return load_policy(config.policy, notes)
     except ConfigError as error:
         if error.where != file_name(config.policy):  # it could be read, and something in it is wrong
             raise
@@ -89,7 +99,7 @@ def _policy_meant(missing: Path, config_file: Path) -> str:
     files = {each.name: each for each in beside if each.suffix in _YAML and each.is_file()}
     for name in difflib.get_close_matches(missing.name, files, n=5):
         with suppress(ConfigError, OSError):
-            load_policy(files[name])
+            load_policy(files[name], [])
             if not files[name].samefile(config_file):
                 return f"; did you mean {str(files[name])!r}?"
     return ""
@@ -103,17 +113,17 @@ def at_its_line(error: ConfigError, file: Path) -> ConfigError:
     return ConfigError(str(error).removeprefix(f"{key}: "), where=document.where((key,)))
 
 
-def load_job(path: Path, *, now: float | None = None) -> tuple[JobFile, ...]:
+def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = None) -> tuple[JobFile, ...]:
     """Return the jobs in ``path`` (``-``: standard input), one per document.
 
     ``env_file`` is read into ``env``, ``workdir`` becomes absolute and must be a directory; both are relative to the
-    job file. With ``now``, deadlines in the past are refused.
+    job file. With ``now``, deadlines in the past are refused. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
     base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
-    return tuple(_job(document, base, now) for document in read_documents(path))
+    return tuple(_job(_with_todays_keys(document, "job", notes), base, now) for document in read_documents(path))
 
 
 def _job(document: Document, base: Path, now: float | None) -> JobFile:
@@ -154,6 +164,24 @@ def read_env_file(path: Path, where: str = "") -> dict[str, str]:
         quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
         variables[match[1]] = value[1:-1] if quoted else value
     return variables
+
+
+def _with_todays_keys(document: Document, kind: DocumentKind, notes: list[str] | None) -> Document:
+    """Return the document with renamed keys under their new names and without removed ones, each with its line."""
+    value, applied = translate_keys(document.value, KEY_CHANGES[kind], document.where)
+    lines = dict(document.lines)
+    for each in applied:
+        note = f"{document.where(each.path)} {each.change.sentence}"
+        if notes is None:
+            _log.warning("%s", note)
+        else:
+            notes.append(note)
+        depth = len(each.path)
+        for path in [path for path in lines if path[:depth] == each.path]:
+            line = lines.pop(path)
+            if each.new_path is not None:
+                lines[each.new_path + path[depth:]] = line
+    return replace(document, value=value, lines=lines)
 
 
 def _with_references(document: Document) -> object:

@@ -22,6 +22,8 @@ class PolicyStatus:
     """Why the file as it is now was not taken; None when it is in force."""
     changed: bool = False
     """Whether policy or error differ from what the poll before told."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each key of the policy in force that was renamed or removed."""
 
 
 class PolicyWatch:
@@ -35,8 +37,9 @@ class PolicyWatch:
         """
         self.path = path
         self._seen = _fingerprint(path)
-        policy = policy or load_policy(path)
-        self._status = PolicyStatus(policy=policy, digest=policy.digest)
+        notes: list[str] = []
+        policy = policy or load_policy(path, notes)
+        self._status = PolicyStatus(policy=policy, digest=policy.digest, notes=tuple(notes))
 
     @property
     def status(self) -> PolicyStatus:
@@ -52,10 +55,11 @@ class PolicyWatch:
         # The fingerprint from before the reading: an edit during it is seen by the next poll.
         self._seen, before = seen, self._status
         try:
-            policy = load_policy(self.path)
-            after = PolicyStatus(policy=policy, digest=policy.digest)
+            notes: list[str] = []
+            policy = load_policy(self.path, notes)
+            after = PolicyStatus(policy=policy, digest=policy.digest, notes=tuple(notes))
         except ConfigError as error:
-            after = PolicyStatus(policy=before.policy, digest=before.digest, error=str(error))
+            after = replace(before, error=str(error))
         changed = (after.digest, after.error) != (before.digest, before.error)
         self._status = replace(after, changed=changed)
         return self._status

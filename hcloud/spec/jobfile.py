@@ -43,6 +43,7 @@ from hcloud.core.units import (
     shown,
     utc_text,
 )
+from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
@@ -463,6 +464,14 @@ class JobFile(_JobFilePart):
     """auto: profiled if the policy says so and it is not known yet; never: not profiled."""
     measure: MeasurePart | None = None
     """Measure the command on a machine of its own instead of running it once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_todays_keys(cls, given: object) -> object:
+        try:
+            return translate_keys(given, KEY_CHANGES["job"])[0]
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:
