@@ -105,14 +105,14 @@ class LiveCache:
         learnt = self._changed_applications(connection)
         orders = tuple(load_order(text) for text in connection.execute(_ORDERS).scalars())
         # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
-        self._jobs.take(jobs)
-        self._instances.take(machines)
+        self._jobs.write(jobs)
+        self._instances.write(machines)
         self._intents = intents
         if learnt:
             self._applications = self._applications.over(learnt)
         self._view = LiveView(
-            jobs=self._jobs.now(),
-            instances=self._instances.now(),
+            jobs=self._jobs.snapshot(),
+            instances=self._instances.snapshot(),
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
             applications=self._applications,

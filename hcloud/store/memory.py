@@ -347,9 +347,9 @@ class MemoryStore(Store):
         """Take in what has just been written; ``stale``: what else of the view is another now."""
         with self._viewing:
             if jobs:
-                self._living_jobs.take({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
+                self._living_jobs.write({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
             if instances:
-                self._living_instances.take(
+                self._living_instances.write(
                     {at: None if each.state is InstanceState.TERMINATED else each for at, each in instances.items()}
                 )
             for token, intent in intents.items():
@@ -367,8 +367,8 @@ class MemoryStore(Store):
             self._known = self._known.over(self._learnt)
         self._stale, self._learnt = set(), {}
         return LiveView(
-            jobs=self._living_jobs.now(),
-            instances=self._living_instances.now(),
+            jobs=self._living_jobs.snapshot(),
+            instances=self._living_instances.snapshot(),
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,
