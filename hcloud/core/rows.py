@@ -1,9 +1,9 @@
 """Live rows and the changes between two snapshots of them.
 
-Thousands of jobs and instances live, but few change from one cycle to the next. A :class:`RowSet` keeps a journal of its
-writes. Its snapshots are tuples (:class:`RowsByNumber`) that find in the journal what changed between them, so readers
-(:func:`row_changes`, :class:`FilteredRows`) pay for the changed rows only. Rows are frozen; :func:`replace_fields`
-makes the next version of one.
+Thousands of jobs and instances are live, but few change from one cycle to the next. A :class:`RowSet` keeps a journal
+of its writes. Its snapshots (:class:`RowsByNumber`) are tuples that find in the journal what changed between them, so
+that readers (:func:`row_changes`, :class:`FilteredRows`) pay for the changed rows only. Rows are frozen;
+:func:`replace_fields` makes the next version of one.
 """
 
 from __future__ import annotations
