@@ -1,4 +1,4 @@
-"""The only reader of YAML: configuration, policies and job files, with errors that name file, line and key."""
+"""Configuration, policies and job files, read from YAML with errors that name file, line and key."""
 
 from hcloud.config.document import read_documents, to_yaml
 from hcloud.config.files import (

@@ -1,4 +1,4 @@
-"""From a file's path to a checked configuration, policy or list of jobs, every error with file, line and key."""
+"""Loading of configurations, policies and job files. Errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 
 
 def find_config(explicit: Path | None = None) -> Path:
-    """Return the configuration file in force.
+    """Return the path of the configuration file to use.
 
-    The first of: ``explicit`` and ``$HCLOUD_CONFIG`` (whether or not there is such a file), ``./hcloud.yaml``,
-    ``config.yaml`` in ``$HCLOUD_HOME`` or ``~/.hcloud``, ``/etc/hcloud/config.yaml``.
+    The first of: ``explicit`` and ``$HCLOUD_CONFIG`` (which need not exist), ``./hcloud.yaml``, ``config.yaml`` in
+    ``$HCLOUD_HOME`` or ``~/.hcloud``, ``/etc/hcloud/config.yaml``.
 
     Raises:
-        ConfigError: there is none anywhere.
+        ConfigError: none of them exists.
     """
     if explicit is not None:
         return explicit
@@ -43,8 +43,8 @@ def find_config(explicit: Path | None = None) -> Path:
     for place in places:
         if place.is_file():
             return place
-    looked = ", ".join(str(place) for place in places)
-    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
+    tried = ", ".join(str(place) for place in places)
+    raise ConfigError(f"there is no configuration (looked for {tried}); `hcloud init` creates one")
 
 
 def load_config(path: Path, notes: list[str] | None = None, *, provider_types: Collection[str] | None = None) -> Config:
@@ -63,7 +63,7 @@ def load_config(path: Path, notes: list[str] | None = None, *, provider_types: C
 
 
 def read_config(path: Path, notes: list[str] | None = None) -> Document:
-    """Return the configuration in ``path`` unchecked, with the keys that are known today; ``notes``: as above."""
+    """Return the configuration in ``path``, not validated, with old keys translated. ``notes``: as of load_config."""
     return _with_todays_keys(read_document(path), "config", notes)
 
 
@@ -81,22 +81,23 @@ def load_named_policy(config: Config, file: Path, notes: list[str] | None = None
     """Return the policy that the configuration read from ``file`` names. ``notes``: as of :func:`load_config`.
 
     Raises:
-        ConfigError: as ``load_policy``; of a policy that cannot be read, where the configuration names it.
+        ConfigError: as ``load_policy``. A policy that cannot be read is reported at the key that names it.
     """
     try:
         return load_policy(config.policy, notes)
     except ConfigError as error:
-        if error.where != file_name(config.policy):  # it could be read, and something in it is wrong
+        if error.where != file_name(config.policy):  # the file was read, but its content is wrong
             raise
-        there = config.policy.exists()
-        said = str(error) if there else f"there is no {file_name(config.policy)}{_policy_meant(config.policy, file)}"
-        raise ConfigError(said, where=read_document(file).where(("policy",))) from None
+        message = str(error)
+        if not config.policy.exists():
+            message = f"there is no {file_name(config.policy)}{_similar_policy(config.policy, file)}"
+        raise ConfigError(message, where=read_document(file).where(("policy",))) from None
 
 
-def _policy_meant(missing: Path, config_file: Path) -> str:
-    """Return a hint at the policy beside a missing one that is spelt most like it, if there is one."""
-    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
-    files = {each.name: each for each in beside if each.suffix in _YAML and each.is_file()}
+def _similar_policy(missing: Path, config_file: Path) -> str:
+    """Return a hint with the most similar policy name in the same directory, or an empty string."""
+    siblings = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    files = {each.name: each for each in siblings if each.suffix in _YAML and each.is_file()}
     for name in difflib.get_close_matches(missing.name, files, n=5):
         with suppress(ConfigError, OSError):
             load_policy(files[name], [])
@@ -106,7 +107,7 @@ def _policy_meant(missing: Path, config_file: Path) -> str:
 
 
 def at_its_line(error: ConfigError, file: Path) -> ConfigError:
-    """Return an error at a key of the configuration in ``file`` with file and line too, where that key is written."""
+    """Return the error with file and line added, if its ``where`` is a top-level key that ``file`` contains."""
     document, key = read_document(file), error.where
     if (key,) not in document.lines:
         return error
@@ -116,8 +117,8 @@ def at_its_line(error: ConfigError, file: Path) -> ConfigError:
 def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = None) -> tuple[JobFile, ...]:
     """Return the jobs in ``path`` (``-``: standard input), one per document.
 
-    ``env_file`` is read into ``env``, ``workdir`` becomes absolute and must be a directory; both are relative to the
-    job file. With ``now``, deadlines in the past are refused. ``notes``: as of :func:`load_config`.
+    ``env_file`` is merged into ``env``, and ``workdir`` becomes an absolute path; both are relative to the job file.
+    Deadlines before ``now`` are refused. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
@@ -132,7 +133,7 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
     if job.workdir is not None:
         directory = base / Path(job.workdir).expanduser()
         if not directory.is_dir():
-            raise ConfigError(f"is no directory: {file_name(directory)}", where=document.where(("workdir",)))
+            raise ConfigError(f"is not a directory: {file_name(directory)}", where=document.where(("workdir",)))
         changes["workdir"] = str(directory)
     if job.env_file is not None:
         file = base / Path(job.env_file).expanduser()
@@ -143,10 +144,10 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
 def read_env_file(path: Path, where: str = "") -> dict[str, str]:
     """Return the variables of a file of ``NAME=value`` lines; blank lines and ``#`` comments are skipped.
 
-    Values are taken as they are, without one pair of quotes around them. ``where`` is the key that named the file.
+    Values are literal, except that one pair of quotes around them is removed. ``where`` is the key that named the file.
 
     Raises:
-        ConfigError: it cannot be read, or a line has another form.
+        ConfigError: the file cannot be read, or a line has another form.
     """
     try:
         text = read_text(path)
@@ -185,10 +186,7 @@ def _with_todays_keys(document: Document, kind: DocumentKind, notes: list[str] |
 
 
 def _with_references(document: Document) -> object:
-    """Return the configuration with ``${NAME}`` in ``database`` replaced.
-
-    Anywhere else it would be taken literally, so it is refused.
-    """
+    """Return the configuration with ``${NAME}`` in ``database`` replaced. Raises ConfigError for it in other values."""
     value = document.value
     if not isinstance(value, Mapping):
         return value
@@ -202,21 +200,21 @@ def _with_references(document: Document) -> object:
 
 
 def _variable(name: str, document: Document) -> str:
-    found = os.environ.get(name)
-    if not found:
+    value = os.environ.get(name)
+    if not value:
         hint = nearest(name, [each for each in os.environ if each.startswith("HCLOUD_")] or [])
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         raise ConfigError(
             f"the environment variable {shown(name)} is not set{hint}", where=document.where(("database",))
         )
-    return found
+    return value
 
 
 def _texts(value: object, path: KeyPath) -> list[tuple[KeyPath, str]]:
     if isinstance(value, str):
         return [(path, value)]
     if isinstance(value, Mapping):
-        return [found for key, child in value.items() for found in _texts(child, (*path, str(key)))]
+        return [each for key, child in value.items() for each in _texts(child, (*path, str(key)))]
     if isinstance(value, list):
-        return [found for index, child in enumerate(value) for found in _texts(child, (*path, index))]
+        return [each for index, child in enumerate(value) for each in _texts(child, (*path, index))]
     return []
