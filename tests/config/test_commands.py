@@ -113,9 +113,9 @@ def test_config_check_tells_what_is_wrong_with_providers_of_every_kind(
         ("database: sqlite:///nowhere/x.db", "3: database: the directory {here}/nowhere does not exist; create it or"),
         (
             "database: sqlite:///p.yaml/x.db",
-            "3: database: the directory {here}/p.yaml cannot be made: {here}/p.yaml is",
+            "3: database: the directory {here}/p.yaml cannot be created: {here}/p.yaml is",
         ),
-        ("state_dir: p.yaml/state", "3: state_dir: the directory {here}/p.yaml/state cannot be made: {here}/p.yaml is"),
+        ("state_dir: p.yaml/state", "3: state_dir: the directory {here}/p.yaml/state cannot be created: {here}/p.yaml is"),
         ("database: sqlite:///x.db?mode=ro", "3: database: a SQLite URL takes no options"),
         ("database: postgresql+psycopg://a:s3cr@et@db/x", "3: database: 'postgresql+psycopg://a:***@db/x' has an @ in"),
         ("database: postgresql+psycopg://a:s3cret@db:x/x", "3: database: 'postgresql+psycopg://a:***@db:x/x' is not a"),

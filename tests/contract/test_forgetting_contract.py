@@ -28,7 +28,7 @@ def test_jobs_and_machines_over_long_ago_of_which_nothing_is_told_are_forgotten(
     assert store.prune_rows(before=100.0) == 1
     assert [job.id for job in store.jobs()] == [living.id, late.id, told.id]
     assert [row.id for row in store.instances(live_only=False)] == [kept]
-    with pytest.raises(NotFound, match="job-1; it ended longer ago than the past is kept; the newest is job-4"):
+    with pytest.raises(NotFound, match="job-1; it ended before the retention period; the newest is job-4"):
         store.job(old.id)
     with pytest.raises(NotFound):
         store.instance(gone)
@@ -57,8 +57,8 @@ def test_what_the_living_refer_to_stays(store: Store) -> None:
 
 
 def test_more_than_a_piece_is_forgotten_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hcloud.store.store.PIECE", 2)
-    monkeypatch.setattr("hcloud.store.forgetting.PIECE", 2)
+    monkeypatch.setattr("hcloud.store.store.BATCH", 2)
+    monkeypatch.setattr("hcloud.store.forgetting.BATCH", 2)
     for job in submit(store, count=7, now=10.0):
         walk(store, job, JobState.FAILED, finished_at=20.0)
     store.prune_events(before=100.0)
@@ -70,5 +70,5 @@ def test_a_number_that_a_machine_of_a_lost_record_has_is_passed_over(store: Stor
     with store.transaction(10.0) as tx:
         tx.pass_over("inst-7")
         tx.pass_over("inst-3")
-        tx.pass_over("somebody's own name")
+        tx.pass_over("foreign-name")
     assert launch(store, "a").id == "inst-8"

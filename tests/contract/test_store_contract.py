@@ -219,7 +219,7 @@ def test_instances_are_listed_newest_first(store: Store) -> None:
 
 def test_intent_is_opened_once_and_closed_harmlessly_twice(store: Store) -> None:
     intent = open_intent(store, "launch-1")
-    with pytest.raises(StaleWrite, match="launch-1 is open already"):
+    with pytest.raises(StaleWrite, match="launch-1 is already open"):
         open_intent(store, "launch-1")
     again = replace(intent, tries=3, retry_at=2000.0)
     with store.transaction(NOW) as tx:
@@ -230,7 +230,7 @@ def test_intent_is_opened_once_and_closed_harmlessly_twice(store: Store) -> None
         with store.transaction(NOW) as tx:
             tx.close_intent("launch-1")
     assert store.live().intents == ()
-    with pytest.raises(StaleWrite, match="not open any more"), store.transaction(NOW) as tx:
+    with pytest.raises(StaleWrite, match="is no longer open"), store.transaction(NOW) as tx:
         tx.put_intent(again)
 
 

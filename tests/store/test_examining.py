@@ -131,7 +131,7 @@ def test_a_file_left_in_the_midst_of_a_change_is_told_and_not_mended(tmp_path: P
             killed.execute(statement)
         killed.executemany("INSERT INTO t VALUES (?)", [(os.urandom(4000),) for _ in range(50)])
         left = Path(shutil.copytree(path.parent, tmp_path / "left"))
-    assert "was left half-changed by a program that was killed" in found(left / path.name)
+    assert "was left half-changed by a killed program" in found(left / path.name)
     Store.open(f"sqlite:///{left / path.name}").close()
     assert found(left / path.name) == "present"
 
@@ -188,7 +188,7 @@ def said_to_a_user(path: Path) -> str:
 
 def test_what_its_user_may_not_write_is_refused(public: Path, prepared_sqlite: Path) -> None:
     path = public / "hcloud.db"
-    not_ours = f"database: {path} cannot be used: {public} is not yours to write"
+    not_ours = f"database: {path} cannot be used: {public} is not writable"
     assert said_to_a_user(path) == not_ours
     public.chmod(0o755)
     shutil.copyfile(prepared_sqlite, path)
@@ -216,9 +216,10 @@ def test_a_directory_must_be_there_or_be_made_by_the_daemon(tmp_path: Path) -> N
     here, away, below = tmp_path, tmp_path / "away", tmp_path / "file" / "a"
     assert told(here / "x.db", away) == ""
     assert told(away / "x.db", away) == told(away / "x.db", away / "state") == ""
-    assert told(away / "x.db", here) == f"database: the directory {away} does not exist; create it or name another"
+    assert told(away / "x.db", here) == f"database: the directory {away} does not exist; create it or name another one"
     assert (
-        told(below / "x.db", here) == f"database: the directory {below} cannot be made: {below.parent} is no directory"
+        told(below / "x.db", here)
+        == f"database: the directory {below} cannot be created: {below.parent} is not a directory"
     )
     assert told(below / "x.db", below).startswith("state_dir: the directory")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
@@ -331,7 +332,7 @@ def test_a_user_who_may_make_no_tables_is_told_what_to_grant(postgresql: Postgre
     name = url.rpartition("@/")[2].partition("?")[0]
     postgresql.psql("CREATE ROLE newcomer LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC", name)
     newcomer = url.replace("hcloud@", "newcomer@")
-    with pytest.raises(ConfigError, match="its user may make none: GRANT CREATE ON SCHEMA public TO newcomer"):
+    with pytest.raises(ConfigError, match="its user may not create any: GRANT CREATE ON SCHEMA public TO newcomer"):
         examine(newcomer, state_dir=Path("/"))
     postgresql.psql("GRANT CREATE ON SCHEMA public TO newcomer", name)
     assert examine(newcomer, state_dir=Path("/")).state == "absent"
@@ -358,4 +359,4 @@ def test_a_wrong_password_or_name_is_told_and_not_shown(postgresql: PostgresqlSe
     assert 'role "eve" does not exist' in told("eve")
     with pytest.raises(ConfigError, match='database "nowhere" does not exist'):
         examine(postgresql.url("nowhere"), state_dir=Path("/"))
-    assert "may make none" in told("guarded:the%20right%20one") or told("guarded:the%20right%20one") == "absent"
+    assert "may not create any" in told("guarded:the%20right%20one") or told("guarded:the%20right%20one") == "absent"

@@ -304,7 +304,7 @@ def test_file_that_cannot_be_ours_is_refused_and_left_as_it_is(
         ("postgresql://host:port/x", "is not a database URL"),
         ("sqlite:////nowhere/at/all/x.db", "the directory /nowhere/at/all does not exist"),
         ("sqlite:////proc/x.db", "cannot be opened for writing"),
-        ("sqlite:////dev/null/x.db", "the directory /dev/null cannot be made: /dev/null is no directory"),
+        ("sqlite:////dev/null/x.db", "the directory /dev/null cannot be created: /dev/null is not a directory"),
     ],
 )
 def test_url_that_cannot_be_right_is_refused_in_one_sentence(url: str, message: str) -> None:
