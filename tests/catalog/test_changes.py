@@ -24,7 +24,7 @@ def told(*plans: PricePlan, **usd: float) -> PriceReading:
     plan = plans[0] if plans else PricePlan.ON_DEMAND
     made = PriceReading(source=SOURCE, at=200.0, whole={PLACE})
     for kind, price in usd.items():
-        made.take(key(kind, plan), price)
+        made.add(key(kind, plan), price)
     return made
 
 
@@ -60,7 +60,7 @@ def test_a_list_that_lost_most_of_its_prices_is_taken_for_broken() -> None:
     merged = merge(known(**many), told(m0=0.1, m1=0.1), Limits())
     assert not merged.taken
     assert merged.refused == (
-        "a list: ec2 eu-central-1 tells 2 of the 20 on_demand prices it told before; none of them was taken",
+        "a list: ec2 eu-central-1 has only 2 of its earlier 20 on_demand prices; none of them was accepted",
     )
     assert merge(known(**many), told(m0=0.1), Limits(), accept=True).taken
 

@@ -87,7 +87,7 @@ def test_a_list_that_fails_ends_with_1_and_says_so(hcloud: Hcloud, configured: P
     lists.fail_next = [403]
     done = hcloud("catalog", "refresh")
     assert done.code == 1
-    assert "not read, its prices stay as they were" in done.err
+    assert "not read, its prices are unchanged" in done.err
 
 
 def test_refresh_without_a_list_writes_the_shipped_prices_for_providers(hcloud: Hcloud, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_daemon_goes_on_when_prices_cannot_be_read(home: Home, lists: PriceLists
     home.daemon()
     [fields] = wait_until(lambda: told(home), PATIENCE_S, 0.2)
     assert fields["ok"] is False
-    assert "stay as they were" in str(fields["text"])
+    assert "are unchanged" in str(fields["text"])
     assert home.answers()
 
 
