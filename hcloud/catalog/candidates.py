@@ -35,7 +35,7 @@ class CatalogQuery:
     arm: bool = False
 
     def fits(self, name: str, size: TypeSize) -> bool:
-        """Tell whether a type will do. Burstable and ARM machines only when asked for, or named."""
+        """Return whether a type matches. Burstable and ARM types do only if requested, or matched by ``types``."""
         if size.vcpus + 1e-9 < self.vcpus or size.memory_mib < self.memory_mib:
             return False
         if self.types:

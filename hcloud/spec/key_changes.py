@@ -69,7 +69,10 @@ def translate_keys(
         for path in list(_paths(value, tuple(change.old.split(".")))):
             if not applied:
                 value = copy.deepcopy(value)
-            new_path = _new_path(change, path)
+            new_path: KeyPath | None = None
+            if change.new is not None:
+                matched = (part for part, pattern in zip(path, change.old.split("."), strict=True) if pattern == ANY)
+                new_path = tuple(next(matched) if part == ANY else part for part in change.new.split("."))
             if new_path is not None and _has(value, new_path):
                 raise ConfigError(
                     f"is the old name of {key_path(new_path)}, which is also set; keep {key_path(new_path)} only",
@@ -95,13 +98,6 @@ def _paths(value: object, pattern: Sequence[str]) -> Iterator[KeyPath]:
     for part, child in children.items():
         if pattern[0] in (ANY, part):
             yield from ((part, *rest) for rest in _paths(child, pattern[1:]))
-
-
-def _new_path(change: KeyChange, path: KeyPath) -> KeyPath | None:
-    if change.new is None:
-        return None
-    stars = (part for part, pattern in zip(path, change.old.split("."), strict=True) if pattern == ANY)
-    return tuple(next(stars) if part == ANY else part for part in change.new.split("."))
 
 
 def _has(value: Any, path: KeyPath) -> bool:

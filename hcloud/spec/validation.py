@@ -244,7 +244,13 @@ def _names_at(model: type[Any], path: KeyPath) -> Sequence[str]:
     schema = json_schema(model)
     nodes = _branches(schema, schema)
     for part in path:
-        nodes = [branch for node in nodes for child in _children(node, part) for branch in _branches(child, schema)]
+        children = [
+            node.get("items")
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part) or node.get("additionalProperties")
+            for node in nodes
+        ]
+        nodes = [branch for child in children if isinstance(child, Mapping) for branch in _branches(child, schema)]
     return [name for node in nodes for name in node.get("properties", {})]
 
 
@@ -254,11 +260,3 @@ def _branches(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
         return _branches(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
     alternatives = node.get("anyOf") or node.get("oneOf")
     return [leaf for each in alternatives for leaf in _branches(each, schema)] if alternatives else [node]
-
-
-def _children(node: Mapping[str, Any], part: str | int) -> list[Mapping[str, Any]]:
-    if isinstance(part, int):
-        child = node.get("items")
-    else:
-        child = node.get("properties", {}).get(part) or node.get("additionalProperties")
-    return [child] if isinstance(child, Mapping) else []
