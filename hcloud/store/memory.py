@@ -384,13 +384,13 @@ class MemoryStore(Store):
 
     def prune_events(self, before: float) -> int:
         """See :meth:`Store.prune_events`."""
-        return self._prune(lambda event: event.at < before and not self._subject_is_kept(event, before))
+        return self._drop_events(lambda event: event.at < before and not self._subject_is_kept(event, before))
 
     def prune_samples(self, before: float) -> int:
         """See :meth:`Store.prune_samples`."""
-        return self._prune(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
+        return self._drop_events(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
 
-    def _prune(self, old: Callable[[Event], bool]) -> int:
+    def _drop_events(self, old: Callable[[Event], bool]) -> int:
         with self._lock, self._committing():
             kept = [event for event in self.log if not old(event)]
             count, self.log = len(self.log) - len(kept), kept

@@ -117,14 +117,18 @@ class Store:
             job = tx.job(job_id)
             if job.state in JOB_ENDED or job.cancelled_by is not None:
                 return job
+            fields: dict[str, Any] = {
+                "from": job.state.value,
+                "to": job.state.value,
+                "code": "cancel_requested",
+                "text": f"cancellation requested by {actor}",
+            }
             tx.emit(
                 EventKind.JOB_STATE,
                 job_id=job_id,
                 user=job.spec.user,
                 actor=actor,
-                **{"from": job.state.value, "to": job.state.value},
-                code="cancel_requested",
-                text=f"cancellation requested by {actor}",
+                **fields,
             )
             return tx.put_job(replace(job, cancelled_by=actor))
 
@@ -350,7 +354,7 @@ class Store:
         seq = schema.event_log.c.seq
         with self._database.reading() as connection:
             last = connection.execute(select(schema.head.c.events)).scalar_one()
-            position = 1
+            position: int | None = 1
             if since is not None:
                 position = connection.execute(select(func.min(seq)).where(schema.event_log.c.at >= since)).scalar()
         while position is not None and position <= last:

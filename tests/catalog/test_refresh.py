@@ -1,4 +1,4 @@
-"""Refreshing over real HTTP: what is believed is kept, what fails changes nothing, and files are whole."""
+"""Refreshes over real HTTP: plausible prices are stored, failures change nothing, and files are complete."""
 
 import json
 import os
@@ -141,10 +141,10 @@ def test_pages_of_skus_are_read_to_the_end_with_the_key_in_a_header(
     assert not [each for each in lists.asked if KEY in str(each.query)]
 
 
-def test_a_refused_key_is_not_told(lists: PriceLists, gcp: Sources, files: CatalogFiles, clock: ManualClock) -> None:
+def test_a_refused_key_is_not_shown(lists: PriceLists, gcp: Sources, files: CatalogFiles, clock: ManualClock) -> None:
     lists.fail_next = [403]
     done = refresh(files, gcp(), clock)
-    assert "HTTP 403 (told to fail)" in done.troubles["Cloud Billing Catalog"]
+    assert "HTTP 403 (injected)" in done.troubles["Cloud Billing Catalog"]
     assert KEY not in str(done)
 
 
@@ -195,7 +195,7 @@ def test_spot_prices_are_kept_by_zone_and_the_dearest_zone_is_the_region(
     ]
 
 
-def test_missing_credentials_are_told_in_one_sentence(
+def test_missing_credentials_are_reported_in_one_sentence(
     lists: PriceLists, aws: Sources, files: CatalogFiles, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -275,7 +275,7 @@ def test_history_keeps_changes_only_and_the_price_in_force_at_its_beginning() ->
     ]
 
 
-def test_history_told_twice_is_kept_once() -> None:
+def test_repeated_history_is_kept_once() -> None:
     known = [spot(0.1, 10), spot(0.2, 20, zone="b")]
     assert merged_history(known, known, since=0) == known
 
@@ -288,7 +288,7 @@ def test_a_broken_line_of_history_is_named(files: CatalogFiles, line: str) -> No
         list(files.history())
 
 
-def test_an_address_where_nobody_listens_is_told(clock: ManualClock, tmp_path: Path) -> None:
+def test_an_address_without_a_server_is_reported(clock: ManualClock, tmp_path: Path) -> None:
     server = PriceServer("http://127.0.0.1:1", clock)
     with pytest.raises(ProviderUnavailable, match=r"127\.0\.0\.1:1/x does not answer"):
         server.json("/x")

@@ -162,7 +162,7 @@ def test_file_name_cannot_steer_the_terminal(tmp_path: Path, hcloud: Hcloud) -> 
     assert said.isprintable()
 
 
-def test_all_problems_of_a_file_are_told_the_misspelt_key_first(tmp_path: Path, hcloud: Hcloud) -> None:
+def test_all_problems_of_a_file_are_reported_the_misspelt_key_first(tmp_path: Path, hcloud: Hcloud) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("caps: {max_instances: 0}\nlease: {horizon: 5}\n")
     assert hcloud("policy", "check", file).err.splitlines() == [

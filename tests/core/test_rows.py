@@ -70,9 +70,7 @@ def test_a_missing_journal_entry_is_detected() -> None:
 
 @settings(max_examples=60)
 @given(Steps, st.booleans())
-def test_filtered_rows_are_complete_and_in_order(
-    steps: list[list[tuple[int, str, bool]]], known: bool
-) -> None:
+def test_filtered_rows_are_complete_and_in_order(steps: list[list[tuple[int, str, bool]]], known: bool) -> None:
     chosen = FilteredRows[Thing](lambda thing: thing.even)
     for state in states_of(RowSet(), steps):
         assert list(chosen.of(state if known else tuple(state))) == [thing for thing in state if thing.even]
