@@ -53,8 +53,10 @@ STALLED_AFTER_S = 60.0
 class Daemon:
     """One running daemon. ``run`` returns when a signal asked it to stop."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, notes: Sequence[str] = ()) -> None:
         """Build the parts in the order in which they can fail with a clear sentence.
+
+        ``notes``: a sentence for each key of the configuration that was renamed or removed.
 
         Raises:
             ConfigError: configuration, policy, provider settings or database are at fault, or machines of another owner
@@ -62,6 +64,7 @@ class Daemon:
             AlreadyServing: another daemon serves this socket.
         """
         self.config = config
+        self.notes = notes
         self.clock = clock or SystemClock()
         self.started_at = self.clock.now()
         self.watch = PolicyWatch(config.policy)
@@ -98,6 +101,8 @@ class Daemon:
             self._record("started")
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
+            for note in (*self.notes, *self.watch.status.notes):
+                _log.warning("%s", note)
             with infrequent_gc():
                 self._loop(api)
             sd_notify.stopping()
@@ -183,6 +188,8 @@ class Daemon:
             )
         else:
             _log.info("policy %s %s is in force", status.policy.name, status.digest)
+            for note in status.notes:
+                _log.warning("%s", note)
         text = status.error or "in force"
         name, digest, ok = status.policy.name, status.digest, not status.error
         with forgiving(), self.store.transaction(self.clock.now()) as txn:
@@ -330,6 +337,7 @@ class Daemon:
             "engine": self._engine_status(),
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
+            "notes": [*self.notes, *self.watch.status.notes],
         }
 
     def _engine_status(self) -> EngineStatus:
@@ -419,9 +427,9 @@ def forgiving() -> Iterator[None]:
         _log.warning("%s", error)
 
 
-def run_daemon(config: Config) -> int:
+def run_daemon(config: Config, notes: Sequence[str] = ()) -> int:
     """Run the daemon until it is told to stop; return the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("alembic", "apscheduler", "distributed"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return Daemon(config).run()
+    return Daemon(config, notes=notes).run()

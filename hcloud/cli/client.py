@@ -90,10 +90,10 @@ def _configured_socket() -> Path:
     if stated is not None and stated.is_socket():
         return stated
     # The whole configuration is read, which takes 0.1 s, only where that may explain why there is no socket.
-    from hcloud.config import Config, read_documents
+    from hcloud.config import Config, read_config
     from hcloud.spec.validation import parse
 
-    document = read_documents(found)[0]
+    document = read_config(found, [])
     # The database may be named by a variable that only the daemon has.
     value = document.value
     known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value

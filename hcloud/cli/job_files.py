@@ -29,7 +29,7 @@ def job() -> None:
 def check(files: tuple[Path, ...], form: str) -> None:
     """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted."""
     now = SystemClock().now()
-    check_files(files, form, lambda file: load_job(file, now=now), _described)
+    check_files(files, form, lambda file, notes: load_job(file, notes, now=now), _described)
 
 
 @job.command()

@@ -202,6 +202,7 @@ def daemon_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"provider {name}: {provider.get('offers', 0)} offers")
     lines += [_money_line(status), _count_line(status), *_isolation_lines(daemon)]
     lines += [f"TROUBLE  {text}" for text in troubles(status)]
+    lines += [f"note     {text}" for text in daemon.get("notes", ())]
     return [printable(line) for line in lines]
 
 

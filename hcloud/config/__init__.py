@@ -58,6 +58,7 @@ __all__ = [
     "load_library",
     "load_named_policy",
     "load_policy",
+    "read_config",
     "read_documents",
     "read_env_file",
     "resolve_secret",

@@ -77,7 +77,7 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
         (("submit", "--within", "soon", "--", "x"), "(--within): must be a duration"),
         (("submit", "--within", "-5", "--", "x"), "(--within): must be a duration between 0 and ten years, not -5.0"),
         (("submit", "--within", "1m", "--best-effort", "--", "x"), "are different targets; state one"),
-        (("submit", "--rate", "5", "--", "x"), "latency_ms (--latency-ms): is missing"),
+        (("submit", "--rate", "5", "--", "x"), "latency_ms (--latency-ms): is required"),
         (("submit", "--tag", "x", "--", "x"), "--tag x: must have the form NAME=VALUE"),
         (("submit", "--env", "NOT_SET", "--", "x"), "--env NOT_SET: there is no such variable"),
         (("submit", "--workdir", "nowhere", "--", "x"), "is no directory"),

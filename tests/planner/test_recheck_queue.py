@@ -53,7 +53,7 @@ class World:
             row = self.living.rows.get(which)
             fresh = {"gone": None, "queued": job(which, JobState.QUEUED), "running": running(which, machine(1))}
             anew = replace(row, revision=row.revision + 1) if row is not None else None
-            self.living.take({which: anew if how == "anew" else fresh[how]})
+            self.living.write({which: anew if how == "anew" else fresh[how]})
         elif what == "sample":
             self.seq += 1
             told = {"attempt": f"job-{which}.1", "rank": 0, "cpu_s": 1.0 * self.seq}
@@ -66,7 +66,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """What a plan sees."""
-        jobs, watched = self.living.now(), self.book.watched()
+        jobs, watched = self.living.snapshot(), self.book.watched()
         return Snapshot(
             now=self.now,
             jobs=jobs if self.known else tuple(jobs),
