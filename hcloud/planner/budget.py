@@ -1,9 +1,9 @@
-"""Money and caps: what is booked and promised, and whether one more machine, renewal or unit still fits.
+"""Money and caps: what is booked and promised, and whether one more launch, renewal or placement fits.
 
-A machine counts with its price until the end of what is promised (``paid_until``), so that every limit holds even if
-this daemon dies now and each machine lives until it powers itself off. What falls beyond the end of the day or month
-is held against the next one's limit. A user is counted with the share of each machine that the user's jobs hold; a
-machine that is awaited is counted, whole, with those who await or hold it; so is one that boots for a running job.
+An instance counts with its price until the end of its lease (``paid_until``). So every limit holds even if this daemon
+dies now and each instance lives until it powers itself off. Cost beyond the end of the day or month counts against the
+limit of the next one. A user is charged with the share of each instance that the user's jobs hold. An awaited instance
+is charged in full to those who await or hold it; so is one that boots for a running job.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from hcloud.spec.policy import Policy
 HOUR_S = 3600.0
 CENT_DUST = 1e-9
 Shares = Mapping[str, float]
-"""Which part (0..1) of a machine's cost is for which user; the rest is nobody's (idle)."""
+"""Part (0..1) of an instance's cost by user; the rest is idle and charged to no user."""
 Bill = tuple[float, float, float, float]
-"""USD in the present UTC day, the present month, the day after, the month after."""
+"""USD in the present UTC day, the present month, the next day and the next month."""
 CAPPED = "cap_instances"
-"""The reason's code of a job that waits as no more machines are allowed (:func:`cap_reached`, rule ``instances``)."""
+"""Code of the reason of a job that waits because ``caps.max_instances`` is reached (:func:`cap_reached`)."""
 PERIODS = ("per_day", "per_month", "next_day", "next_month")
 _NOTHING: Bill = (0.0, 0.0, 0.0, 0.0)
 
@@ -52,37 +52,41 @@ def _plus(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
 
 @dataclass(slots=True)
 class BudgetLedger:
-    """A running account of one plan; every launch, renewal and placement the plan decides is written into it.
-
-    ``total`` and ``users`` are booked plus promised. ``leaving_usd_per_h`` is the part of ``usd_per_h`` that machines
-    pay which are not renewed any more. ``awaited``: what each job's user is counted with for machines the job awaits.
-    ``watches_total``, ``watches_users``: whether the policy limits them; what is not limited is not counted.
-    """
+    """The running account of one plan: every launch, renewal and placement decided is booked here."""
 
     policy: Policy
     now: float
     day_ends_at: float
     month_ends_at: float
     watches_total: bool
+    """Whether the policy limits the total; if not, it is not counted."""
     watches_users: bool
+    """Whether the policy limits any user; if not, users are not counted."""
     usd_per_h: float = 0.0
+    """Price of all live and planned instances."""
     leaving_usd_per_h: float = 0.0
+    """The part of ``usd_per_h`` paid for instances that will not be renewed."""
     total: Bill = _NOTHING
+    """Booked plus promised, for all users."""
     instances: int = 0
     vcpus: float = 0.0
     per_type: Counter[str] = field(default_factory=Counter)
+    """Number of instances by type."""
     users: dict[str, Bill] = field(default_factory=dict)
+    """Booked plus promised, by user."""
     awaited: dict[JobId, Bill] = field(default_factory=dict)
+    """What each job's user is charged for instances the job awaits."""
     renewed_until: dict[InstanceId, float] = field(default_factory=dict)
+    """Expiry of the leases renewed by this plan."""
 
     def copy(self) -> BudgetLedger:
-        """Return an independent copy, to go back to when a decision falls through."""
+        """Return an independent copy, for decisions that may be dropped."""
         values = {name: getattr(self, name) for name in self.__slots__}
         own = {name: values[name].copy() for name in ("per_type", "users", "awaited", "renewed_until")}
         return BudgetLedger(**{**values, **own})
 
     def bill(self, usd_per_h: float, until_at: float) -> Bill:
-        """Return what a machine costs from now until ``until_at``."""
+        """Return what an instance at this price costs from now until ``until_at``."""
         usd_per_s = usd_per_h / HOUR_S
         whole = usd_per_s * max(0.0, until_at - self.now)
         day = usd_per_s * max(0.0, min(until_at, self.day_ends_at) - self.now)
@@ -91,11 +95,11 @@ class BudgetLedger:
 
     # ------------------------------------------------------------------------------------------------------- launching
     def launch_bill(self, offer: Offer) -> Bill:
-        """Return what a machine launched now is counted with: its whole horizon, or the billing minimum if longer."""
+        """Return the cost of an instance launched now: its lease, or the billing minimum if longer."""
         return self.bill(offer.price_usd_per_h, self.now + max(self.policy.lease.horizon_s, offer.billing_minimum_s))
 
     def refusal(self, offer: Offer, shares: Shares) -> Reason | None:
-        """Return why no machine of ``offer`` may be launched for the users of ``shares``, or None if it may."""
+        """Return why no instance of ``offer`` may be launched for the users of ``shares``; None: it may."""
         return self._cap_refusal(offer) or self._money_refusal(offer, shares)
 
     def _cap_refusal(self, offer: Offer) -> Reason | None:
@@ -126,14 +130,15 @@ class BudgetLedger:
         return _beyond(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
 
     def book_launch(self, offer: Offer, shares: Shares) -> None:
-        """Count a machine of ``offer``, paid by the users of ``shares``."""
+        """Book an instance of ``offer``, paid by the users of ``shares``."""
         wanted = self.launch_bill(offer)
         self._count(offer, 1)
         self.total = _plus(self.total, wanted)
         self._charge(wanted, shares)
 
     def reshare(self, offer: Offer, before: Shares, after: Shares) -> bool:
-        """Split the cost of a machine booked just now anew; return False, and change nothing, if a user has no room."""
+        """Change how the cost of an instance just booked is shared; return False and change nothing if a user cannot
+        pay."""
         wanted = self.launch_bill(offer)
         changes = {user: part - before.get(user, 0.0) for user, part in after.items()}
         more = {user: _plus(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
@@ -143,7 +148,7 @@ class BudgetLedger:
         return True
 
     def count_live(self, instances: Collection[Instance]) -> None:
-        """Count machines that live already, with what they may still cost."""
+        """Count live instances, with what they may still cost."""
         offers = [instance.offer for instance in instances]
         self.usd_per_h = sum([offer.price_usd_per_h for offer in offers], self.usd_per_h)
         self.instances += len(offers)
@@ -153,7 +158,7 @@ class BudgetLedger:
             self.total = _plus(self.total, self.promised(instance))
 
     def release(self, instance: Instance) -> None:
-        """Take back :meth:`count_live`: how things will be when ``instance`` is gone."""
+        """Undo :meth:`count_live` for ``instance``, to see the account once it is gone."""
         self._count(instance.offer, -1)
         if self.watches_total:
             self.total = _plus(self.total, self.promised(instance), -1.0)
@@ -165,13 +170,14 @@ class BudgetLedger:
         self.per_type[offer.instance_type.name] += by
 
     def promised(self, instance: Instance) -> Bill:
-        """Return what a live machine may still cost."""
+        """Return what a live instance may still cost."""
         until_at = max(paid_until(instance, self.now), self.renewed_until.get(instance.id, 0.0))
         return self.bill(instance.offer.price_usd_per_h, until_at)
 
     # -------------------------------------------------------------------------------------------------------- renewing
     def renewal_refusal(self, instance: Instance, until_at: float, shares: Shares) -> tuple[Reason, str] | None:
-        """Return why ``instance`` may not live until ``until_at``, and the user whose limit it is ("": everybody's)."""
+        """Return why the lease of ``instance`` may not be renewed, and the user whose limit forbids it (empty: a common
+        limit)."""
         rate, more = instance.offer.price_usd_per_h, self._renewal_bill(instance, until_at)
         others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - rate
         per_hour_usd = self.policy.budgets.per_hour_usd
@@ -185,7 +191,7 @@ class BudgetLedger:
         return None
 
     def book_renewal(self, instance: Instance, until_at: float, shares: Shares, waiters: Sequence[Job] = ()) -> None:
-        """Count the money until ``until_at``: for those who hold the machine, or those who await it."""
+        """Book the cost of a lease until ``until_at`` to the users of ``shares``, and to those of ``waiters``."""
         more = self._renewal_bill(instance, until_at)
         self.total = _plus(self.total, more)
         self._charge(more, shares)
@@ -199,26 +205,25 @@ class BudgetLedger:
         return _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
 
     def let_go(self, instance: Instance) -> None:
-        """Note that ``instance`` will not be renewed: its price per hour makes room for other renewals."""
+        """Note that ``instance`` will not be renewed, so that its hourly price makes room for other renewals."""
         self.leaving_usd_per_h += instance.offer.price_usd_per_h
 
     # ----------------------------------------------------------------------------------------------------------- users
     def placement_refusal(self, user: str, instance: Instance, resources: Resources) -> Reason | None:
-        """Return why ``user`` may not take ``resources`` of a live machine (their own limits), or None."""
+        """Return why the limits of ``user`` do not allow ``resources`` of a live instance, or None."""
         return self._users_refusal({user: self._held(instance, resources)})
 
     def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
-        """Return why users whose units hold ``shares`` of a live machine may not hold them until ``until_at``, when it
-        were renewed to, or None."""
+        """Return why users holding ``shares`` of a live instance could not pay for them until ``until_at``, or None."""
         more = _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
         return self._users_refusal({user: _plus(_NOTHING, more, part) for user, part in shares.items()})
 
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
-        """Count what ``user`` now holds of a live machine."""
+        """Book ``resources`` of a live instance to ``user``."""
         self._charge(self._held(instance, resources), {user: 1.0})
 
     def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
-        """Count what a unit that was asked to end holds until its grace is over."""
+        """Book what a stopping unit holds until its grace is over."""
         asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
         until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
         bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
@@ -228,16 +233,16 @@ class BudgetLedger:
         return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
 
     def book_awaited(self, job: Job, instance: Instance, share: float) -> None:
-        """Count ``job``'s user with ``share`` of a machine that ``job`` awaits."""
+        """Book ``share`` of an instance that ``job`` awaits to the job's user."""
         self.remember_awaited(job, _plus(_NOTHING, self.promised(instance), share))
 
     def remember_awaited(self, job: Job, bill: Bill) -> None:
-        """Count, or count again after :meth:`forget_awaited`, what ``job``'s user promised for machines it awaits."""
+        """Book, or book again after :meth:`forget_awaited`, what ``job``'s user is charged for instances it awaits."""
         self._charge(bill, {job.spec.user: 1.0})
         self.awaited[job.id] = _plus(self.awaited.get(job.id, _NOTHING), bill)
 
     def forget_awaited(self, job: Job) -> Bill | None:
-        """Take back what ``job``'s user was counted with for the machines it awaits, and return it."""
+        """Undo :meth:`remember_awaited` for ``job``; return the bill, None if there was none."""
         bill = self.awaited.pop(job.id, None)
         if bill is not None:
             self._charge(bill, {job.spec.user: -1.0})
@@ -260,10 +265,9 @@ class BudgetLedger:
 def open_budget(
     snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job], *, heard: bool = False
 ) -> BudgetLedger:
-    """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked.
+    """Return the account of ``instances`` as held and awaited by ``jobs``, on top of the spend in ``snapshot``.
 
-    ``heard``: units that were asked to end are taken to do so in time, and to be heard of; else they count until their
-    end is known.
+    With ``heard``, units asked to stop are charged until their grace is over; otherwise until their end is known.
     """
     spend = snapshot.spend
     ledger = BudgetLedger(
@@ -289,8 +293,8 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
     awaited: list[tuple[Job, Instance, float]] = []
     coming = _coming_for_running(by_id.values())
     for job in jobs:
-        # An attempt that was asked to end counts until its end is known: should we be away by then, nobody is told of
-        # it, and it is booked as long as its machine is paid for.
+        # A stopping attempt counts until its end is known. If the daemon is away by then, its units are booked for as
+        # long as their instance is paid for.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
         for held in job.attempt.allocations if job.attempt is not None else ():
             instance = by_id.get(held.instance_id)
@@ -314,7 +318,7 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
 
 
 def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[InstanceId]]:
-    """Return the machines that are not up yet and were launched for more nodes of running jobs: once for each node."""
+    """Return by running job the instances that boot for more of its nodes, one entry per node."""
     coming: dict[JobId, list[InstanceId]] = {}
     for instance in instances:
         for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
@@ -323,10 +327,7 @@ def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[Insta
 
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
-    """Return by user which part of a new machine's cost the jobs it is for (one entry per rank) are counted with.
-
-    Together that is at least all of it.
-    """
+    """Return by user the part of a new instance's cost charged for ``jobs`` (one entry per rank); at least 1 in sum."""
     parts = [size_share(job.spec.held_of(capacity), capacity) for job in jobs]
     scale = _whole(sum(parts))
     shares: dict[str, float] = {}
@@ -336,8 +337,8 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
 
 
 def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
-    """Split what a new machine of ``offer`` for ``jobs`` costs among them and ``job``, which joins them; return False,
-    and change nothing, if one of their users has no room for that."""
+    """Share the cost of a planned instance of ``offer`` among ``jobs`` and ``job``, which joins them; return False and
+    change nothing if one of the users cannot pay."""
     if not ledger.watches_users:
         return True
     size = offer.instance_type.capacity
@@ -345,12 +346,11 @@ def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Jo
 
 
 def _whole(parts: float) -> float:
-    """Return the factor that makes ``parts`` of a machine at least the whole."""
     return max(1.0, 1.0 / max(parts, CENT_DUST))
 
 
 def paid_until(instance: Instance, now: float) -> float:
-    """Return until when ``instance`` may cost money: its horizon, or the end of its billing minimum if later."""
+    """Return until when ``instance`` may cost money: the end of its lease, or of its billing minimum if later."""
     if instance.state is InstanceState.TERMINATED:
         return now
     since = instance.launched_at if instance.launched_at is not None else now
@@ -363,7 +363,7 @@ def _limits_users(policy: Policy) -> bool:
 
 
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:
-    """Return the reason that ``more`` of ``what`` would pass the policy's ``caps.max_<rule>``."""
+    """Return the reason that ``more`` of ``what`` would exceed the policy's ``caps.max_<rule>``."""
     numbers: dict[str, Number] = {"rule": rule, "limit": limit, "present": present, "wanted": more}
     text = f"{present:g} {what}; {more:g} more would exceed caps.max_{rule} ({limit:g})"
     return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
@@ -373,7 +373,7 @@ def _beyond(
     day_usd: float | None, month_usd: float | None, booked: Bill, wanted: Bill, user: str = ""
 ) -> Reason | None:
     for rule, limit, before, more in zip(PERIODS, (day_usd, month_usd) * 2, booked, wanted, strict=True):
-        # Where nothing more is wanted of a period that is overdrawn already, this decision is not what overdraws it.
+        # A decision that costs nothing in a period is not refused because that period is overdrawn already.
         if more > CENT_DUST and (reason := _over(rule, limit, before, more, user)) is not None:
             return reason
     return None

@@ -1,7 +1,7 @@
-"""The story of a job, told from its events: why it waited, what was bought for it, where it ran, and how well.
+"""The timeline of a job, built from its events: why it waited, what was launched for it, where it ran, what it cost.
 
-Pure: events and rows in, lines out. What was decided is told in the words and numbers of the decision; what came of it
-(booting time, run time, cost) stands beside what was expected.
+Pure: events and rows in, lines out. Decisions are shown with their own text and numbers, next to what was measured
+later.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from hcloud.planner.text import price, seconds, size_share, usd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """One step of a story: when, a stable code, a sentence, and the numbers behind it."""
+    """One step of a timeline."""
 
     at: float
     code: str
+    """Stable code of the step."""
     text: str
+    """One sentence for users."""
     numbers: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the event behind it."""
 
 
 def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance]) -> list[TimelineStep]:
-    """Return what happened to ``job`` and why, in order.
+    """Return the steps of ``job`` in order, from its events and those of instances it awaited or ran on.
 
-    ``events`` may hold events of other jobs and machines; told are those of ``job`` and of the machines it awaited or
-    ran on. ``instances`` are the rows of those machines, as far as they are known.
+    ``events`` may include others, which are skipped. ``instances`` are the known rows of those instances; without a
+    row, cost is left out.
     """
     known = {instance.id: instance for instance in instances}
     ours = machines_of(job, events)
@@ -41,7 +44,7 @@ def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance
 
 
 def machines_of(job: Job, events: Sequence[Event]) -> set[InstanceId]:
-    """Return the machines ``job`` awaits or awaited, runs or ran on, as its row and its own ``events`` tell."""
+    """Return the instances ``job`` awaits or awaited, runs or ran on, according to its row and its ``events``."""
     found = set(job.awaiting) | {a.instance_id for a in (job.attempt.allocations if job.attempt is not None else ())}
     for event in events:
         if event.job_id == job.id:
@@ -85,7 +88,7 @@ def _submitted(event: Event) -> Iterator[TimelineStep]:
 def _state(event: Event) -> Iterator[TimelineStep]:
     before, after = event.fields.get("from"), event.fields.get("to")
     if after == "classified" != before:
-        return  # JOB_CLASSIFIED tells it with more
+        return  # JOB_CLASSIFIED says more
     verb = f"still {after}" if before == after else f"{before} -> {after}"
     yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
 
@@ -170,7 +173,6 @@ def _machine_told(event: Event) -> Iterator[TimelineStep]:
 
 
 def _drained(event: Event) -> Iterator[TimelineStep]:
-    """Tell that nothing more is placed on a machine, or again is."""
     after, before = event.fields.get("to"), event.fields.get("from")
     if after == "draining" or (before == "draining" and after == "ready"):
         yield from _machine_told(event)
@@ -218,7 +220,7 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
 
 # ----------------------------------------------------------------------------------------------------------------- cost
 def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance]) -> Iterator[TimelineStep]:
-    """Tell what the job's units have cost: their share of each machine's price while they held it."""
+    """Yield the cost of the job's units: their share of each instance's price while they held it."""
     ended = [e for e in events if e.kind is EventKind.UNIT_ENDED and e.job_id == job.id]
     total, parts, at = 0.0, [], 0.0
     for event in ended:
@@ -237,7 +239,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
 def _held(
     job: Job, ended: Event, started_at: float, events: Sequence[Event]
 ) -> Iterator[tuple[float, float, Resources]]:
-    """Yield from when to when the unit that ended held what of its machine: what it asked for, until it was resized."""
+    """Yield start, end and resources of each period in which the unit's size was constant."""
     since, held = started_at, job.spec.resources
     rank = (ended.fields.get("attempt"), ended.fields.get("rank"))
     for event in sorted(events, key=lambda each: each.seq):

@@ -1,12 +1,10 @@
-"""What becomes of machines: renewed, drained, given up. Says of each whether units may be placed on it.
+"""Decide about live instances: renew, drain or terminate, and mark on which ones units may be placed.
 
-Nothing is concluded from a failed look: silence counts only while the engine answers, and a silent machine is asked to
-end but its jobs run again only when the provider confirms it gone. A machine whose renewal no budget has room for is
-drained, its units are stopped in time to end within their grace, and it is ended before it expires by itself.
-
-What operators ordered comes first: machines to be destroyed end now, drained ones when nothing runs there any more.
-
-These drains and stops are forced: the machine goes away in any case.
+Operators' directives come first: destroyed instances are terminated now, drained ones once they are empty. A failed
+poll proves nothing: silence counts only while the engine answers. A silent instance is terminated, but its jobs run
+again only when the provider confirms it is gone. An instance whose lease no budget can renew is drained; its units are
+stopped in time for their grace, and it is terminated before it expires. These drains and stops are not limited by the
+disruption policy, because the instance goes away in any case.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from hcloud.planner.snapshot import Directive
 from hcloud.planner.text import seconds, size_share
 
 STOP_MARGIN_S = 30.0
-"""A unit is asked to end this long, plus its own grace, before its machine goes away."""
+"""Units are asked to stop this long, plus their own grace, before their instance goes away."""
 END_MARGIN_S = 5.0
-"""A machine is ended this long before it would power itself off."""
+"""An instance is terminated this long before it would power itself off."""
 
 
 def reconcile_instances(context: PlanContext) -> None:
-    """Decide about every live machine; fills in ``fleet.placeable``, ``coming`` and ``hopeful``."""
+    """Decide about every live instance; sets ``fleet.placeable``, ``coming`` and ``hopeful``."""
     for job in context.waiting:
         for at in (context.fleet.index[i] for i in job.awaiting if i in context.fleet.index):
             context.kept.setdefault(at, []).append(job)
@@ -55,7 +53,7 @@ def reconcile_instances(context: PlanContext) -> None:
 
 
 def _not_just_serving(context: PlanContext) -> list[int]:
-    """Return the machines that something may be to be done about; the others serve on (nearly all do)."""
+    """Return the instances that may need an action. All others, which are nearly all, are marked placeable."""
     if context.snapshot.directives:
         return context.fleet.staying
     instances, reachable, others = context.fleet.instances, context.snapshot.reachable, list[int]()
@@ -73,7 +71,7 @@ def _not_just_serving(context: PlanContext) -> list[int]:
 
 
 def directive_for(orders: Sequence[Directive], instance: Instance) -> Directive | None:
-    """Return the strictest order that covers ``instance``: to end it, else the one with the earliest deadline."""
+    """Return the strictest directive for ``instance``: one to destroy it, else the one with the earliest deadline."""
     if not orders:
         return None
     covering = (order for order in orders if order.covers(instance))
@@ -83,7 +81,7 @@ def directive_for(orders: Sequence[Directive], instance: Instance) -> Directive 
 def _destroy(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
     text = f"{instance.id} destroyed by {order.by}"
     reason = Reason(code="destroyed", text=text, numbers={"units": len(context.fleet.holdings[at])})
-    for job in context.running_on(at):  # so that their end is read as what it was, and they run again elsewhere
+    for job in context.running_on(at):  # so that their end is recorded as an eviction, and they run again elsewhere
         context.stop(job, FailureCause.EVICTED, reason)
     context.ledger.let_go(instance)
     context.terminate(at, reason, ordered=True)
@@ -99,7 +97,7 @@ def _answering_since(context: PlanContext, at: float) -> float:
 
 def _tend_booting(context: PlanContext, at: int, instance: Instance) -> None:
     limit_s = context.policy.boot.timeout_s
-    # The provider's clock may be behind ours: no machine is older than our wish for it.
+    # The provider's clock may be behind ours: no instance is older than our request for it.
     waited_s = context.now - _answering_since(context, max(instance.requested_at, instance.launched_at or 0.0))
     booting = instance.state is InstanceState.BOOTING
     if booting and instance.preempt_at is not None:
@@ -151,7 +149,7 @@ def _stop_in_time(context: PlanContext, job: Job, ends_at: float, cause: Failure
 
 
 def _obey_drain(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
-    """Place nothing more on ``instance``; stop what runs there in time for the order's deadline."""
+    """Place nothing more on ``instance``; stop its units in time for the directive's deadline."""
     ends_at = order.deadline_at
     text = f"{instance.id} drained by {order.by}"
     text += (
@@ -182,12 +180,12 @@ def _tend_serving(context: PlanContext, at: int, instance: Instance, order: Dire
 
 
 def _only_overdue(context: PlanContext, at: int) -> Reason | None:
-    """Return why a machine is not to be renewed on which nothing is but units that were asked to end, and should have
-    long ago: nobody is to pay for them without an end."""
+    """Return why not to renew an instance whose units should all have stopped long ago, or None. Otherwise such units
+    would be paid for without end."""
     held, instance = context.fleet.holdings[at], context.fleet.instances[at]
     if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
         return None
-    # While the engine was away nobody was told to end: their grace begins when it is back.
+    # Units cannot receive a stop while the engine is away: their grace begins when it is back.
     late_s = context.now - max(_gone_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
     if late_s < 0.0:
         return None
@@ -196,14 +194,12 @@ def _only_overdue(context: PlanContext, at: int) -> Reason | None:
 
 
 def _gone_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
-    """Return when the units of a job that was asked to end should be gone, if they were told ``since`` then at the
-    earliest."""
     asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
     return max(asked_at or context.now, since) + job.spec.stop_grace_s + END_MARGIN_S
 
 
 def _tend_lease(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
-    """Renew ``instance`` for those who can pay, or let it go."""
+    """Renew the lease of ``instance`` for the users who can pay, or drain or terminate it."""
     if not context.fleet.holdings[at] and not _wanted_idle(context, at, instance):
         context.lazy.add(at)
         context.fleet.placeable[at] = context.fleet.hopeful[at] = True
@@ -223,7 +219,6 @@ def _tend_lease(context: PlanContext, at: int, instance: Instance, draining: boo
 
 
 def _misbehaved(context: PlanContext, instance: Instance) -> bool:
-    """Whether it was drained for good: it delivered too little."""
     delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
     return delivered < context.policy.retention.release_below_quality
 
@@ -233,8 +228,11 @@ def _wanted_idle(context: PlanContext, at: int, instance: Instance) -> bool:
 
 
 def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
-    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay: it
-    is renewed when those are gone."""
+    """Renew instance ``at``, or return why not.
+
+    Units of users whose own limit is exhausted are stopped, and the others stay; the lease is renewed once those units
+    are gone.
+    """
     instance, shares = context.fleet.instances[at], _holders_shares(context, at)
     waiters = context.kept.get(at, [])
     awaited = launch_shares(waiters, instance.capacity) if waiters and not shares else {}
@@ -253,7 +251,7 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
             context.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
     if _who_cannot_pay_is_leaving(context, at):
         return None
-    # Who was asked to end holds it as well until that is known: their users' other jobs do not spend that money.
+    # A stopping unit is still charged to its user, so that the user's other jobs do not spend that money.
     ending, _ = _ending_shares(context, at)
     held = {user: shares.get(user, 0.0) + ending.get(user, 0.0) for user in [*shares, *ending]}
     context.ledger.book_renewal(instance, context.renewed_until_at, held, waiters if awaited else ())
@@ -262,7 +260,7 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
 
 
 def _ending_shares(context: PlanContext, at: int) -> tuple[dict[str, float], float]:
-    """Return the parts of a machine that units hold which were asked to end, by user, and when all should be gone."""
+    """Return by user the shares of an instance held by stopping units, and when all of them should be gone."""
     instance, shares, gone_at = context.fleet.instances[at], dict[str, float](), context.now
     for job, held in context.fleet.holdings[at]:
         if job.id in context.stopping:
@@ -273,8 +271,11 @@ def _ending_shares(context: PlanContext, at: int) -> tuple[dict[str, float], flo
 
 
 def _who_cannot_pay_is_leaving(context: PlanContext, at: int) -> bool:
-    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
-    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
+    """Return whether to wait for stopping units whose users cannot pay for the renewal.
+
+    If this daemon dies, units on a renewed instance hold it until it expires. So the lease is renewed only once they
+    are gone, or when no time is left.
+    """
     instance, (shares, gone_at) = context.fleet.instances[at], _ending_shares(context, at)
     if context.now >= gone_at or instance.expires_at - context.now <= 2.0 * END_MARGIN_S:
         return False
@@ -291,7 +292,7 @@ def _holders_shares(context: PlanContext, at: int) -> dict[str, float]:
 
 
 def end_idle_unrenewed(context: PlanContext, at: int, refusal: Reason) -> None:
-    """End an idle machine that cannot be renewed."""
+    """Terminate an idle instance that cannot be renewed."""
     instance = context.fleet.instances[at]
     context.ledger.let_go(instance)
     context.terminate(at, _not_renewed(context, instance, refusal))
@@ -304,7 +305,6 @@ def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> R
 
 
 def _let_go(context: PlanContext, at: int, instance: Instance, refusal: Reason) -> None:
-    """Drain a busy machine that cannot be renewed, and stop its units in time."""
     context.ledger.let_go(instance)
     reason = _not_renewed(context, instance, refusal)
     _drain(context, instance, reason)
@@ -313,12 +313,12 @@ def _let_go(context: PlanContext, at: int, instance: Instance, refusal: Reason) 
 
 
 def idle_too_long(context: PlanContext, instance: Instance) -> bool:
-    """Return whether an idle machine has been kept as long as the policy says. Reserved ones are paid anyway: kept."""
+    """Return whether an idle instance is past its retention. Reserved instances are paid for anyway and kept."""
     return idle_as_long_as(context, instance, context.policy.retention.keep_idle_s(instance.retention_s))
 
 
 def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> bool:
-    """Return whether an idle machine that is paid for by use has been so for ``keep_s``; if not, note when it will."""
+    """Return whether an idle instance, unless reserved, has been idle for ``keep_s``; if not, note when it will be."""
     if instance.offer.market is Market.RESERVED:
         return False
     left_s = keep_s - idle_for_s(context, instance)
@@ -328,24 +328,23 @@ def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> 
 
 
 def idle_for_s(context: PlanContext, instance: Instance) -> float:
-    """Return how long ``instance`` has had nothing to do."""
     since = instance.idle_since or instance.ready_at or instance.launched_at or context.now
     return max(0.0, context.now - since)
 
 
 def is_idle(context: PlanContext, at: int) -> bool:
-    """Return whether machine ``at`` answers, stays, and this plan has no use for it."""
+    """Return whether instance ``at`` is READY, empty, and unused by this plan."""
     return bool(
         context.fleet.instances[at].state is InstanceState.READY
         and context.fleet.placeable[at]
         and not context.fleet.holdings[at]
-        and context.fleet.load[at] <= SLACK  # this plan may have just placed something there
+        and context.fleet.load[at] <= SLACK  # this plan may have placed a unit there just now
         and at not in context.used
     )
 
 
 def release_degraded(context: PlanContext) -> None:
-    """Drain or end machines that delivered too little; reserved ones stay, they are paid for in any case."""
+    """Drain or terminate instances that deliver too little. Reserved ones stay, because they are paid for anyway."""
     limit = context.policy.retention.release_below_quality
     index, below = (
         context.fleet.index,
@@ -370,7 +369,7 @@ def release_degraded(context: PlanContext) -> None:
 
 
 def is_degraded(context: PlanContext, at: int) -> bool:
-    """Return whether machine ``at`` is rented and delivered less than the policy wants."""
+    """Return whether instance ``at`` is rented and delivers less than the policy's limit."""
     instance = context.fleet.instances[at]
     delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
     rented = instance.offer.market is not Market.RESERVED
@@ -378,7 +377,7 @@ def is_degraded(context: PlanContext, at: int) -> bool:
 
 
 def release_idle(context: PlanContext) -> None:
-    """End machines idle beyond their retention, longest idle first; reserved ones are paid anyway, and kept."""
+    """Terminate instances idle beyond their retention, longest idle first. Reserved ones are kept."""
     unused = context.fleet.placeable & (context.fleet.load <= SLACK) & ~context.fleet.reserved
     idle = [at for at in unused.nonzero()[0].tolist() if is_idle(context, at)]
     for at in sorted(idle, key=lambda at: -idle_for_s(context, context.fleet.instances[at])):

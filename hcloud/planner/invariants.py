@@ -1,6 +1,6 @@
-"""What must hold of every snapshot, whatever happened before: checked after tests, in the chaos suite and in long runs.
+"""Invariants of every snapshot, checked after tests, in the chaos suite and in long runs.
 
-Facts only; a snapshot that violates one of these means that a decision, an apply or a recovery was wrong.
+A violation means that a decision, an apply or a recovery was wrong.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from hcloud.spec.policy import Policy
 
 _SLACK = 1e-6
 MOST_PROFILE_RUNS = 5
-"""A look at what its program is known for and, where that was in vain, one run each on types, steps and nodes; one more
-where it then does other than expected."""
+"""One short run, then one run each on types, steps and nodes, and one repeat where the job later differs from its
+estimate."""
 
 
 def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[str]:
-    """Return one sentence per violation, in a fixed order; an empty list when all is well.
+    """Return one sentence per violation, in a fixed order; an empty list if there is none.
 
-    With ``policy`` also its caps and budgets are checked. They hold for what was decided under this policy at these
-    prices: leave it out where the policy has become stricter, or spot prices have risen, since.
+    With ``policy``, caps and budgets are checked too. They hold for decisions made under this policy at these prices:
+    leave it out if the policy has become stricter, or prices have risen, since.
     """
     by_id = {instance.id: instance for instance in snapshot.instances}
     found = [*_unique("job", [j.id for j in snapshot.jobs]), *_unique("instance", [i.id for i in snapshot.instances])]
@@ -44,13 +44,13 @@ def _unique(what: str, names: Sequence[str]) -> list[str]:
 
 
 def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
-    """A profiling run that is not asked to end belongs to a job that waits for it, and for one set of runs only."""
+    """A profiling run that was not cancelled belongs to a job that waits for it, and to one set of runs only."""
     by_id = {job.id: job for job in jobs}
     for job in jobs:
         request = job.spec.profile
         if request is not None and request.job_id and job.cancelled_by is None and job.state not in JOB_ENDED:
             parent = by_id.get(request.job_id)
-            # A job that has run may be measured again while it runs; one that has not waits for its runs.
+            # A running job may be profiled again; one that never ran waits for its runs.
             waits = parent is not None and (parent.state is JobState.SUBMITTED or parent.attempts_made > 0)
             if parent is None or not waits or job.id not in parent.profile_runs:
                 yield f"{job.id} profiles {request.job_id}, which does not wait for it"
@@ -97,14 +97,12 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
 
 
 def _chosen(job: Job, held: Allocation) -> bool:
-    """Whether ``held`` is a size that the planner may choose for ``job``."""
     within, asked = job.spec.vcpus_within, job.spec.resources
     same = replace(held.resources, vcpus=asked.vcpus) == asked
     return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
 
 
 def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
-    """Whether a correction gave the rank more vCPUs than its job asked for."""
     resized = any(c.step == "resize" for c in job.corrections)
     due = replace(due, vcpus=min(due.vcpus, *(job.spec.vcpus_within or (due.vcpus,))))
     return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
@@ -154,7 +152,7 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    # A machine is renewed for others though somebody on it who cannot pay was just asked to end, where time is short.
+    # An instance may be renewed for others although a unit on it, whose user cannot pay, was just asked to stop.
     ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
     caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [

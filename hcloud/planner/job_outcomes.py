@@ -1,9 +1,8 @@
-"""What became of jobs: finish, retry, stop. The first stage of a plan.
+"""Decide the outcome of jobs: finish, retry or stop. The first stage of a plan.
 
-An attempt is judged only when it is over. Retries are counted by cause, with exponential back-off; a job that lost its
-machine goes through PREEMPTED so that reports can tell it from one that failed by itself. Ranks of an incremental job
-that fail do not stop the others: the program decides what a lost helper means, and the attempt is judged when its last
-rank has ended.
+An attempt is judged only once it is over. Retries are counted by cause, with exponential back-off. A job that lost its
+instance passes through PREEMPTED, so that reports can tell it from a job that failed on its own. A failed rank of an
+incremental job does not stop the others; the attempt is judged when its last rank has ended.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 
 def decide_outcomes(context: PlanContext) -> None:
-    """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
+    """Decide what each job's own state requires, and add the jobs that wait for an instance to ``context.waiting``."""
     submitted, left_out = list[Job](), context.snapshot.left_out.jobs
-    for job in context.snapshot.plan_cache.occupancy.restive:  # hardly any of those that run
+    for job in context.snapshot.plan_cache.occupancy.restive:  # excludes nearly all running jobs
         if job.id in left_out and not has_to_end(job):
             _leave_out(context, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
@@ -47,12 +46,11 @@ def decide_outcomes(context: PlanContext) -> None:
 
 
 def has_to_end(job: Job) -> bool:
-    """Return whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
+    """Return whether a job was cancelled or has spent its own budget. Such a job ends even if planning it fails."""
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
 def _leave_out(context: PlanContext, job: Job, error: str) -> None:
-    """Decide nothing about ``job``, and say why."""
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
         text = f"quarantined: planning it fails with a defect of HCloud ({error}); retried every few minutes"
         context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))

@@ -1,8 +1,8 @@
-"""What can be bought: offers the policy allows, which fit whom, which one is cheapest for the jobs that wait.
+"""The offers that may be launched, which of them fit which jobs, and which one is the best value for those that wait.
 
-The choice is a greedy set cover: the offer with the smallest price per worth of work it takes over, where the worth of
-a rank is the price of the cheapest machine it could have alone. So one big machine wins over several small ones
-exactly when it is cheaper for the jobs that fill it. Reserved machines come first: they are paid already.
+The choice is a greedy set cover: the offer with the smallest price per worth of the work it takes over. The worth of a
+rank is the price of the cheapest instance it could have alone. So one large instance wins over several small ones
+exactly when it is cheaper for the jobs that fill it. Reserved instances come first, because they are paid for already.
 """
 
 from __future__ import annotations
@@ -26,50 +26,62 @@ from hcloud.planner.topology import admits
 from hcloud.spec.validation import counted
 
 LOOK_AHEAD_GROUPS = 16
-"""So many kinds of waiting jobs are considered when judging how full a new machine would become."""
+"""Number of groups of waiting jobs considered when estimating how full a new instance would become."""
 _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
-"""So many units are looked at when judging who can be together on a new machine."""
+"""Number of units considered when checking which ones tolerate each other on a new instance."""
 DEARER = 1.5
-"""While jobs wait as no more machines are allowed, offers up to so many times as dear, for what they are worth, as the
-best are alike: the largest is taken."""
+"""While jobs wait at the cap on instances, offers whose price per worth is within this factor of the best count as
+equal, and the largest is taken."""
 FREE_USD_PER_H = 1e-6
-"""What a machine without a price is compared with."""
+"""Price assumed for an offer without one, so that prices can be compared."""
 
 
 @dataclass(slots=True)
 class OfferMarket:
-    """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
-
-    ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
-    any of them is of machines that are paid for already. ``stocked``: which can be had (None: to be looked at).
-    ``capped``: whether jobs wait as no more machines are allowed.
-    """
+    """The offers that the policy allows, as arrays over ``M`` offers, with their remaining stock."""
 
     offers: list[Offer]
     capacity: Amounts
+    """Shape ``(M, 3)``."""
     price_usd_per_h: Amounts
     steady: Mask
+    """Which offers are not spot, shape ``(M,)``."""
     kinds: MachineKinds
+    """Type and vCPUs of each offer."""
     backoffs: list[OfferBackoff | None]
+    """The back-off in force for each offer; None: none."""
     left: list[float]
+    """How many more instances of each offer are available."""
     forbidden: list[tuple[Offer, str]]
+    """Offers that policy or strategy exclude, each with the cause."""
     sells_reserved: bool
+    """Whether any offer is of reserved instances."""
     hybrid: Hybrid | None = None
     suit: Suitability | None = None
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    """Remaining capacity of pools shared by several offers, by provider and pool name."""
     fits: dict[int, Mask] = field(default_factory=dict)
+    """Cache of :meth:`fitting`, by id of the group."""
     sized: dict[int, Amounts] = field(default_factory=dict)
+    """Cache of :meth:`demands`, by place of the group."""
     worths: dict[int, float] = field(default_factory=dict)
+    """Cache of :meth:`worth_usd_per_h`, by id of the group."""
     alone: dict[int, float] = field(default_factory=dict)
+    """Cache of :meth:`alone_usd_per_h`, by place of the group."""
     mapped: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
+    """Cache of :meth:`rentable`."""
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
+    """Cache of :meth:`fitting`, by what a group requires."""
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
+    """Cache of the reasons why fitting offers are unavailable."""
     stocked: Mask | None = None
+    """Which offers are available, shape ``(M,)``; None: not computed since the last change."""
     capped: bool = False
+    """Whether jobs wait because no more instances are allowed."""
 
     def paid_ranks(self, group: JobGroup) -> int:
-        """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
+        """Return how many ranks of ``group`` fit on reserved instances that are not launched yet."""
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
@@ -78,7 +90,7 @@ class OfferMarket:
         return count
 
     def fitting(self, group: JobGroup) -> Mask:
-        """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
+        """Return which offers a rank of ``group`` fits on and may run on, available or not; shape ``(M,)``."""
         known = self.fits.get(id(group))
         if known is not None:
             return known
@@ -92,7 +104,7 @@ class OfferMarket:
         return self.alike[key]
 
     def demands(self, group: JobGroup) -> Amounts:
-        """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
+        """Return the resources of a rank of ``group`` on a new instance of each offer, shape ``(M, 3)``."""
         known = self.sized.get(group.place)
         if known is None:
             known = self.sized[group.place] = np.empty((len(self.offers), 3))
@@ -102,18 +114,18 @@ class OfferMarket:
         return known
 
     def taken(self, group: JobGroup) -> Amounts:
-        """Return what a rank of ``group`` takes of a new machine of each offer, shape ``(M, 3)``: if exclusive, all."""
+        """Return what a rank of ``group`` takes of a new instance of each offer, shape ``(M, 3)``; exclusive: all."""
         return self.capacity if group.exclusive else self.demands(group)
 
     def shortfalls(self, group: JobGroup) -> Places:
-        """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
-        see :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
+        """Return how far an empty instance of each offer falls short of the target of ``group``, shape ``(M,)``; see
+        :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
         return self.suit.shortfalls(group.application, group.aim, self.kinds)
 
     def permitted(self, group: JobGroup) -> Mask:
-        """Return which offers are of a market, type and place that ``group`` may run on."""
+        """Return which offers are of a market, type, zone and labels that ``group`` may use; shape ``(M,)``."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
         if not group.instance_types and group.constraints is None:
             return allowed
@@ -138,12 +150,12 @@ class OfferMarket:
         return had.nonzero()[0]
 
     def in_stock(self, at: int) -> bool:
-        """Return whether one more machine of offer ``at`` can be had, of its own stock and of its pool."""
+        """Return whether one more instance of offer ``at`` is available, in its own stock and in its pool."""
         pool = self.pools.get(_pool(self.offers[at]))
         return self.left[at] >= 1 and (pool is None or bool((pool + SLACK >= self.capacity[at]).all()))
 
     def take(self, at: int, count: int = 1) -> None:
-        """Take ``count`` machines of offer ``at`` out of stock (negative: give them back)."""
+        """Take ``count`` instances of offer ``at`` out of stock; negative: put them back."""
         self.left[at] -= count
         self.stocked = None
         pool = self.pools.get(_pool(self.offers[at]))
@@ -151,7 +163,7 @@ class OfferMarket:
             pool -= count * self.capacity[at]
 
     def rentable(self, group: JobGroup) -> Mask:
-        """Return which offers the mapping of a hybrid strategy allows for ``group``; without one: all."""
+        """Return which offers the mapping of a hybrid strategy allows for ``group``, shape ``(M,)``."""
         if self.hybrid is None:
             return np.ones(len(self.offers), dtype=np.bool_)
         key = (group.mapping_need, group.resources)
@@ -160,7 +172,7 @@ class OfferMarket:
         return self.mapped[key]
 
     def serves(self, group: JobGroup, at: int) -> bool:
-        """Return whether a machine of offer ``at`` may be launched for, or joined by, a rank of ``group``."""
+        """Return whether an instance of offer ``at`` may be launched for, or shared by, a rank of ``group``."""
         return bool(self.fitting(group)[at]) and (self.hybrid is None or bool(self.rentable(group)[at]))
 
     def serving(self, group: JobGroup) -> Mask:
@@ -168,7 +180,7 @@ class OfferMarket:
         return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
 
     def worth_usd_per_h(self, group: JobGroup) -> float:
-        """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
+        """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
             prices = self.price_usd_per_h[self.had(group)]
@@ -176,8 +188,11 @@ class OfferMarket:
         return worth
 
     def alone_usd_per_h(self, group: JobGroup) -> float:
-        """Return the price of the cheapest machine that would be launched for one rank of ``group``: of those that fall
-        short of its target the least, or are likely to meet it; 0 where there is none."""
+        """Return the price of the cheapest instance that would be launched for one rank of ``group``; 0 if there is
+        none.
+
+        Only offers that are likely to meet its target count or, if there are none, those that fall short the least.
+        """
         known = self.alone.get(group.place)
         if known is None:
             had = self.had(group)
@@ -190,7 +205,7 @@ class OfferMarket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PermittedOffers:
-    """What policy and strategy say of the offers, whatever the moment; see :class:`Counter`."""
+    """The part of :class:`OfferMarket` that depends only on offers and policy."""
 
     offers: list[Offer]
     capacity: Amounts
@@ -203,7 +218,7 @@ class _PermittedOffers:
 
 
 def open_market(context: PlanContext) -> OfferMarket:
-    """Sort the snapshot's offers by what policy and back-off memory say of them."""
+    """Return the snapshot's offers, sorted by what policy, strategy and back-offs allow."""
     made_of = (context.snapshot.offers, context.policy)
     shelf = context.snapshot.plan_cache.of("shelf", made_of, lambda: _fill_shelf(context))
     backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
@@ -250,7 +265,7 @@ def _pool(offer: Offer) -> tuple[str, str]:
 
 
 def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
-    """Return what is left of shared pools: what offers say, less what was requested after they were read."""
+    """Return what is left of shared pools: what the offers state, less what was requested since they were read."""
     pools: dict[tuple[str, str], Amounts] = {}
     read_at: dict[tuple[str, str], float] = {}
     for offer in context.snapshot.offers:
@@ -274,21 +289,25 @@ def _urgency(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An offer that could be bought, what it would be filled with, and how it compares."""
+    """An offer that could be launched, how full it would be, and how it compares."""
 
     at: int
+    """Place of the offer in the market."""
     worth_usd_per_h: float
+    """Worth of the ranks it would take."""
     ranks: int
+    """Number of these ranks."""
     score: float
+    """Price per worth; the smallest is best."""
 
 
 def rank_choices(
     context: PlanContext, offer_market: OfferMarket, first: JobGroup, waiting: Sequence[JobGroup], among: Sequence[int]
 ) -> list[Choice]:
-    """Return the offers ``among`` for a rank of ``first``, best first, with the other ``waiting`` groups in mind."""
+    """Return the offers ``among`` for a rank of ``first``, best first, considering the other ``waiting`` groups."""
     others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
     company = [(first, (first.pending + 1) * first.wanted)]
-    # Who can have what is paid for already is not what a rented machine is for.
+    # Ranks that fit on reserved instances do not justify a rented one.
     company += [(each, _unpaid(offer_market, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
     return rank_for(context, offer_market, company, among)
 
@@ -296,8 +315,11 @@ def rank_choices(
 def rank_for(
     context: PlanContext, offer_market: OfferMarket, company: Sequence[tuple[JobGroup, int]], among: Sequence[int]
 ) -> list[Choice]:
-    """Return the offers ``among``, best first, for a rank of the first group of ``company``, which is all who need one:
-    each group with its number of ranks, of which :data:`LOOK_AHEAD_GROUPS` and one are considered."""
+    """Return the offers ``among`` for a rank of the first group of ``company``, best first.
+
+    ``company`` are all groups that need an instance, each with its number of ranks; the first ``1 +``
+    :data:`LOOK_AHEAD_GROUPS` are considered.
+    """
     company = company[: 1 + LOOK_AHEAD_GROUPS]
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
@@ -307,9 +329,8 @@ def rank_for(
     alike = round(DEARER * min(scores, default=0.0), 9) if offer_market.capped else 0.0
 
     def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
-        """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""
         offer, score = offer_market.offers[choice.at], round(choice.score, 9)
-        # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
+        # At equal value take the smallest instance, unless instances are scarce; then the one worth most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
         rented = offer.market is not Market.RESERVED
         return (shortfalls[choice.at], rented, max(score, alike), size, score, offer.key)
@@ -318,10 +339,10 @@ def rank_for(
 
 
 def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Choice]) -> dict[int, int]:
-    """Return by offer how likely it is to fall short of the target of ``first``.
+    """Return by offer how likely it is to miss the target of ``first``.
 
-    Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
-    to take the first, and where it fails the second, then costs no more. What is paid for already is never dear.
+    An offer sure to meet it ranks no better than one likely to, if it costs at least twice as much: trying the cheap
+    one and falling back costs no more. Reserved instances are exempt.
     """
     short = offer_market.shortfalls(first)
     found = {each.at: int(short[each.at]) for each in choices}
@@ -336,7 +357,6 @@ def _unpaid(offer_market: OfferMarket, group: JobGroup) -> int:
 
 
 def _needs_one(group: JobGroup, first: JobGroup) -> bool:
-    """Whether members of ``group`` are without a machine, as far as is known while ``first`` is served."""
     return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
@@ -360,8 +380,8 @@ def _judge(
 
 
 def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) -> int:
-    """Return how many ranks of ``group``, up to ``most``, can be together with the units of ``there`` without anybody
-    being disturbed; they are added to ``there``. Beyond ``LOOK_AHEAD_UNITS`` the first ones tell."""
+    """Return how many ranks of ``group``, up to ``most``, tolerate each other and the units of ``there``. They are
+    appended to ``there``. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
     suit = context.suit
     if suit is None or suit.pressure is None:
         return most
@@ -377,14 +397,14 @@ def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) 
 
 
 def _times(left: Amounts, demand: Amounts) -> int:
-    """Return how many times ``demand`` goes into ``left``."""
     asked = demand > 0
     return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else _PLENTY
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits
 def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: JobGroup) -> Reason:
-    """Return why no offer can be had for a rank of ``group``: too small, forbidden, backed off, sold out, not known."""
+    """Return why no offer is obtainable for a rank of ``group``: too small, forbidden, backed off, sold out or
+    unknown."""
     fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
     if fitting:
         return _backed_off(context, offer_market, fitting)
@@ -404,7 +424,7 @@ def _large_enough(group: JobGroup, offer: Offer) -> bool:
 
 
 def may_use(group: JobGroup, offer: Offer) -> bool:
-    """Whether ``group`` may run on the offer's type, in its zone, and on machines with its labels."""
+    """Return whether ``group`` may run on the offer's type, in its zone, and with its labels."""
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
     return typed and admits(group.constraints, offer)
@@ -445,7 +465,7 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
 
 
 def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
-    """Return which of its demands (types, then zones, then labels) leaves nothing on offer, or None where none does."""
+    """Return which restriction (types, then zones, then labels) excludes every offer, or None."""
     left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
     if patterns:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
@@ -477,7 +497,6 @@ def _too_small(context: PlanContext, group: JobGroup) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:
-        """Return by what factor the scarcest resource of an offer's type is too small (> 1: it is)."""
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
     named = [offer for offer in context.snapshot.offers if may_use(group, offer)]

@@ -1,4 +1,4 @@
-"""Amounts, prices and times in words, the same in every reason."""
+"""How amounts, prices and durations are written in reasons and events."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from hcloud.core.model import Instance, Job, Number, Offer, Resources
 
 
 def amount(resources: Resources) -> str:
-    """Say an amount of one machine: ``2 vCPU, 512 MiB, 1 GiB disk``."""
+    """Return resources as text: ``2 vCPU, 512 MiB, 1 GiB disk``."""
     return f"{resources.vcpus:g} vCPU, {resources.memory_mib} MiB, {resources.disk_gib:g} GiB disk"
 
 
 def seconds(duration_s: float) -> str:
-    """Say a duration: ``12 s``, ``3.5 min``, ``2 h``."""
+    """Return a duration as text: ``12 s``, ``3.5 min``, ``2 h``."""
     if duration_s < 120:
         return f"{duration_s:.3g} s"
     return f"{duration_s / 60:.3g} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
 
 
 def offer_words(offer: Offer) -> str:
-    """Say an offer: ``m5.large on_demand in eu-1a at $0.096/h``."""
+    """Return an offer as text: ``m5.large on_demand in eu-1a at $0.096/h``."""
     return f"{offer.instance_type.name} {offer.market} in {offer.zone} at {price(offer.price_usd_per_h)}"
 
 
 def price(usd_per_h: float) -> str:
-    """Say a price per hour."""
+    """Return a price per hour as text: ``$0.096/h``."""
     return f"${usd_per_h:.4g}/h"
 
 
 def usd(amount_usd: float) -> str:
-    """Say money, with cents or, below a cent, with what there is."""
+    """Return an amount of money as text, in cents, or with two digits below a cent."""
     return f"${amount_usd:.2f}" if amount_usd >= 0.01 or amount_usd == 0 else f"${amount_usd:.2g}"
 
 
 def deadline_numbers(job: Job, now: float) -> dict[str, Number]:
-    """Return whether and by how much ``now`` is past the job's deadline; nothing where it has none."""
+    """Return whether and by how much ``now`` is past the job's deadline; empty if it has none."""
     deadline_at = job.deadline_at
     if deadline_at is None:
         return {}
@@ -46,7 +46,7 @@ def deadline_numbers(job: Job, now: float) -> dict[str, Number]:
 
 
 def size_share(resources: Resources, instance_or_capacity: Instance | Resources) -> float:
-    """Return the larger of the vCPU and memory shares that ``resources`` is of a machine, 0..1."""
+    """Return the larger of the vCPU and memory shares (0..1) that ``resources`` is of an instance."""
     whole = instance_or_capacity.capacity if isinstance(instance_or_capacity, Instance) else instance_or_capacity
     shares = (
         resources.vcpus / whole.vcpus if whole.vcpus > 0 else 1.0,
