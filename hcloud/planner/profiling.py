@@ -1,8 +1,9 @@
-"""How a submitted job becomes known: taken for a known program, profiled on machines of its own, or let go on unknown.
+"""Decide how a submitted job is classified: as a known application, by profiling it, or as a typical one.
 
-A job nobody has seen is run for seconds on one or two small machines (Paragon §2.2, Quasar: Dissertation §4.3.2); the
-same program under new input is only looked at. Profiling serves the job, so it never stands in its way: it has a part
-of the time to the deadline, a price and a number of jobs at one time, and who has waited long enough goes on without.
+An unknown job is run for seconds on one or two small instances (Paragon §2.2, Quasar: Dissertation §4.3.2). The same
+program with new input gets a single short run. Profiling must not delay the job: it may take a limited part of the time
+to the deadline, of the budget and of the job slots. A job that has waited for ``profiling.patience_s`` goes on without
+it.
 """
 
 from __future__ import annotations
@@ -45,24 +46,23 @@ from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
 AT_MOST_UNDER = 4.0
-"""A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
+"""A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
-"""A profiling run that is not over this long after its own time cap is stopped."""
+"""A profiling run that exceeds its time limit by this much is stopped."""
 
 
 def most_vcpus(job: Job) -> float:
-    """Return at how many vCPUs a job should be measured at least: several times what it asks for, where it may get so
-    many."""
+    """Return with how many vCPUs a job should be measured at least, where it may get so many."""
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
     return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
 
 
 def steps_of(job: Job, most_vcpus: float) -> tuple[float, ...]:
-    """Return the vCPUs to measure a job with on a machine that has ``most_vcpus``: first what it asks for, then the
-    others, most first: half of it, or the ends of what it may be given.
+    """Return the vCPUs to measure a job with on an instance that has ``most_vcpus``.
 
-    Users who leave their jobs' size to the planner may be off by far, to both sides. Only the least tells whether it
-    would do, only more than they ask for whether that would help.
+    First the requested size, then half of it or, where the planner may choose, both ends of the permitted range,
+    largest first. Requests may be far off in both directions: only the smallest size shows whether it suffices, and
+    only a larger one whether it helps.
     """
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
     if within is None:
@@ -82,7 +82,8 @@ def run_for(
     nodes: int = 1,
     look: bool = False,
 ) -> tuple[JobSpec, float]:
-    """Return a profiling run of ``job`` on a machine of ``offer``, and what it may cost. ``what``: its name's end."""
+    """Return a profiling run of ``job`` on an instance of ``offer``, and what it may cost in USD. ``what`` ends its
+    name."""
     spec = job.spec
     request = ProfileRequest(
         job_id=job.id,
@@ -102,7 +103,7 @@ def run_for(
 
 
 def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
-    """Return what is profiled as a job of the planner's own: with machines to itself, no promise, and an end."""
+    """Return the spec of a profiling run: an exclusive batch job without deadline, limited in time."""
     return replace(
         spec,
         resources=replace(spec.resources, vcpus=max(request.steps_vcpus)),
@@ -123,30 +124,33 @@ def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> 
 
 
 def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
-    """Return what a run on one machine may cost."""
+    """Return what a run on one instance may cost in USD."""
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
     return offer.price_usd_per_h * held_s / 3600
 
 
 ROOM_FOR_SOURCE_MIB = 160
-"""Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
+"""With less memory than this next to the job, no source that occupies memory fits (the profiler needs 64 MiB, and 96 in
+reserve)."""
 _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 
 
 @dataclass(slots=True)
 class _ProfilingState:
-    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
-    found to profile on, by what a job asks for."""
+    """Profiling in progress, and what is available for more."""
 
     context: PlanContext
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
+    """Unfinished profiling runs, by the job they are for."""
     programs: set[str] = field(default_factory=set)
+    """Programs being profiled."""
     offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
+    """Cache of the offers to profile on, by requirements of a job."""
     _idle: Counter[tuple[str, str]] | None = None
 
     @property
     def idle(self) -> Counter[tuple[str, str]]:
-        """Machines by provider and type that stand idle, less those that runs wait for."""
+        """Idle instances by provider and type, less those that runs wait for."""
         if self._idle is None:
             context = self.context
             self._idle = Counter(
@@ -156,16 +160,14 @@ class _ProfilingState:
 
     @property
     def policy(self) -> ProfilingPolicy:
-        """The section ``profiling`` of the policy in force."""
         return self.context.policy.profiling
 
     def waited_s(self, job: Job) -> float:
-        """Return how long a job has been submitted."""
         return self.context.now - job.submitted_at
 
 
 def leave_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
-    """Decide about jobs taken in (``submitted``, by number); those that go on come out in ``draft.waiting``."""
+    """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``."""
     plain = not context.policy.profiles_jobs and not context.snapshot.programs
     state = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(context, submitted)
     queued = []
@@ -200,7 +202,7 @@ def _admitted(context: PlanContext, job: Job) -> Reason:
 
 # ------------------------------------------------------------------------------------------------------------- deciding
 def _decide(state: _ProfilingState, job: Job) -> Job | None:
-    """Return the job as queued, or None where it is being profiled, or waits for that."""
+    """Return the job as queued, or None if it is being profiled or waits for that."""
     identity = identify(job.spec)
     rows = state.context.snapshot.programs.get(identity.program, ())
     known = known_as(identity, rows)
@@ -220,13 +222,12 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
 
 
 def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
-    """Whether a look has shown that it is not what its program is known for: a whole profile is to come."""
+    """Return whether a short run differed from what is known of the program, so that a full profile must follow."""
     own = next((row for row in rows if row.name == identity.name), None)
     return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
 
 
 def _has_time(state: _ProfilingState, job: Job) -> bool:
-    """Whether a job may still wait for its runs."""
     began_at = min(run.submitted_at for run in state.runs[job.id])
     return state.context.now < min(
         began_at + state.policy.total_s + state.policy.patience_s, _slack_ends_at(state, job)
@@ -234,14 +235,14 @@ def _has_time(state: _ProfilingState, job: Job) -> bool:
 
 
 def _give_up(state: _ProfilingState, job: Job) -> Job:
-    """Let a job go on whose runs take too long, and of which none that is over told enough."""
+    """Queue a job whose runs take too long, and of which none that has ended measured enough."""
     runs = state.runs[job.id]
     text = f"{counted(len(runs), 'profiling run')} unfinished, no time left; classified as a typical application"
     return _go_unknown(state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)})
 
 
 def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
-    """Return until when profiling may keep a job: a part of the time from its submission to its deadline."""
+    """Return until when profiling may delay a job: a part of the time from submission to deadline."""
     deadline_at = job.deadline_at
     if deadline_at is None:
         return inf
@@ -251,7 +252,7 @@ def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
 def _not_to_be_profiled(
     state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
 ) -> Reason | None:
-    """Return why this job is never profiled, whatever is free; None: it may be."""
+    """Return why this job is not to be profiled, whatever is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")
@@ -273,7 +274,7 @@ def _not_to_be_profiled(
 
 
 def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
-    """Return why profiling would cost more than it could gain, as far as is known."""
+    """Return why profiling would probably cost more than it gains, or None."""
     limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
     if lasts_s < limit_s:
         text = f"it runs for at most {seconds(lasts_s)}, below the minimum of {seconds(limit_s)}"
@@ -287,7 +288,7 @@ def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Se
 
 
 def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
-    """Return for how long a job runs at most, as far as is known; how long a service ran once says nothing of that."""
+    """Return an upper bound of the run time in seconds; inf if unknown. Earlier runs of a service do not bound it."""
     limit_s = inf if job.spec.max_runtime_s is None else job.spec.max_runtime_s
     ran_s = [row.run_s for row in rows if row.run_s is not None and not isinstance(job.spec.target, ServiceTarget)]
     return min(limit_s, max(ran_s, default=inf))
@@ -317,7 +318,7 @@ def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Applica
 
 
 def _believed(row: Application, job: Job, known: Classification) -> dict[str, Number]:
-    """Return what is believed of a job, as numbers of a reason."""
+    """Return the estimates of a job as numbers of a reason."""
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
         "quality_class": known.quality_class,
@@ -345,14 +346,14 @@ def _go(state: _ProfilingState, job: Job, application: str, source: str, reason:
 
 
 def _hold(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
-    """Leave a job where it is, and say why, if that is news."""
+    """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
         state.context.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
 def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) -> Job | None:
-    """Plan the runs, or say what is not free for them; a job that has waited long enough goes on without."""
+    """Plan the profiling runs, or record what they wait for; a job that waited long enough is queued without."""
     policy, context = state.policy, state.context
     offers = _offers_for(state, job)
     boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
@@ -383,10 +384,10 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
 
 
 def profile_again(context: PlanContext, job: Job) -> Profile | None:
-    """Return the run that measures a running ``job`` anew on a machine that stands idle; None where none does, or the
-    policy, the job or limits are against it.
+    """Return a run that measures a running ``job`` again on an idle instance, or None.
 
-    Nothing is launched for it, and it is a base run: its application is known by what that finds from then on.
+    None is returned if no instance is idle, or if the policy, the job or limits forbid it. Nothing is launched for it.
+    It is a base run: the application is classified again from its result.
     """
     state, identity = _open_desk(context, []), identify(job.spec)
     rows = context.snapshot.programs.get(identity.program, ())
@@ -433,8 +434,8 @@ def _type_of(offer: Offer) -> tuple[str, str]:
 
 
 def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
-    """Count the machines that stand idle by provider and type, less those that profiling runs wait for; spot ones may
-    go in the middle of a run, and are left out."""
+    """Count idle instances by provider and type, less those that profiling runs wait for. Spot instances are left out,
+    because they may be preempted during a run."""
     instances, rows = context.fleet.instances, context.snapshot.plan_cache.occupancy.rows
     empty = [instances[at] for at, held in enumerate(context.fleet.holdings) if not held]
     idle = Counter(
@@ -450,7 +451,7 @@ def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
 
 
 def _take_idle(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
-    """Count the idle machines that ``runs`` will be on as taken, so that the next job looks for others."""
+    """Count the idle instances that ``runs`` will use as taken."""
     types = {offer.instance_type.name: _type_of(offer) for offer in offers}
     for run in runs:
         state.idle[types[run.instance_types[0]]] -= run.nodes.count
@@ -458,11 +459,10 @@ def _take_idle(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence
 
 
 def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
-    """Return one offer of each type to profile on, the first with a vCPU left for a neighbour where there is one.
+    """Return one offer per type to profile on; the first one, if possible, with a vCPU to spare for a neighbour.
 
-    First what stands idle, those types that tell most of all others together (random ones in Paragon §2.2); then the
-    cheapest.
-    Never spot, which may go in the middle.
+    Idle instances come first, of the types that together say most about all others (Paragon §2.2 takes random ones);
+    then the cheapest offers. Spot is left out, because it may be preempted during a run.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
     known = state.offers.get(key)
@@ -484,8 +484,8 @@ def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
 
 
 def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
-    """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
-    such that are not too dear."""
+    """Return the ``offers`` with vCPUs to spare for a neighbour and, if any is within the cost limit, for the sizes
+    above the requested one."""
     roomy = [offer for offer in offers if _has_spare_vcpus(state, job, offer)]
     limit_usd, most = _limit_usd(state), most_vcpus(job)
     wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and run_usd(state.policy, o) <= limit_usd]
@@ -493,9 +493,9 @@ def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Of
 
 
 def _most_telling(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
-    """Return ``found`` in the order in which they are profiled on, as many as are: first one that is ``roomy``.
+    """Return ``found`` in the order to profile on, at most ``profiling.types`` of them; the first is ``roomy``.
 
-    Of those that stand idle, the ones that tell most together; then as they come.
+    Of the idle types those that say most together come first, then the others in the given order.
     """
     prior, types, named = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
     idle = [column for column, offer in named.items() if state.idle[_type_of(offer)] > 0]
@@ -515,8 +515,7 @@ def _column_of(offer: Offer) -> str:
 
 
 def _to_profile_on(context: PlanContext) -> list[Offer]:
-    """Return the offers that the policy lets anybody be profiled on, cheapest first; where its strategy never rents, a
-    run would wait in vain."""
+    """Return the offers that policy and strategy allow for profiling, cheapest first."""
     policy, types = context.policy, context.policy.profiling.instance_types
     found = list[Offer]()
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
@@ -528,7 +527,8 @@ def _to_profile_on(context: PlanContext) -> list[Offer]:
 
 
 def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
-    """Whether a machine of that offer can be rented now, or stands idle (all that are reserved may be up already)."""
+    """Return whether an instance of ``offer`` can be launched now or is idle; all reserved ones may be running
+    already."""
     if state.idle[_type_of(offer)] > 0:
         return True
     backoffs, now = state.context.snapshot.backoffs, state.context.now
@@ -538,13 +538,15 @@ def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
 def _pressing(
     state: _ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
 ) -> Pressing:
-    """Return the sources to measure a job beside on a machine, and why these; ``besides``: those that another run of it
-    is for."""
+    """Return the sources of interference to measure a job under on an instance, and why these.
+
+    ``besides`` are the sources that another of its runs covers.
+    """
     fixed, snapshot = state.policy.sources, state.context.snapshot
     if fixed is not None:
         sources = tuple(source for source in fixed if source not in besides)
         return Pressing(sources=sources, why="as set by profiling.sources")
-    # A copy has no network: it tolerates any load of it and causes none, so nothing need be measured.
+    # A copy has no network, so it neither tolerates nor causes any load of it.
     left_out = {"network-bandwidth"}
     if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
         left_out.add("memory-capacity")
@@ -554,10 +556,11 @@ def _pressing(
 
 
 def _all_pressing(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
-    """Return what each run beside sources measures, the base run first: one more where a second machine has a vCPU for
-    them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time.
+    """Return the sources for each run that applies some, the base run first.
 
-    Where nothing is ever rented, jobs wait for the machine it would keep meanwhile.
+    A second instance with a spare vCPU gets a set of its own; its run ends no later than the base run, which measures
+    more sizes. Under a strategy that never rents there is no second set, because jobs wait for the instance it would
+    hold.
     """
     found = [_pressing(state, job, identity, offers[0])]
     second = _second(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
@@ -567,8 +570,8 @@ def _all_pressing(state: _ProfilingState, job: Job, identity: Identity, offers: 
 
 
 def _second(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
-    """Return on what the second machine of a profile is: another type, else the same, if the policy wants several types
-    and two machines can be had. None: there is no second one."""
+    """Return the offer for the second instance of a profile: another type, else the same one if two are available; None
+    if the policy wants one type only, or there is no second instance."""
     if len(offers) > 1 or state.policy.types == 1:
         return offers[1] if len(offers) > 1 else None
     first = offers[0]
@@ -583,7 +586,7 @@ def _has_spare_vcpus(state: _ProfilingState, job: Job, offer: Offer) -> bool:
 def _runs(
     state: _ProfilingState, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
 ) -> list[tuple[JobSpec, float]]:
-    """Return the runs to make, most telling first, each with what it may cost."""
+    """Return the runs to make, the most informative first, each with its cost limit in USD."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [run_for(state.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
@@ -600,7 +603,7 @@ def _runs(
 
 
 def _limit_usd(state: _ProfilingState) -> float:
-    """Return what all runs of one job may cost together; infinite where there is no limit."""
+    """Return what all runs of one job may cost together in USD; inf if there is no limit."""
     per_day_usd, policy = state.context.policy.budgets.per_day_usd, state.policy
     return min(
         policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
@@ -611,7 +614,7 @@ def _limit_usd(state: _ProfilingState) -> float:
 def _affordable(
     state: _ProfilingState, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
 ) -> tuple[tuple[JobSpec, ...], float]:
-    """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
+    """Return as many of ``runs``, in order, as the cost limit allows, and their cost; if none, the limit."""
     limit_usd, taken, cost_usd = _limit_usd(state), list[JobSpec](), 0.0
     for spec, price_usd in runs:
         if cost_usd + price_usd <= limit_usd:

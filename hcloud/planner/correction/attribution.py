@@ -1,4 +1,4 @@
-"""Which neighbour a running job loses how much to: how much faster it would be without each, and without them all."""
+"""Attribute the loss of a running job to its neighbours, and derive new estimates from what was measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hcloud.planner.plan import Learnt
 
 
 class _Neighbour(NamedTuple):
-    """A neighbour: what it holds on the machine, and when it came."""
+    """What a neighbour holds on the instance, and when it arrived."""
 
     vcpus: float
     placed_at: float
@@ -27,26 +27,24 @@ class _Neighbour(NamedTuple):
 
 
 class LossAttribution:
-    """What a job that misses its target loses to whom, as things stand: after a step it is to be asked anew."""
+    """How much faster a job that misses its target would be without its neighbours; valid until the next correction."""
 
     def __init__(self, context: PlanContext, look: RankSamples, found: Assessment) -> None:
-        """Note which job it is about."""
         self.context, self.look, self.found = context, look, found
 
     def faster_alone(self) -> float:
-        """Return how much faster the job is without neighbours, and what else makes it a straggler where it is."""
+        """Return the speed-up of the job without any neighbour; if it has none, the speed-up of a restart elsewhere."""
         here_too = {job.id: job for job, _ in self._holdings}
         here_too.pop(self.look.job.id, None)
         without = [self.faster_without(each, assume=False) for each in here_too.values()]
         return 1.0 + math.fsum(factor - 1.0 for factor in without) if without else faster_anew(self.context, self.look)
 
     def faster_without(self, neighbour: Job, *, assume: bool = True) -> float:
-        """Return how much faster the job is without a neighbour, which is charged with its share of what is lost.
+        """Return the speed-up of the job without ``neighbour``, which is charged with its share of the loss.
 
-        What is lost is what the job did less after the neighbour came than before: nothing, where it did not fall then.
-        Where that was not measured, it is what separates the job from what it is expected to do alone, or else from the
-        best it did lately; of a neighbour that was there from the start it is assumed (``assume``) that the vCPUs it
-        holds are what is missing.
+        The loss is how far the pace fell when the neighbour arrived; 1 if it did not fall. If that was not measured,
+        the loss is the gap to the performance expected alone, or else to the best recent pace. For a neighbour that was
+        there from the start, ``assume`` makes the vCPUs it holds count as the missing ones.
         """
         look, found, margin = self.look, self.found, self.context.policy.correction.margin
         mean = max(found.pace.mean, found.wanted * 0.01)
@@ -74,7 +72,7 @@ class LossAttribution:
 
     @cached_property
     def _beside(self) -> dict[JobId, _Neighbour]:
-        """Who stays beside the job on its machine."""
+        """The neighbours that stay on the job's instance."""
         found: dict[JobId, _Neighbour] = {}
         for job, held in self._holdings:
             if job.id != self.look.job.id and job.id not in self.context.stopping:
@@ -94,9 +92,9 @@ class LossAttribution:
 
     @cached_property
     def _alone(self) -> float:
-        """What the job would do without neighbours, in the unit of its target, as far as that is known.
+        """Performance of the job without neighbours, in the unit of its target, as far as it is known.
 
-        A service's rate says how much was asked of it, not how much it could do: there only what it has reached counts.
+        The request rate of a service shows its load and not its capacity, so there only the best measured value counts.
         """
         pace = self.found.pace
         departure = self.look.departure() if self.found.by != "latency" else None
@@ -106,11 +104,11 @@ class LossAttribution:
 
 
 def feedback_from(context: PlanContext, look: RankSamples) -> Learnt | None:
-    """Return what a measurement surely outside the expected teaches; None: it is as expected, or says nothing.
+    """Return new estimates where a measurement is surely outside the expected range; None: no change.
 
-    Alone on its machine it is slower (or faster) than believed. Beside known neighbours it tolerates less of a resource
-    than believed, if that can be (:func:`_tolerated`). One that straggles teaches nothing, unless it is not the only
-    one: else one slow start would be believed of all jobs of its kind.
+    Alone on its instance, the job is slower or faster than estimated. With known neighbours, it tolerates less of a
+    resource than estimated, if that is plausible (:func:`_tolerated`). A straggler changes nothing: otherwise one slow
+    start would lower the estimates of all jobs of its kind.
     """
     policy, departure = context.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
@@ -123,7 +121,7 @@ def feedback_from(context: PlanContext, look: RankSamples) -> Learnt | None:
         return None
     mean, vcpus = departure.measured.mean, look.held.resources.vcpus
     if not neighbours or mean > departure.would.value:
-        one = look.would(nodes=1)  # on several machines it does more than the one that is learnt of
+        one = look.would(nodes=1)  # several nodes do more than the one that the estimate is for
         performance = mean * (one.value / departure.would.value) if one is not None else 0.0
         return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
     tolerated = _tolerated(context, look, neighbours, departure.would.value / mean - 1.0) if mean > 0 else {}
@@ -131,7 +129,7 @@ def feedback_from(context: PlanContext, look: RankSamples) -> Learnt | None:
 
 
 def _less_was_asked(context: PlanContext, look: RankSamples, departure: Deviation) -> bool:
-    """Return whether a service serves less than expected only because no more is asked of it."""
+    """Return whether a service serves less than expected only because its load is lower."""
     known, target, margin = look.known(), look.job.spec.target, context.policy.correction.margin
     if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
         return False
@@ -140,11 +138,13 @@ def _less_was_asked(context: PlanContext, look: RankSamples, departure: Deviatio
 
 
 def _tolerated(context: PlanContext, look: RankSamples, neighbours: list[Job], longer: float) -> dict[str, float]:
-    """Return what it tolerates of a resource if it is neighbours that make it take ``longer`` (1: twice as long).
+    """Return by resource the tolerated pressure that would explain a run time ``longer`` by this part; 1: twice as
+    long.
 
-    Nothing where they were believed to do so much, and where no estimate leaves so little open. Phases, strangers and
-    slow machines cost a job as much as neighbours do, so what was measured beside a probe stays believed: one slow job
-    would else close machines to all of its application, for good, as who is kept alone never shows what it bears.
+    Empty if the estimates explain it already, or if no estimate is uncertain enough to be so low. Phases, unknown
+    neighbours and slow instances cost as much as known neighbours do. So values measured under a source stay: otherwise
+    one slow job would close instances to its whole application, which then never runs next to anything that could prove
+    the opposite.
     """
     press, hurts = _pressed(context, look, neighbours)
     known = look.known()
@@ -160,7 +160,7 @@ def _tolerated(context: PlanContext, look: RankSamples, neighbours: list[Job], l
 
 
 def _kept_beside(context: PlanContext, look: RankSamples, neighbours: list[Job]) -> float:
-    """Return the part (0..1) of what it does alone that the neighbours are believed to leave it."""
+    """Return the part (0..1) of its performance alone that the neighbours are estimated to leave."""
     _, hurts = _pressed(context, look, neighbours)
     return 1.0 / (1.0 + EXCESS * max(hurts.values(), default=0.0))
 
@@ -168,7 +168,7 @@ def _kept_beside(context: PlanContext, look: RankSamples, neighbours: list[Job])
 def _pressed(
     context: PlanContext, look: RankSamples, neighbours: list[Job]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return how neighbours press by resource (0..100), and that as a part of what the job is said to tolerate."""
+    """Return the pressure of the neighbours by resource (0..100), and the same divided by what the job tolerates."""
     known, applications = look.known(), context.snapshot.applications
     assert known is not None
     press: dict[str, float] = {}
@@ -181,7 +181,7 @@ def _pressed(
 
 
 def words_of(learnt: Learnt) -> str:
-    """Return the end of a sentence that says what is believed from now on."""
+    """Return a new estimate as the end of a sentence."""
     if learnt.performance is not None:
         return f"estimate on {learnt.column} corrected to {learnt.performance:.4g}/s"
     source, kept = next(iter(learnt.tolerated.items()))

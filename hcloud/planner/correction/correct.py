@@ -1,14 +1,16 @@
-"""What is done about running jobs that do not do as they should (Paragon §3.4, Quasar §4.4, Mage).
+"""Correct running jobs that miss their target (Paragon §3.4, Quasar §4.4, Mage).
 
-A job that surely misses its target (``watching``) is helped step by step. First it is learnt why: where a slice stands
-idle a copy of it is profiled there anew, and then what it was measured to do where it runs is believed. Then it is
-given more of its machines, best-effort neighbours are evicted, missing nodes added, and at last it is moved, stateless
-jobs first. A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the job's own
-work: what is lost and has to be done again, the gap, and what others lose. After each step the job settles and is
-judged anew, by readings taken since. What was done stands in ``Job.corrections``, so nothing of it is lost with the
-daemon; that, the margin and the certainty asked of readings keep noise from moving anybody.
+A job that surely misses its target (:mod:`hcloud.planner.correction.monitor`) is helped one step at a time. First
+HCloud learns why: a copy is profiled again on an idle instance, then the measured performance replaces the estimate.
+Then the job gets more vCPUs of its instance, best-effort neighbours are evicted, missing nodes are added, and finally
+it is moved, stateless jobs first.
 
-No source of interference is injected beside a running job, as Quasar does: a copy of it bears that instead.
+A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the job's own work: work lost
+and repeated, the gap, and what others lose. After each step the job settles, and is judged again by readings taken
+since. Steps are recorded in ``Job.corrections`` and survive a restart of the daemon. This, the margin and the required
+confidence keep noise from moving jobs.
+
+Unlike Quasar, no source of interference is applied to a running job; a copy is measured instead.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from hcloud.planner.text import seconds
 
 REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "evict"
 DUST_S = 1e-3
-"""What is worked out ahead of time is looked at so much earlier: sums round."""
+"""Times computed in advance are reduced by this much, because sums round."""
 MISSED_WORDS = {
     "deadline": "of the rate needed for its deadline",
     "latency": "of the performance needed for its latency",
@@ -54,7 +56,8 @@ MISSED_WORDS = {
 
 
 def correct(context: PlanContext) -> None:
-    """Take at most one step for each job that misses its target, for few jobs per plan; those in front first."""
+    """Take at most one step for each job that misses its target, in queue order, for ``max_per_cycle`` jobs per
+    plan."""
     guard(context)
     policy, snapshot = context.policy.correction, context.snapshot
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.job_samples:
@@ -73,7 +76,7 @@ def correct(context: PlanContext) -> None:
 
 
 def _uneasy(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSamples | None:
-    """Return the look at a running job that misses its target or does other than expected; any other rests."""
+    """Return the samples of a running job that misses its target or is due for sampling; postpone any other job."""
     look = rank_samples(context, job)
     if look is None:
         _rest(context, rechecks, job, look)
@@ -86,7 +89,7 @@ def _uneasy(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSampl
 
 
 def _restless(context: PlanContext, rechecks: RecheckQueue) -> list[Job]:
-    """Return the running jobs about which something may be to be done, by what earlier plans found of these facts."""
+    """Return the running jobs that are due for a check."""
     awake = rechecks.awake(context.snapshot, context.policy, context.jobs)
     return [job for job in awake if _watchable(context, job)]
 
@@ -98,7 +101,7 @@ def _rest(
     look: RankSamples | None,
     helpless_until: float | None = None,
 ) -> None:
-    """Remember until when nothing is to be done about ``job``, so that no plan looks before."""
+    """Postpone the next check of ``job`` until something can have changed."""
     index = context.fleet.index
     for each in job.attempt.allocations if job.attempt is not None else ():
         if each.instance_id not in index and not each.released:
@@ -114,9 +117,9 @@ def _rechecks(context: PlanContext) -> RecheckQueue:
 
 
 def _rests_until(context: PlanContext, look: RankSamples | None, helpless_until: float | None) -> float:
-    """Return until when a job that needs nothing now surely needs nothing, if no sample comes and nothing changes.
+    """Return until when a job that needs nothing now surely needs nothing, unless a sample arrives.
 
-    What nothing helps now is tried again as often as jobs are looked at: room may have come free meanwhile.
+    A job that cannot be helped now is checked again after the sampling interval: room may have become free.
     """
     if look is None:
         return math.inf
@@ -128,7 +131,7 @@ def _rests_until(context: PlanContext, look: RankSamples | None, helpless_until:
 
 
 def _helpless_until(context: PlanContext, look: RankSamples) -> float:
-    """Return until when :func:`_help` surely finds no target missed; its deeds of this attempt are among the facts."""
+    """Return until when the job surely does not miss its target; inf if it used up its correction steps."""
     policy = context.policy.correction
     if look.post.deeds >= policy.max_steps_per_attempt:
         return math.inf
@@ -136,7 +139,7 @@ def _helpless_until(context: PlanContext, look: RankSamples) -> float:
 
 
 def _unsampled_until(context: PlanContext, look: RankSamples) -> float:
-    """Return until when :func:`_sample` surely finds nothing to look at."""
+    """Return until when :func:`_sample` surely has nothing to do."""
     policy, job = context.policy.correction, look.job
     period, drawn = _drawn(context, look)
     if "reclassify" not in policy.steps:
@@ -154,13 +157,13 @@ def _unsampled_until(context: PlanContext, look: RankSamples) -> float:
 
 
 def _being_measured(context: PlanContext, job: Job) -> bool:
-    """Return whether a profiling run of ``job`` is not over: what is done for it waits for what that tells."""
+    """Return whether a profiling run of ``job`` is not over; further steps wait for its result."""
     return bool(job.profile_runs) and not context.measuring.isdisjoint(job.profile_runs)
 
 
 def guard(context: PlanContext) -> None:
-    """Go on with what was done for jobs that still run: no best effort comes back to where it was evicted for them,
-    and those that were to get all their nodes still are."""
+    """Keep earlier corrections in force: no best effort returns where it was evicted for a running job, and jobs that
+    are to get all their nodes still are."""
     occupancy = context.snapshot.plan_cache.occupancy
     for job in [occupancy.rows[each] for each in occupancy.corrected]:
         if job.attempt is None:
@@ -191,7 +194,7 @@ def _machines(context: PlanContext, job: Job) -> list[int]:
 
 # ----------------------------------------------------------------------------------------------------------- escalation
 def _help(context: PlanContext, look: RankSamples) -> bool:
-    """Take the first step that repays, if the job surely misses its target; return whether one was taken."""
+    """Take the first step that pays off if the job surely misses its target; return whether one was taken."""
     policy, found = context.policy.correction, look.assess()
     if found is None or not _misses(context, look):
         return False
@@ -206,14 +209,15 @@ def _help(context: PlanContext, look: RankSamples) -> bool:
 
 
 def _misses(context: PlanContext, look: RankSamples) -> bool:
-    """Return whether the job surely misses its target, and may be helped once more."""
+    """Return whether the job surely misses its target and has correction steps left."""
     policy = context.policy.correction
     found = look.assess() if look.post.deeds < policy.max_steps_per_attempt else None
     return found is not None and found.missed(deviations_of(policy.confidence), policy.margin)
 
 
 def repays(context: PlanContext, found: Assessment, option: Option) -> bool:
-    """Return whether a step is expected to help visibly, and to save enough for what it costs; to learn always is."""
+    """Return whether a step is expected to help noticeably and to save enough for its cost; learning steps always
+    do."""
     return option.step in LEARNING or _worth_it(context, found, option.factor, option.cost_s)
 
 
@@ -247,13 +251,12 @@ def _take(context: PlanContext, look: RankSamples, found: Assessment, option: Op
 
 # ------------------------------------------------------------------------------------------------------------ the steps
 def _done(look: RankSamples) -> set[str]:
-    """Return the steps that were taken in this attempt."""
     attempt = look.job.attempt
     return {c.step for c in look.job.corrections if attempt is not None and c.attempt == attempt.id}
 
 
 def _reprofile(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Profile a copy anew on a slice that stands idle, once, where the job does other than its class says."""
+    """Profile a copy again on an idle instance, once per job, if its performance surely differs from the estimate."""
     policy, departure = context.policy.correction, look.departure()
     if departure is None or not departure.surely(deviations_of(policy.confidence), policy.margin):
         return
@@ -267,18 +270,18 @@ def _reprofile(context: PlanContext, look: RankSamples, found: Assessment) -> It
 
 
 def _reclassify(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Believe what was measured, once in an attempt: what follows is then decided by that."""
+    """Replace the estimate by what was measured, once per attempt."""
     learnt = feedback_from(context, look) if RECLASSIFY not in _done(look) else None
     if learnt is not None:
         yield Option(step=RECLASSIFY, text=words_of(learnt), factor=1.0, cost_s=0.0, act=_nothing, learnt=learnt)
 
 
 def _nothing(_: Reason) -> None:
-    """The row says it all."""
+    """The recorded correction has no further action."""
 
 
 def _evict(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Evict the best-effort neighbour that presses hardest; one at a time."""
+    """Evict the best-effort neighbour that holds most vCPUs, one at a time."""
     if not context.policy.disruption.evict_best_effort:
         return
     here = {
@@ -296,7 +299,6 @@ def _evict(context: PlanContext, look: RankSamples, found: Assessment) -> Iterat
         cost_s = lost * size / context.policy.correction.promise_worth
 
         def act(reason: Reason, victim: Job = victim) -> None:
-            """Stop the victim, and close the job's machines to best effort for the rest of this plan."""
             numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
             text = f"evicted for {look.job.id}, which {reason.text}"
             context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
@@ -315,23 +317,22 @@ def _evict(context: PlanContext, look: RankSamples, found: Assessment) -> Iterat
 
 
 def _guard_at(context: PlanContext, places: list[int]) -> None:
-    """Close machines to best effort from now on in this plan."""
     if context.guarded is None:
         context.guarded = np.zeros(len(context.fleet.instances), dtype=np.bool_)
     context.guarded[places] = True
 
 
 def _lost_s(context: PlanContext, job: Job) -> float:
-    """Return the work that is lost when ``job`` is stopped: all it has done, but for a service."""
+    """Return the seconds of work lost if ``job`` is stopped: all of it, but none for a service."""
     if job.spec.target.kind == "service" or job.attempt is None:
         return 0.0
     return context.now - job.attempt.placed_at
 
 
 def _move(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Move the job, or where it is stateful a stateless neighbour, to a machine with room now.
+    """Move the job or, if it is stateful, a stateless neighbour to an instance with room now.
 
-    A machine is looked for only where to leave repays at all: most of those that are helpless miss too little.
+    A destination is searched only if moving can pay off at all, which it mostly cannot.
     """
     if not look.job.spec.stateful:
         if not _may_move(context, look.job):
@@ -355,12 +356,12 @@ def _move(context: PlanContext, look: RankSamples, found: Assessment) -> Iterato
 
 
 def _may_move(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` may be moved, and there is room at all: in a full cluster no more need be asked."""
+    """Return whether ``job`` may be moved and any instance has room; the latter is cheap to check in a full cluster."""
     return movable(context, job) and has_room_now(context, context.group_of(job))
 
 
 def _move_s(context: PlanContext, mover: Job, factor: float = 1.0) -> float:
-    """Return what a move costs: the gap, and what is to be done again, then ``factor`` times as fast."""
+    """Return the cost of a move in seconds: the gap, and the work to repeat at ``factor`` times the speed."""
     return context.policy.disruption.move_gap_s + _lost_s(context, mover) / max(factor, SLACK)
 
 
@@ -368,7 +369,6 @@ def _moved(context: PlanContext, look: RankSamples, mover: Job, to: int, factor:
     here, there = look.instance.id, context.fleet.instances[to].id
 
     def act(reason: Reason) -> None:
-        """Stop the mover; it is queued again and placed like any other."""
         numbers: dict[str, Number] = {"for_job": look.job.id, **reason.numbers}
         if mover is not look.job:
             why = Reason(code="correct_move", text=f"moving off {here} to relieve {look.job.id}", numbers=numbers)
@@ -394,7 +394,7 @@ def _moved(context: PlanContext, look: RankSamples, mover: Job, to: int, factor:
 
 
 def movable(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` may be stopped and begun anew elsewhere, by its own limits and the policy's."""
+    """Return whether ``job`` may be stopped and restarted elsewhere, by its own limits and the policy's."""
     attempt, spec, cause = job.attempt, job.spec, FailureCause.EVICTED
     if attempt is None or job.id in context.stopping or spec.nodes.count > 1 or not spec.interruptible:
         return False
@@ -408,7 +408,7 @@ def movable(context: PlanContext, job: Job) -> bool:
 
 
 def destination(context: PlanContext, job: Job) -> int:
-    """Return the machine where ``job`` would be better off now: one that suits it, or an empty one; -1: none."""
+    """Return the instance to move ``job`` to: one that suits it or, without estimates, an empty one; -1 if none."""
     fleet, group = context.fleet, context.group_of(job)
     here = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
     among: Mask = usable(context, group, fleet.placeable) & fleet.others_than(here)
@@ -427,13 +427,13 @@ def destination(context: PlanContext, job: Job) -> int:
 
 
 def _by_type(look: RankSamples, column: str) -> float:
-    """Return how much faster the job is on a machine of another type; where that is not known: as fast."""
+    """Return the speed-up of the job on an instance of type ``column``; 1 if it is not known."""
     here, there = look.would(), look.would(column=column, vcpus=look.job.spec.resources.vcpus)
     return there.value / here.value if there is not None and here is not None else 1.0
 
 
 def _best_of_types(context: PlanContext, look: RankSamples) -> float:
-    """Return :func:`_by_type` of the machines' best type."""
+    """Return the largest speed-up of the job on any type of the fleet."""
     known, job, held, columns = look.known(), look.job, look.held, tuple(context.fleet.type_columns)
     if known is None:
         return 1.0
@@ -454,9 +454,9 @@ _OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Op
 
 # -------------------------------------------------------------------------------------------------------------- samples
 def _sample(context: PlanContext, look: RankSamples) -> bool:
-    """Look at a share of the long-running jobs in each period, target missed or not, for a change of phase.
+    """Check a share of the long-running jobs in each period for a change of phase, whether or not they miss a target.
 
-    Who is looked at follows from name and period, so that a new daemon goes on with the same.
+    The choice follows from job id and period, so a restarted daemon makes the same one.
     """
     job = look.job
     if not _may_be_sampled(context, look):
@@ -465,7 +465,7 @@ def _sample(context: PlanContext, look: RankSamples) -> bool:
     if learnt is None or departure is None or known is None:
         return False
     if known.measure is Measure.REQUESTS and departure.measured.mean < departure.would.value:
-        return False  # for all that is known, less was asked of it
+        return False  # its load may simply be lower
     measured, would = departure.measured.mean, departure.would.value
     text = f"measured {measured:.4g}/s, expected {would:.4g}/s; {words_of(learnt)}"
     numbers: dict[str, Number] = {"measured": measured, "expected": would, "readings": departure.measured.counted}
@@ -486,7 +486,7 @@ def _may_be_sampled(context: PlanContext, look: RankSamples) -> bool:
 
 
 def _drawn(context: PlanContext, look: RankSamples) -> tuple[int, bool]:
-    """Return the present period, and whether the job is looked at in it."""
+    """Return the present sampling period, and whether the job is sampled in it."""
     policy, post = context.policy.correction, look.post
     period = int(context.now // policy.sample_every_s)
     if post.drawn[0] != period:

@@ -1,8 +1,8 @@
-"""More for a job that misses its target: more of its machines, and more machines (Quasar, Dissertation §4.4).
+"""Scale a job that misses its target up or out (Quasar, Dissertation §4.4).
 
-Scale-up comes first, since no work is lost and nothing is bought: all ranks grow by the same factor, or none does, as
-the slowest rank of a job that is spread out sets its pace. Scale-out adds the nodes an incremental job still lacks,
-where there is room; else, if what that saves repays what it costs, on machines that the plan launches for it.
+Scale-up comes first, since no work is lost and nothing is launched. All ranks grow by the same factor or none does,
+because the slowest rank sets the pace. Scale-out adds the nodes an incremental job still lacks, where there is room;
+else on new instances, if the time saved is worth their cost.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hcloud.planner.text import offer_words, seconds, size_share
 
 RESIZE = "resize"
 BUSIEST = 0.95
-"""A service is taken to be no busier than this: beyond it nothing can be said of its latency."""
+"""Utilisation of a service is capped at this value, since the latency model diverges near 1."""
 STEP_VCPUS = 0.01
-"""Sizes are rounded down to this, which control groups can tell apart."""
+"""Sizes are rounded down to a multiple of this, which control groups can represent."""
 
 
 # ------------------------------------------------------------------------------------------------------------- scale-up
 def resize(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Give every rank more vCPUs of its machine, as far as nobody has or awaits them: no work is lost."""
+    """Give every rank more vCPUs of its instance, of those neither held nor awaited."""
     job, ranks = look.job, _ranks(look.job)
     if job.spec.exclusive or any(not _can_grow(context, held) for held in ranks):
         return
@@ -75,7 +75,7 @@ def _can_grow(context: PlanContext, held: Allocation) -> bool:
 
 
 def most_vcpus(context: PlanContext, job: Job) -> float:
-    """Return how many vCPUs a rank of ``job`` may get at most: what it states, else a multiple of what it asked."""
+    """Return how many vCPUs a rank of ``job`` may get: the job's own limit, else a multiple of its request."""
     spec = job.spec
     if spec.vcpus_within is not None:
         return spec.vcpus_within[1]
@@ -83,7 +83,7 @@ def most_vcpus(context: PlanContext, job: Job) -> float:
 
 
 def _growth(context: PlanContext, look: RankSamples, found: Assessment, ranks: Sequence[Allocation]) -> float:
-    """Return by which factor all ranks may grow: as far as it lacks, its limit allows and the fullest machine has."""
+    """Return the factor by which all ranks may grow: limited by need, by policy and by the fullest instance."""
     policy, fleet = context.policy.correction, context.fleet
     short = found.wanted / found.pace.mean if found.pace.mean > 0 else policy.resize_limit
     here: dict[int, float] = {}
@@ -129,9 +129,9 @@ def _resize(
 
 
 def _faster_with(look: RankSamples, found: Assessment, vcpus: float) -> float:
-    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has.
+    """Return the speed-up with so many vCPUs: as measured, else in proportion if the rank uses all it has.
 
-    A service waits in queues: its latency goes with ``1 / (1 - use)`` (M/M/1, processor sharing), use falls with size.
+    The latency of a service follows ``1 / (1 - utilisation)`` (M/M/1, processor sharing).
     """
     known, now, then = look.known(), look.would(), look.would(vcpus=vcpus)
     if found.by == "latency":
@@ -145,7 +145,7 @@ def _faster_with(look: RankSamples, found: Assessment, vcpus: float) -> float:
 
 # ------------------------------------------------------------------------------------------------------------ scale-out
 def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Let an incremental job have the nodes it still lacks: where there is room now, else on new machines, once."""
+    """Add the nodes an incremental job still lacks: where there is room now, else once on new instances."""
     job, attempt = look.job, look.job.attempt
     missing = missing_ranks(job)
     if attempt is None or job.spec.nodes.gang or not missing:
@@ -156,7 +156,7 @@ def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> It
     numbers: dict[str, Number] = {"nodes": count, "nodes_before": now}
     soon = context.fleet.placeable | context.fleet.coming
     if context.fleet.fitting_now(group.asks, usable(context, group, soon)).any():
-        # What it takes is counted in node-seconds: as much as it takes more of them than before.
+        # The cost is the increase in node-seconds.
         cost_s = max(0.0, remaining_s(context, found) * (count / max(now, 1) / factor - 1.0))
         cost_s /= context.policy.correction.promise_worth
         text = f"scaling out from {now} to {count} nodes"
@@ -175,10 +175,10 @@ def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> It
 def _bought(
     context: PlanContext, found: Assessment, job: Job, group: JobGroup, factor: float, numbers: dict[str, Number]
 ) -> Iterator[Option]:
-    """Yield that machines are launched for the missing nodes, if there is an offer that limits have room for.
+    """Yield a scale-out on new instances, if an offer is within limits.
 
-    The cost: the time until they are up, in which nothing is saved; and what they cost more than the job's own nodes
-    cost less for ending earlier, in seconds of the job at what it costs now.
+    The cost is the boot time, in which nothing is saved, and the additional money, converted into seconds at the job's
+    present price.
     """
     missing, now = len(missing_ranks(job)), len(_ranks(job))
     offer = cheapest_offer(context, job, group)
@@ -194,7 +194,7 @@ def _bought(
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 
     def act(_: Reason) -> None:
-        """Leave buying to provisioning, later in this plan, as for any job that waits."""
+        """Leave the launch to provisioning, later in this plan."""
         context.behind.add(job.id)
         context.expanding.append(job)
 
@@ -207,7 +207,7 @@ def _usd_per_s(context: PlanContext, held: Allocation) -> float:
 
 
 def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | None:
-    """Return the cheapest offer for a rank of ``job`` that can be had and that caps and budgets have room for."""
+    """Return the cheapest available offer for a rank of ``job`` within caps and budgets, or None."""
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         fits = bool((vector(offer.instance_type.capacity) + SLACK >= group.demand).all())
         backed_off = any(b.covers(offer) and b.until_at > context.now for b in context.snapshot.backoffs)
@@ -221,8 +221,8 @@ def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | N
 
 
 def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
-    """Add missing ranks of running incremental jobs where room is left; ``behind``: of those only that miss their
-    target, and keep for them what starts."""
+    """Add missing ranks of running incremental jobs where room is left; with ``behind``, only of jobs that miss their
+    target, for which booting instances are claimed too."""
     incomplete = context.snapshot.plan_cache.occupancy.incomplete
     growing = [job for job in context.running if job.id in incomplete] if incomplete else []
     growing = [job for job in growing if job.id not in context.stopping and (not behind or job.id in context.behind)]

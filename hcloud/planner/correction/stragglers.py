@@ -1,14 +1,14 @@
-"""What falls behind its like is started anew elsewhere: ranks of incremental jobs (Quasar §4.4), and jobs of one rank.
+"""Restart stragglers elsewhere: slow ranks of incremental jobs (Quasar §4.4), and slow jobs of one rank.
 
-A rank whose pace is surely less than a part of the median of the others is stopped, and ``add_missing_ranks`` starts it
-again on another machine, while the others go on. Only where a machine has room now, where its new start is expected to
-end well before the straggler would, and while the others have enough to do that the job does not end in between. Its
-interference cannot be profiled in place here, so that is not asked.
+A rank whose pace is surely below a part of the median of the others is stopped, and
+:func:`~hcloud.planner.correction.scaling.add_missing_ranks` starts it on another instance. This requires that an
+instance has room now, that the restart is expected to end well before the straggler would, and that the job does not
+end meanwhile.
 
-A job of one rank has no others beside it, but copies of it elsewhere: one that was profiled anew since it runs, and did
-as ever on such a machine, tells that not its class is wrong but this start of it (:func:`faster_anew`). Where there is
-no room to profile one, a job so slow is taken for a straggler as long as it is the only one (:func:`straggles`): one
-start in a hundred is, and hardly an estimate is as wrong. What it does where it is moved to tells which it was.
+A job of one rank is compared with copies of it: if one was profiled since its start and performed as estimated, this
+start is slow and the estimate is right (:func:`faster_anew`). If no copy could be profiled, a very slow job counts as a
+straggler as long as it is the only one of its application (:func:`straggles`), since estimates are hardly ever so
+wrong. Its performance after the move shows which it was.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.text import seconds
 
 MARGIN_S = 30.0
-"""The others must have so much more to do than stopping a rank may take."""
+"""The other ranks must have this much more work left than stopping a rank may take."""
 
 
 def relaunch_stragglers(context: PlanContext, most: int) -> None:
-    """Stop the slowest straggler of each incremental job, of ``most`` jobs at most."""
+    """Stop the slowest straggler of each incremental job, in at most ``most`` jobs."""
     occupancy = context.snapshot.plan_cache.occupancy
     for job in (
         [job for job in context.running if job.id in occupancy.scattered] if occupancy.scattered and most > 0 else ()
@@ -40,18 +40,18 @@ def relaunch_stragglers(context: PlanContext, most: int) -> None:
         if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
             continue
         done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
-        # Until it has ended, a rank that was asked to looks like any other: it is not asked again.
+        # A rank that is stopping still has samples: do not stop it again.
         ending = any(context.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
         if not ending and len(done) < context.policy.correction.max_relaunches_per_attempt:
             most -= _relaunch(context, job, attempt)
 
 
 def faster_anew(context: PlanContext, look: RankSamples) -> float:
-    """Return how many times as fast a lone job surely is where it is begun anew, as it is a straggler; 1: it is none.
+    """Return the speed-up of a job of one rank if it is restarted elsewhere; 1 if it is no straggler.
 
-    It is one that surely does less than a copy of it did since it began: on a machine of its type, or on another so
-    much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong. Where there is no
-    such copy, nothing else of its application must be slow either (:func:`straggles`).
+    A straggler surely performs worse than a copy profiled since its start: on its own instance type or, on another one,
+    by more than the estimate for its type can be wrong (``correction.straggler_below``). Without such a copy,
+    :func:`straggles` decides.
     """
     departure, policy = look.departure(), context.policy.correction
     if departure is None or departure.measured.mean <= 0 or not _alone(context, look):
@@ -68,17 +68,18 @@ def faster_anew(context: PlanContext, look: RankSamples) -> float:
 
 
 def straggles(context: PlanContext, look: RankSamples, kept: float = 1.0) -> bool:
-    """Return whether rather this start of a job is slow than what is believed of its application wrong.
+    """Return whether this start of the job is slow, rather than the estimate wrong.
 
-    So it is where it does less than ``correction.straggler_below`` of the least expected, and has done so as long as is
-    known, while nothing else of its application is slow: none of its last runs was other than expected, and no other
-    job of it does as little, alone. ``kept``: what neighbours are believed to leave it (0..1).
+    That is assumed if the job has always performed below ``correction.straggler_below`` of the least expected, and
+    nothing else of its application is slow: neither its last runs nor another running job. ``kept`` is the part (0..1)
+    of its performance that its neighbours are estimated to leave.
     """
     departure, job = look.departure(), look.job
     if departure is None:
         return False
     least = _least(context, departure, kept)
-    if departure.measured.mean >= least or departure.measured.best >= least:  # it once did more: another phase
+    # it was faster once, so it is in another phase
+    if departure.measured.mean >= least or departure.measured.best >= least:
         return False
     rows = context.snapshot.programs.get(identify(job.spec).program, ())
     if any(any(row.missed) for row in rows if row.name == row_name(job.application)):
@@ -88,7 +89,7 @@ def straggles(context: PlanContext, look: RankSamples, kept: float = 1.0) -> boo
 
 
 def _least(context: PlanContext, departure: Deviation, kept: float = 1.0) -> float:
-    """Return below which performance one start in a hundred is likelier than an estimate as wrong."""
+    """Return the performance below which a slow start is likelier than a wrong estimate."""
     return context.policy.correction.straggler_below * kept * departure.would.limits()[0]
 
 
@@ -106,7 +107,7 @@ def _alone(context: PlanContext, look: RankSamples) -> bool:
 
 
 def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
-    """Return the types (columns) of the machines on which copies of the job were profiled since it was started."""
+    """Return the instance types, as ``<provider>/<type>``, on which copies of the job were profiled since its start."""
     job, started_at = look.job, look.held.started_at
     if not job.profile_runs or started_at is None:
         return set()

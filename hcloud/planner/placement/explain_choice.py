@@ -1,9 +1,9 @@
-"""What there was to choose from when a job was placed: types of machines, with what was expected of the job there.
+"""Explain a placement: its reason, the alternatives considered, and the constraints that excluded instances.
 
-Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types by market,
-which sets their price, not single machines: what else sets machines of one type apart are their neighbours, which the
-reason tells. The chosen one is told with the price of the very machine, others with the least price there was. Worked
-out once per plan for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
+Alternatives are instance types by market, since that determines price and estimate; single instances of a type differ
+only by their neighbours, which the reason covers. They are stored with the decision, to be shown, and judged once the
+job's performance is known. They are computed once per plan for jobs with the same requirements, and for a limited
+number of groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hcloud.spec.validation import counted
 
 
 def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
-    """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
+    """Return ``refusal``, extended by the constraints that exclude ``group`` from instances with room, if any do."""
     if refusal is None or not (bound := excluded(context, group)):
         return refusal
     named = "; ".join(f"{key} excludes {', '.join(names[:3])}" for key, names in bound.items())
@@ -36,7 +36,8 @@ def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> 
 
 
 def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> dict[str, list[str]]:
-    """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
+    """Return, by key of the job file, the instances with room that a constraint of ``group`` excludes, except
+    ``but``."""
     fleet, where = context.fleet, group.constraints
     if where is None and group.company is None:
         return {}
@@ -55,14 +56,15 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
 
 
 MOST = 8
-"""So many candidates are stored, the chosen one among them."""
+"""Number of candidates stored, including the chosen one."""
 KINDS = 256
-"""Kinds of jobs in one plan whose candidates are worked out."""
+"""Number of groups in one plan for which candidates are computed."""
 NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
 
 
 def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
-    """Return the types at hand for ``job``, which goes to machine ``at``: the chosen one, then the cheapest first."""
+    """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest
+    first."""
     if group.candidates is None:
         if context.kinds_told >= KINDS:
             return ()
@@ -84,7 +86,7 @@ def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]
     known = context.suit is not None and group.application
     suited = context.suit.suited(group.application, room) if context.suit is not None and known else room
     levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
-    # What of each is told: the first of these that any machine of the ware is of.
+    # The level of a shape is the first one that any of its instances reaches.
     some = np.array([(fleet.of_shape & mask).any(axis=1) for mask, _ in levels])
     there: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
     for number, level in zip(there, some.argmax(axis=0)[there].tolist(), strict=True):
@@ -95,7 +97,7 @@ def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]
 
 
 def _may_be(context: PlanContext, group: JobGroup) -> Mask:
-    """Return the machines that are large enough for a rank of ``group``, and of a kind that it may run on."""
+    """Return the instances that are large enough for a rank of ``group`` and of a kind it may run on."""
     fleet = context.fleet
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
     may: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
@@ -107,13 +109,12 @@ def _may_be(context: PlanContext, group: JobGroup) -> Mask:
 
 
 def _cheapest(fleet: Fleet, among: Mask) -> Offer:
-    """Return the offer of the cheapest machine of ``among``, which has one: of equals the first."""
     places = among.nonzero()[0]
     return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
 
 
 def _not_there(context: PlanContext, group: JobGroup, there: Set[OfferShape]) -> Iterable[Offer]:
-    """Return the cheapest offer for ``group`` of each ware but those of which machines are ``there``."""
+    """Return the cheapest offer for ``group`` of each shape of which no instance is in ``there``."""
     found, demand = dict[OfferShape, Offer](), group.demand.tolist()
     for offer in context.to_be_had():
         shape = offer_shape_of(offer)
@@ -154,7 +155,7 @@ def _told(shape: OfferShape, usd_per_h: float, why: str, would: ExpectedPerforma
 
 
 def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
-    """Return why ``job`` of ``group`` was placed on the machines ``places``, of which the first speaks for all."""
+    """Return why ``job`` of ``group`` was placed on the instances ``places``; the first one represents all."""
     first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
     more = f" and {counted(len(places) - 1, 'more rank')}" if len(places) > 1 else ""
     waited_s = context.now - job.submitted_at
@@ -186,14 +187,14 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
 
 
 def _chosen_size(context: PlanContext, group: JobGroup, at: int) -> dict[str, Number]:
-    """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
+    """Return the numbers behind the size of a rank on instance ``at``, if the planner chose it."""
     if group.portions is None or context.suit is None:
         return {}
     return context.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
 
 
 def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
-    """Return the code and the words of why a machine was taken, where nothing had to be relaxed."""
+    """Return code and text for a placement where nothing had to be relaxed."""
     order = context.policy.placement.order
     if context.suit is not None and group.application:
         if context.suit.who(group.application) is None:

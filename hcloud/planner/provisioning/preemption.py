@@ -1,8 +1,7 @@
-"""Best-effort jobs make room for jobs with a promise, when that lets one start now.
+"""Evict best-effort jobs to make room for jobs with a target, if one can start then.
 
-No churn: a job that was evicted before is left alone for ``disruption.evict_rest_s`` after its new start, one whose
-evictions are used up is never evicted again, and admission serves best effort last, so that nobody takes back the room
-it was evicted from.
+There is no churn: an evicted job is left alone for ``disruption.evict_rest_s`` after its restart, and never evicted
+once its retries are used up. Admission serves best effort last, so no job takes back the room it was evicted from.
 """
 
 from __future__ import annotations
@@ -21,20 +20,23 @@ from hcloud.planner.placement.place import beyond, suited
 from hcloud.planner.text import amount
 
 CANDIDATES = 64
-"""So many machines are compared when choosing whom to evict."""
+"""Number of instances compared when choosing what to evict."""
 
 
 @dataclass(slots=True)
 class PreemptionCandidates:
-    """Best-effort jobs that may be evicted: by machine, and what they hold there (``amounts``, shape ``(3, N)``)."""
+    """Best-effort jobs that may be evicted."""
 
     by_machine: defaultdict[int, list[Job]]
+    """The jobs on each instance, those to evict first in front."""
     amounts: Amounts
+    """What they hold on each instance, shape ``(3, N)``."""
     chosen: list[Job] = field(default_factory=list)
+    """Jobs chosen so far."""
 
 
 def find_victims(context: PlanContext) -> PreemptionCandidates:
-    """Collect who may be evicted; nobody, where the policy says so."""
+    """Return the jobs that may be evicted; none if the policy forbids eviction."""
     victims = PreemptionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
     if context.policy.disruption.evict_best_effort and context.snapshot.plan_cache.occupancy.unpromised:
         for at, held in enumerate(context.fleet.holdings):
@@ -53,7 +55,7 @@ def _collect(context: PlanContext, victims: PreemptionCandidates, at: int, held:
 
 
 def is_preemptible(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` makes no promise, has rested since it was last evicted, and may be evicted once more."""
+    """Return whether ``job`` is best effort, ran long enough since its last eviction, and may be evicted once more."""
     if job.spec.target.kind != "best_effort" or job.id in context.stopping or job.attempt is None:
         return False
     times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
@@ -62,10 +64,11 @@ def is_preemptible(context: PlanContext, job: Job) -> bool:
 
 
 def preempt_for(context: PlanContext, victims: PreemptionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
-    """Choose victims so that one more rank of ``group`` finds room; return the machine, or -1. Nothing is planned yet.
+    """Choose jobs to evict so that one more rank of ``group`` fits; return the instance, or -1. Adds nothing to the
+    plan.
 
-    The machine with the fewest victims wins; on it, those last in the queue order go first. ``taken_by``: where others
-    of the job's ranks are to be.
+    The instance with the fewest evictions wins; on it, the jobs last in queue order go first. ``taken_by`` are the
+    instances of the job's other ranks.
     """
     fleet = context.fleet
     allowed = beyond(context, group, suited(context, group, fleet.placeable), taken_by)
@@ -85,7 +88,6 @@ def _needed(context: PlanContext, victims: PreemptionCandidates, at: int, group:
     room, chosen, taken = context.fleet.room[:, at].copy(), list[Job](), context.amount_on(group, at)
 
     def enough() -> bool:
-        """Whether the group has room with ``chosen`` gone, and it and who stays bear each other."""
         return bool((room >= taken - 1e-9).all()) and _suits_without(context, at, group, chosen)
 
     for job in victims.by_machine[at]:
@@ -97,7 +99,7 @@ def _needed(context: PlanContext, victims: PreemptionCandidates, at: int, group:
 
 
 def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Job]) -> bool:
-    """Return whether machine ``at`` would suit ``group`` without the units of ``gone``."""
+    """Return whether instance ``at`` would suit ``group`` without the units of ``gone``."""
     if context.suit is None or not group.application:
         return True
     units = [job.application for job in gone for holder, _ in context.fleet.holdings[at] if holder.id == job.id]
@@ -105,7 +107,7 @@ def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Jo
 
 
 def _choose(context: PlanContext, victims: PreemptionCandidates, job: Job) -> None:
-    """Count what ``job`` holds everywhere as room."""
+    """Count what ``job`` holds on any instance as room."""
     victims.chosen.append(job)
     for at in _machines(context, job):
         freed = _amount(context, job, at)
@@ -118,7 +120,7 @@ def _choose(context: PlanContext, victims: PreemptionCandidates, job: Job) -> No
 
 
 def put_back(context: PlanContext, victims: PreemptionCandidates) -> None:
-    """Forget the chosen ones (``fleet.room`` and ``suit`` have been restored by the caller)."""
+    """Undo the choices; the caller has restored ``fleet.room`` and ``suit``."""
     for job in victims.chosen:
         for at in _machines(context, job):
             victims.amounts[:, at] += _amount(context, job, at)
@@ -143,7 +145,7 @@ def _amount(context: PlanContext, job: Job, at: int) -> Amounts:
 
 
 def stop_chosen(context: PlanContext, victims: PreemptionCandidates, job: Job) -> None:
-    """Plan the stops that make room for ``job``."""
+    """Stop the chosen jobs to make room for ``job``."""
     for victim in victims.chosen:
         numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
         text = f"evicted for {job.id}, which has a target and needs {amount(job.spec.resources)}"
