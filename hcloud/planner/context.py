@@ -34,6 +34,12 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.topology import AffinityGroup, TopologyConstraints, admits
 from hcloud.spec.policy import Policy, SpotPolicy
 
+MOVED, RELAUNCHED = "move", "relaunch"
+"""Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
+NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
+"""Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
+Key = tuple[object, ...]
+
 
 def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
     """Return whether ``job`` was preempted so often that it should avoid spot instances."""
@@ -173,13 +179,6 @@ class JobGroup:
         taken = np.empty((3, vcpus.size))
         taken[0], taken[1:] = vcpus, self.demand[1:, None]
         return taken
-
-
-MOVED, RELAUNCHED = "move", "relaunch"
-"""Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
-NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
-"""Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
-Key = tuple[object, ...]
 
 
 @dataclass(slots=True)

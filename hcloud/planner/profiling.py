@@ -49,6 +49,10 @@ AT_MOST_UNDER = 4.0
 """A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
 """A profiling run that exceeds its time limit by this much is stopped."""
+ROOM_FOR_SOURCE_MIB = 160
+"""With less memory than this next to the job, no source that occupies memory fits (the profiler needs 64 MiB, and 96 in
+reserve)."""
+_YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 
 
 def most_vcpus(job: Job) -> float:
@@ -127,12 +131,6 @@ def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
     """Return what a run on one instance may cost in USD."""
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
     return offer.price_usd_per_h * held_s / 3600
-
-
-ROOM_FOR_SOURCE_MIB = 160
-"""With less memory than this next to the job, no source that occupies memory fits (the profiler needs 64 MiB, and 96 in
-reserve)."""
-_YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 
 
 @dataclass(slots=True)

@@ -30,6 +30,10 @@ from hcloud.spec.policy import Policy
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
 LEARNING = ("reprofile", "reclassify", "sampled")
 """Corrections that change estimates only."""
+KEPT_ALARMS = 1000
+"""Number of outdated timers tolerated in addition to one per postponed job."""
+_UNKNOWN: Any = object()
+"""Marks a value that was not computed yet; None is a valid result."""
 
 
 class Assessment(NamedTuple):
@@ -119,10 +123,6 @@ class RankExpectation:
             would = None if known is None else would_do(known, self.job, self.held, column_of(instance))
             self._expected = (instance, would)
         return self._expected[1]
-
-
-_UNKNOWN: Any = object()
-"""Marks a value that was not computed yet; None is a valid result."""
 
 
 @dataclass(slots=True, eq=False)
@@ -331,10 +331,6 @@ def correction_steps(job: Job) -> int:
     """Return the number of corrections of the present attempt, other than learning ones."""
     attempt = job.attempt.id if job.attempt is not None else ""
     return sum([each.attempt == attempt and each.step not in LEARNING for each in job.corrections])
-
-
-KEPT_ALARMS = 1000
-"""Number of outdated timers tolerated in addition to one per postponed job."""
 
 
 class RecheckAt(NamedTuple):

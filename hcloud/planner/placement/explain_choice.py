@@ -23,6 +23,13 @@ from hcloud.planner.plan import Candidate
 from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
 from hcloud.spec.validation import counted
 
+MOST = 8
+"""Number of candidates stored, including the chosen one."""
+KINDS = 256
+"""Number of groups in one plan for which candidates are computed."""
+NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
+"""Why a candidate was not chosen."""
+
 
 def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
     """Return ``refusal``, extended by the constraints that exclude ``group`` from instances with room, if any do."""
@@ -53,13 +60,6 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     }
     found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
     return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
-
-
-MOST = 8
-"""Number of candidates stored, including the chosen one."""
-KINDS = 256
-"""Number of groups in one plan for which candidates are computed."""
-NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
 
 
 def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
