@@ -37,7 +37,7 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 def admit(context: PlanContext) -> None:
     """Fill ``context.queue`` from ``context.waiting``, and record why the other jobs wait."""
     paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
-    for pair in _served_in_order(context):
+    for pair in _in_service_order(context):
         job, group = pair
         if paused:
             context.wait(
@@ -46,7 +46,7 @@ def admit(context: PlanContext) -> None:
                 lambda: Reason(code="paused", text=f"waiting: launches and placements are paused ({paused})"),
             )
         elif job.not_before_at > now:
-            context.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
+            context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, now))  # type: ignore[misc]
         else:
             group.pending += 1
             queue = context.queue[group.promise]
@@ -55,14 +55,14 @@ def admit(context: PlanContext) -> None:
             queue.append(pair)
 
 
-def _served_in_order(context: PlanContext) -> Iterable[tuple[Job, JobGroup]]:
+def _in_service_order(context: PlanContext) -> Iterable[tuple[Job, JobGroup]]:
     context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
     if context.suit is not None and context.policy.admission.queues == "by_quality":
         return _by_quality(context, context.suit)
-    return ((job, context.group_of(job)) for job in _in_order(context.waiting))
+    return ((job, context.group_of(job)) for job in _by_priority(context.waiting))
 
 
-def _in_order(waiting: list[Job]) -> Iterator[Job]:
+def _by_priority(waiting: list[Job]) -> Iterator[Job]:
     """Yield jobs in the order of :func:`queue_key`. They arrive by number, and stable sorting keeps that."""
     ranked: dict[tuple[bool, int], list[Job]] = {}
     for job in sorted(waiting, key=attrgetter("submitted_at")):
@@ -104,6 +104,6 @@ def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
     return np.array(since, dtype=np.float64)
 
 
-def _backing_off(job: Job, now: float) -> Reason:
+def _backoff_reason(job: Job, now: float) -> Reason:
     text = f"retrying in {seconds(job.not_before_at - now)} ({counted(len(job.failures), 'failure')})"
     return Reason(code="backoff_until", text=text, numbers={"until_at": job.not_before_at})

@@ -41,7 +41,7 @@ PERIODS = ("per_day", "per_month", "next_day", "next_month")
 _NOTHING: Bill = (0.0, 0.0, 0.0, 0.0)
 
 
-def _plus(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
+def _add(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
     return (
         bill[0] + times * other[0],
         bill[1] + times * other[1],
@@ -118,22 +118,22 @@ class BudgetLedger:
     def _money_refusal(self, offer: Offer, shares: Shares) -> Reason | None:
         wanted = self.launch_bill(offer)
         return (
-            _over("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, offer.price_usd_per_h)
+            _limit_refusal("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, offer.price_usd_per_h)
             or self._total_refusal(wanted)
-            or self._users_refusal({user: _plus(_NOTHING, wanted, part) for user, part in shares.items()})
+            or self._users_refusal({user: _add(_NOTHING, wanted, part) for user, part in shares.items()})
         )
 
     def _total_refusal(self, wanted: Bill) -> Reason | None:
         budgets = self.policy.budgets
         if not self.watches_total:
             return None
-        return _beyond(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
+        return _limits_refusal(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
 
     def book_launch(self, offer: Offer, shares: Shares) -> None:
         """Book an instance of ``offer``, paid by the users of ``shares``."""
         wanted = self.launch_bill(offer)
         self._count(offer, 1)
-        self.total = _plus(self.total, wanted)
+        self.total = _add(self.total, wanted)
         self._charge(wanted, shares)
 
     def reshare(self, offer: Offer, before: Shares, after: Shares) -> bool:
@@ -141,7 +141,7 @@ class BudgetLedger:
         pay."""
         wanted = self.launch_bill(offer)
         changes = {user: part - before.get(user, 0.0) for user, part in after.items()}
-        more = {user: _plus(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
+        more = {user: _add(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
         if self._users_refusal(more) is not None:
             return False
         self._charge(wanted, changes)
@@ -155,13 +155,13 @@ class BudgetLedger:
         self.vcpus = sum([offer.instance_type.capacity.vcpus for offer in offers], self.vcpus)
         self.per_type.update([offer.instance_type.name for offer in offers])
         for instance in instances if self.watches_total else ():
-            self.total = _plus(self.total, self.promised(instance))
+            self.total = _add(self.total, self.promised(instance))
 
     def release(self, instance: Instance) -> None:
         """Undo :meth:`count_live` for ``instance``, to see the account once it is gone."""
         self._count(instance.offer, -1)
         if self.watches_total:
-            self.total = _plus(self.total, self.promised(instance), -1.0)
+            self.total = _add(self.total, self.promised(instance), -1.0)
 
     def _count(self, offer: Offer, by: int) -> None:
         self.usd_per_h += by * offer.price_usd_per_h
@@ -181,11 +181,11 @@ class BudgetLedger:
         rate, more = instance.offer.price_usd_per_h, self._renewal_bill(instance, until_at)
         others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - rate
         per_hour_usd = self.policy.budgets.per_hour_usd
-        common = _over("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
+        common = _limit_refusal("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
         if common is not None:
             return common, ""
         for user in sorted(shares):
-            reason = self._users_refusal({user: _plus(_NOTHING, more, shares[user])})
+            reason = self._users_refusal({user: _add(_NOTHING, more, shares[user])})
             if reason is not None:
                 return reason, user
         return None
@@ -193,53 +193,53 @@ class BudgetLedger:
     def book_renewal(self, instance: Instance, until_at: float, shares: Shares, waiters: Sequence[Job] = ()) -> None:
         """Book the cost of a lease until ``until_at`` to the users of ``shares``, and to those of ``waiters``."""
         more = self._renewal_bill(instance, until_at)
-        self.total = _plus(self.total, more)
+        self.total = _add(self.total, more)
         self._charge(more, shares)
         parts = [size_share(job.spec.held_of(instance.capacity), instance) for job in waiters]
         for job, part in zip(waiters, parts, strict=True):
-            self.remember_awaited(job, _plus(_NOTHING, more, part * _whole(sum(parts))))
+            self.remember_awaited(job, _add(_NOTHING, more, part * _scale_to_whole(sum(parts))))
         self.renewed_until[instance.id] = until_at
 
     def _renewal_bill(self, instance: Instance, until_at: float) -> Bill:
         until_at = max(until_at, paid_until(instance, self.now))
-        return _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
 
-    def let_go(self, instance: Instance) -> None:
+    def exclude_from_renewal(self, instance: Instance) -> None:
         """Note that ``instance`` will not be renewed, so that its hourly price makes room for other renewals."""
         self.leaving_usd_per_h += instance.offer.price_usd_per_h
 
     # ----------------------------------------------------------------------------------------------------------- users
     def placement_refusal(self, user: str, instance: Instance, resources: Resources) -> Reason | None:
         """Return why the limits of ``user`` do not allow ``resources`` of a live instance, or None."""
-        return self._users_refusal({user: self._held(instance, resources)})
+        return self._users_refusal({user: self._held_bill(instance, resources)})
 
     def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
         """Return why users holding ``shares`` of a live instance could not pay for them until ``until_at``, or None."""
-        more = _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
-        return self._users_refusal({user: _plus(_NOTHING, more, part) for user, part in shares.items()})
+        more = _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return self._users_refusal({user: _add(_NOTHING, more, part) for user, part in shares.items()})
 
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
         """Book ``resources`` of a live instance to ``user``."""
-        self._charge(self._held(instance, resources), {user: 1.0})
+        self._charge(self._held_bill(instance, resources), {user: 1.0})
 
     def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
         """Book what a stopping unit holds until its grace is over."""
         asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
         until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
         bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
-        self._charge(_plus(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
+        self._charge(_add(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
 
-    def _held(self, instance: Instance, resources: Resources) -> Bill:
-        return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
+    def _held_bill(self, instance: Instance, resources: Resources) -> Bill:
+        return _add(_NOTHING, self.promised(instance), size_share(resources, instance))
 
     def book_awaited(self, job: Job, instance: Instance, share: float) -> None:
         """Book ``share`` of an instance that ``job`` awaits to the job's user."""
-        self.remember_awaited(job, _plus(_NOTHING, self.promised(instance), share))
+        self.remember_awaited(job, _add(_NOTHING, self.promised(instance), share))
 
     def remember_awaited(self, job: Job, bill: Bill) -> None:
         """Book, or book again after :meth:`forget_awaited`, what ``job``'s user is charged for instances it awaits."""
         self._charge(bill, {job.spec.user: 1.0})
-        self.awaited[job.id] = _plus(self.awaited.get(job.id, _NOTHING), bill)
+        self.awaited[job.id] = _add(self.awaited.get(job.id, _NOTHING), bill)
 
     def forget_awaited(self, job: Job) -> Bill | None:
         """Undo :meth:`remember_awaited` for ``job``; return the bill, None if there was none."""
@@ -251,7 +251,7 @@ class BudgetLedger:
     def _users_refusal(self, wanted: Mapping[str, Bill]) -> Reason | None:
         for user in sorted(wanted) if self.watches_users else ():
             limits, booked = self.policy.budgets.for_user(user), self.users.get(user, _NOTHING)
-            reason = _beyond(limits.per_day_usd, limits.per_month_usd, booked, wanted[user], user)
+            reason = _limits_refusal(limits.per_day_usd, limits.per_month_usd, booked, wanted[user], user)
             if reason is not None:
                 return reason
         return None
@@ -259,7 +259,7 @@ class BudgetLedger:
     def _charge(self, bill: Bill, shares: Shares) -> None:
         if self.watches_users:
             for user, part in shares.items():
-                self.users[user] = _plus(self.users.get(user, _NOTHING), bill, part)
+                self.users[user] = _add(self.users.get(user, _NOTHING), bill, part)
 
 
 def open_budget(
@@ -291,7 +291,7 @@ def open_budget(
 def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
-    coming = _coming_for_running(by_id.values())
+    booting = _coming_for_running(by_id.values())
     for job in jobs:
         # A stopping attempt counts until its end is known. If the daemon is away by then, its units are booked for as
         # long as their instance is paid for.
@@ -308,28 +308,28 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
                 continue
             taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
         grows = staying and job.attempt is not None and not job.attempt.over
-        for instance_id in (*job.awaiting, *(coming.get(job.id, ()) if grows else ())):
+        for instance_id in (*job.awaiting, *(booting.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
                 share = size_share(job.spec.held_of(by_id[instance_id].capacity), by_id[instance_id])
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
-        ledger.book_awaited(job, instance, share * _whole(taken[instance.id]))
+        ledger.book_awaited(job, instance, share * _scale_to_whole(taken[instance.id]))
 
 
 def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[InstanceId]]:
     """Return by running job the instances that boot for more of its nodes, one entry per node."""
-    coming: dict[JobId, list[InstanceId]] = {}
+    booting: dict[JobId, list[InstanceId]] = {}
     for instance in instances:
         for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
-            coming.setdefault(job_id, []).append(instance.id)
-    return coming
+            booting.setdefault(job_id, []).append(instance.id)
+    return booting
 
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
     """Return by user the part of a new instance's cost charged for ``jobs`` (one entry per rank); at least 1 in sum."""
     parts = [size_share(job.spec.held_of(capacity), capacity) for job in jobs]
-    scale = _whole(sum(parts))
+    scale = _scale_to_whole(sum(parts))
     shares: dict[str, float] = {}
     for job, part in zip(jobs, parts, strict=True):
         shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part * scale
@@ -345,7 +345,7 @@ def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Jo
     return ledger.reshare(offer, launch_shares(jobs, size), launch_shares([*jobs, job], size))
 
 
-def _whole(parts: float) -> float:
+def _scale_to_whole(parts: float) -> float:
     return max(1.0, 1.0 / max(parts, CENT_DUST))
 
 
@@ -369,17 +369,19 @@ def cap_reached(rule: str, what: str, present: float, more: float, limit: float)
     return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
 
 
-def _beyond(
+def _limits_refusal(
     day_usd: float | None, month_usd: float | None, booked: Bill, wanted: Bill, user: str = ""
 ) -> Reason | None:
     for rule, limit, before, more in zip(PERIODS, (day_usd, month_usd) * 2, booked, wanted, strict=True):
         # A decision that costs nothing in a period is not refused because that period is overdrawn already.
-        if more > CENT_DUST and (reason := _over(rule, limit, before, more, user)) is not None:
+        if more > CENT_DUST and (reason := _limit_refusal(rule, limit, before, more, user)) is not None:
             return reason
     return None
 
 
-def _over(rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, user: str = "") -> Reason | None:
+def _limit_refusal(
+    rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, user: str = ""
+) -> Reason | None:
     if limit_usd is None or committed_usd + wanted_usd <= limit_usd + CENT_DUST:
         return None
     show = price if rule == "per_hour" else usd

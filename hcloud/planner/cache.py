@@ -18,7 +18,7 @@ _KEPT_ASKS = 1000
 class PlanCache:
     """One result per name, with the objects it was computed from. Results are shared and must not be modified."""
 
-    __slots__ = ("_known", "_numbers", "asks", "occupancy", "posts")
+    __slots__ = ("_known", "_numbers", "asks", "expectations", "occupancy")
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
@@ -27,7 +27,7 @@ class PlanCache:
         """Which units hold what."""
         self.asks: dict[int, tuple[object, int]] = {}
         """By id of a spec: the spec, and a number shared by all specs with the same requirements."""
-        self.posts: dict[str, Any] = {}
+        self.expectations: dict[str, Any] = {}
         """By running job: what does not change between two of its samples."""
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
@@ -36,17 +36,17 @@ class PlanCache:
         self.asks[id(spec)] = (spec, number)
         return number
 
-    def forget_asks(self, but: int) -> None:
+    def trim_asks(self, but: int) -> None:
         """Clear the numbers if more than twice ``but`` specs are kept. Call only between plans, because numbers
         change."""
         if len(self.asks) > 2 * but + _KEPT_ASKS:
             self.asks.clear()
             self._numbers.clear()
 
-    def forget_others(self, but: int) -> None:
+    def trim_expectations(self, but: int) -> None:
         """Clear the rank expectations if more than twice ``but`` are kept; most are of ended jobs."""
-        if len(self.posts) > 2 * but + _KEPT_ASKS:
-            self.posts.clear()
+        if len(self.expectations) > 2 * but + _KEPT_ASKS:
+            self.expectations.clear()
 
     def latest(self, name: str) -> Any:
         """Return the last result of this name, whatever it was computed from; None if there is none."""

@@ -130,7 +130,7 @@ class JobGroup:
     def here(self) -> Amounts | None:
         """Resources of a rank on each instance, shape ``(3, N)``, where the planner chooses its size; else None."""
         if self.sized is None and self.portions is not None:
-            self.sized = self._with(self.portions.vcpus())
+            self.sized = self._with_vcpus(self.portions.vcpus())
         return self.sized
 
     @property
@@ -172,10 +172,10 @@ class JobGroup:
         if self.exclusive:
             return capacity.take(places, axis=1)
         if self.unsized and self.portions is not None:
-            return self._with(self.portions.vcpus_on(places))
+            return self._with_vcpus(self.portions.vcpus_on(places))
         return self.demand[:, None] if self.here is None else self.here.take(places, axis=1)
 
-    def _with(self, vcpus: Amounts) -> Amounts:
+    def _with_vcpus(self, vcpus: Amounts) -> Amounts:
         taken = np.empty((3, vcpus.size))
         taken[0], taken[1:] = vcpus, self.demand[1:, None]
         return taken
@@ -348,7 +348,7 @@ class PlanContext:
         return True
 
     # --------------------------------------------------------------------------------------------------------- machines
-    def to_be_had(self) -> Sequence[Offer]:
+    def available_offers(self) -> Sequence[Offer]:
         """Return the offers that the policy allows and that are not sold out."""
         offers, policy = self.snapshot.offers, self.policy
         return self.snapshot.plan_cache.of(
@@ -360,11 +360,11 @@ class PlanContext:
     def quickest_s(self, group: JobGroup) -> float:
         """Return the shortest boot delay in seconds of the offers for ``group``; inf if there is none."""
         if group.resources not in self.fresh_s:
-            had = self.to_be_had()
+            available = self.available_offers()
             backoffs = [each for each in self.snapshot.backoffs if each.until_at > self.now]
             delays = [
                 offer.instance_type.boot_delay_s
-                for offer in had
+                for offer in available
                 if group.resources.fits(offer.instance_type.capacity)
                 and not any(backoff.covers(offer) for backoff in backoffs)
             ]
@@ -426,7 +426,7 @@ class PlanContext:
         # Requirements of a spec never change. This is the most frequent operation on a long queue.
         known = plan_cache.asks.get(id(spec))
         key = (
-            known[1] if known is not None else plan_cache.number_asks(spec, _asks(spec)),
+            known[1] if known is not None else plan_cache.number_asks(spec, _requirements(spec)),
             mapping_need,
             application,
             avoid,
@@ -435,12 +435,12 @@ class PlanContext:
             aim,
             urgency,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
-            weary := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
+            avoid_spot := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
         )
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, mapping_need, application, aim)
-            group.spot_ok = group.spot_ok and not (weary and has_non_spot_offer(spec, self.to_be_had()))
+            group.spot_ok = group.spot_ok and not (avoid_spot and has_non_spot_offer(spec, self.available_offers()))
             group.avoid, group.moved, group.urgency = avoid, moved, urgency
         return group
 
@@ -471,7 +471,7 @@ class PlanContext:
         )
 
 
-def _asks(spec: JobSpec) -> Key:
+def _requirements(spec: JobSpec) -> Key:
     """Return everything in a spec that decides where its jobs may run, except the user."""
     need, nodes = spec.resources, spec.nodes
     return (
@@ -496,8 +496,8 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
 def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> PlanContext:
     """Return an empty plan over ``snapshot``, with jobs and instances sorted by number."""
     jobs = by_number(snapshot.jobs)
-    snapshot.plan_cache.forget_asks(but=len(jobs))
-    snapshot.plan_cache.forget_others(but=len(jobs))
+    snapshot.plan_cache.trim_asks(but=len(jobs))
+    snapshot.plan_cache.trim_expectations(but=len(jobs))
     occupancy = snapshot.plan_cache.occupancy
     occupancy.follow(jobs)
     fleet = Fleet(snapshot.instances, snapshot.plan_cache)
@@ -512,7 +512,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         ledger=open_budget(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
         topology=TopologyConstraints(
-            fleet, [job for job in jobs if job.id in occupancy.demanding] if occupancy.demanding else []
+            fleet, [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
         ),
         stopping=set(occupancy.stopping),
         measuring=frozenset(occupancy.measuring),

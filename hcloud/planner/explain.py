@@ -33,13 +33,13 @@ def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance
     row, cost is left out.
     """
     known = {instance.id: instance for instance in instances}
-    ours = machines_of(job, events)
+    machines = machines_of(job, events)
     lines: list[TimelineStep] = []
     for event in sorted(events, key=lambda event: event.seq):
-        teller = _TELLERS.get(event.kind)
-        about = event.job_id == job.id or (event.job_id is None and event.instance_id in ours)
-        if teller is not None and about:
-            lines += teller(event)
+        render = _RENDERERS.get(event.kind)
+        concerns = event.job_id == job.id or (event.job_id is None and event.instance_id in machines)
+        if render is not None and concerns:
+            lines += render(event)
     return [*lines, *_cost(job, events, known)]
 
 
@@ -112,10 +112,10 @@ def _predicted(event: Event) -> Iterator[TimelineStep]:
     predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
     if predicted is None or low is None or high is None or not measured:
         return
-    off = f"{100 * (predicted - measured) / measured:+.0f} %"
+    error = f"{100 * (predicted - measured) / measured:+.0f} %"
     within = "within" if low <= measured <= high else "outside"
     text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
-    text += f" ({low:.4g} to {high:.4g}), {off}: {within} the limits"
+    text += f" ({low:.4g} to {high:.4g}), {error}: {within} the limits"
     text += "" if f.get("alone") else "; it shared the machine"
     yield _line(event, "prediction", text)
 
@@ -144,9 +144,9 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
 
 
 def _candidate_words(given: str) -> str:
-    column, usd_per_h, predicted, low, high, why = given.split("|", 5)
-    would = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
-    return f"{column} at {price(float(usd_per_h))}{would}" + (f": {why}" if why else "")
+    column, usd_per_h, predicted, low, high, rejected = given.split("|", 5)
+    expectation = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
+    return f"{column} at {price(float(usd_per_h))}{expectation}" + (f": {rejected}" if rejected else "")
 
 
 def _corrected(event: Event) -> Iterator[TimelineStep]:
@@ -168,14 +168,14 @@ def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
-def _machine_told(event: Event) -> Iterator[TimelineStep]:
+def _instance_decision(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, str(event.fields.get("code", "")), f"{event.instance_id}: {_decision(event)}")
 
 
 def _drained(event: Event) -> Iterator[TimelineStep]:
     after, before = event.fields.get("to"), event.fields.get("from")
     if after == "draining" or (before == "draining" and after == "ready"):
-        yield from _machine_told(event)
+        yield from _instance_decision(event)
 
 
 def _notice(event: Event) -> Iterator[TimelineStep]:
@@ -198,7 +198,7 @@ def _finished(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "finished", text)
 
 
-_TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
+_RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.JOB_SUBMITTED: _submitted,
     EventKind.JOB_STATE: _state,
     EventKind.JOB_FINISHED: _finished,
@@ -214,7 +214,7 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.INSTANCE_READY: _ready,
     EventKind.INSTANCE_NOTICE: _notice,
     EventKind.INSTANCE_STATE: _drained,
-    EventKind.INSTANCE_TERMINATED: _machine_told,
+    EventKind.INSTANCE_TERMINATED: _instance_decision,
 }
 
 
@@ -227,7 +227,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
         instance, started_at = known.get(event.instance_id or ""), _number(event, "started_at")
         if instance is None or started_at is None:
             continue
-        for since, until, held in _held(job, event, started_at, events):
+        for since, until, held in _periods_held(job, event, started_at, events):
             share = size_share(held, instance)
             total, at = total + instance.offer.price_usd_per_h * share * (until - since) / 3600, event.at
             parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
@@ -236,15 +236,15 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
         yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
 
 
-def _held(
+def _periods_held(
     job: Job, ended: Event, started_at: float, events: Sequence[Event]
 ) -> Iterator[tuple[float, float, Resources]]:
     """Yield start, end and resources of each period in which the unit's size was constant."""
     since, held = started_at, job.spec.resources
     rank = (ended.fields.get("attempt"), ended.fields.get("rank"))
     for event in sorted(events, key=lambda each: each.seq):
-        about = event.kind is EventKind.UNIT_RESIZED and event.job_id == job.id and since <= event.at <= ended.at
-        if about and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
+        concerns = event.kind is EventKind.UNIT_RESIZED and event.job_id == job.id and since <= event.at <= ended.at
+        if concerns and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
             yield since, event.at, held
             vcpus, memory_mib = _number(event, "vcpus") or 0.0, _number(event, "memory_mib") or 0.0
             since, held = event.at, Resources(vcpus=vcpus, memory_mib=int(memory_mib), disk_gib=0.0)

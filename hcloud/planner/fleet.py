@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 SLACK = 1e-9
 """Tolerance of ``Resources.fits``."""
-_NOBODY = Residents()
+_EMPTY = Residents()
 _TIE = 1e-6
 """Loads closer than this count as equal."""
 _PAIRS_AT_ONCE = 2**15
@@ -88,7 +88,7 @@ class _MachineFacts(NamedTuple):
     price_usd_per_h: float
 
 
-def _made(offer: Offer) -> _MachineFacts:
+def _machine_facts(offer: Offer) -> _MachineFacts:
     kind, market, shape = offer.instance_type, offer.market, offer_shape_of(offer)
     return _MachineFacts(
         size=(shape[0], float(kind.capacity.vcpus)),
@@ -100,7 +100,7 @@ def _made(offer: Offer) -> _MachineFacts:
     )
 
 
-def _lasting(machines: Sequence[_MachineFacts]) -> _OfferFacts:
+def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
     sizes = [each.size for each in machines]
     type_columns = sorted({column for column, _ in sizes})
     places = {column: at for at, column in enumerate(type_columns)}
@@ -142,61 +142,63 @@ class _FleetBaseline:
         """Update to ``instances`` and to what units hold of them; ``occupancy`` must be up to date."""
         changed, touched = row_changes(self._seen, instances), occupancy.take_touched()
         self._seen = ()  # if anything below fails, the next plan reads all instances again
-        if all(_is_there(before) and _is_there(now) for before, now in changed):
+        if all(_is_live(before) and _is_live(now) for before, now in changed):
             places = {at for name in touched if (at := self.index.get(name)) is not None}
             places |= self._replace([(before, now) for before, now in changed if before and now])
         else:
             self._place(instances, occupancy.residents)
             places = set()
-        self._hold(places, occupancy.residents)
+        self._update_holdings(places, occupancy.residents)
         self._seen = instances
 
-    def _place(self, instances: Sequence[Instance], there: Mapping[InstanceId, Residents]) -> None:
+    def _place(self, instances: Sequence[Instance], occupants: Mapping[InstanceId, Residents]) -> None:
         gone = InstanceState.TERMINATED
         self.instances = [each for each in by_number(instances) if each.state is not gone]
         self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
-        self.lasting = self._last()
-        self.staying = self._those_who_stay()
-        self.residents = [there.get(each.id, _NOBODY) for each in self.instances]
+        self.facts = self._read_offers()
+        self.staying = self._staying_places()
+        self.residents = [occupants.get(each.id, _EMPTY) for each in self.instances]
         self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in self.residents]
         pairs = zip(self.residents, self.instances, strict=True)
-        left = [held.of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
+        left = [held.left_of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
         self.free: Amounts = _columns(left)
 
     def _replace(self, changed: Sequence[tuple[Instance, Instance]]) -> set[int]:
         """Replace changed rows; return the places where the offer changed too."""
-        others = set[int]()
+        changed_offers = set[int]()
         for before, now in changed:
             at = self.index[now.id]
             self.instances[at] = now
             if now.offer is not before.offer:
-                others.add(at)
-        if others:
-            self.lasting = self._last()
+                changed_offers.add(at)
+        if changed_offers:
+            self.facts = self._read_offers()
         if any(before.state is not now.state for before, now in changed):
-            self.staying = self._those_who_stay()
-        return others
+            self.staying = self._staying_places()
+        return changed_offers
 
-    def _last(self) -> _OfferFacts:
+    def _read_offers(self) -> _OfferFacts:
         before, self._made = self._made, {}
         for each in self.instances:
-            known = before.get(each.id)
-            self._made[each.id] = known if known and known[0] is each.offer else (each.offer, _made(each.offer))
-        return _lasting([made for _, made in self._made.values()])
+            previous = before.get(each.id)
+            self._made[each.id] = (
+                previous if previous and previous[0] is each.offer else (each.offer, _machine_facts(each.offer))
+            )
+        return _offer_facts([made for _, made in self._made.values()])
 
-    def _those_who_stay(self) -> list[int]:
+    def _staying_places(self) -> list[int]:
         terminating = InstanceState.TERMINATING
         return [at for at, each in enumerate(self.instances) if each.state is not terminating]
 
-    def _hold(self, places: Set[int], there: Mapping[InstanceId, Residents]) -> None:
+    def _update_holdings(self, places: Set[int], occupants: Mapping[InstanceId, Residents]) -> None:
         for at in places:
             instance = self.instances[at]
-            residents = self.residents[at] = there.get(instance.id, _NOBODY)
+            residents = self.residents[at] = occupants.get(instance.id, _EMPTY)
             self.holdings[at] = residents.held
-            self.free[:, at] = residents.of(instance.capacity) if residents.held else self.lasting.capacity[:, at]
+            self.free[:, at] = residents.left_of(instance.capacity) if residents.held else self.facts.capacity[:, at]
 
 
-def _is_there(instance: Instance | None) -> bool:
+def _is_live(instance: Instance | None) -> bool:
     return instance is not None and instance.state is not InstanceState.TERMINATED
 
 
@@ -205,21 +207,21 @@ class Fleet:
 
     def __init__(self, instances: Sequence[Instance], plan_cache: PlanCache) -> None:
         """Index ``instances`` (any order) and what units hold of them, according to the occupancy in ``plan_cache``."""
-        standing: _FleetBaseline = plan_cache.latest("machines") or _FleetBaseline()
-        standing.follow(instances, plan_cache.occupancy)
-        plan_cache.keep("machines", standing)
-        self.instances = standing.instances
-        self.index = standing.index
+        baseline: _FleetBaseline = plan_cache.latest("machines") or _FleetBaseline()
+        baseline.follow(instances, plan_cache.occupancy)
+        plan_cache.keep("machines", baseline)
+        self.instances = baseline.instances
+        self.index = baseline.index
         """Place of each instance, by id."""
-        self.staying = standing.staying
+        self.staying = baseline.staying
         """Places of the instances that were not asked to terminate before this plan."""
-        self.residents = standing.residents
-        self.holdings = standing.holdings
+        self.residents = baseline.residents
+        self.holdings = baseline.holdings
         """Units on each instance."""
-        count, facts = len(self.instances), standing.lasting
+        count, facts = len(self.instances), baseline.facts
         self.capacity: Amounts = facts.capacity
         # One array for both, so that a search compares them in one operation.
-        self._left: Amounts = np.concatenate((standing.free, standing.free))
+        self._left: Amounts = np.concatenate((baseline.free, baseline.free))
         self.free = self._left[:3]
         """What no unit holds now."""
         self.room = self._left[3:]

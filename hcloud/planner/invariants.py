@@ -27,15 +27,18 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
     leave it out if the policy has become stricter, or prices have risen, since.
     """
     by_id = {instance.id: instance for instance in snapshot.instances}
-    found = [*_unique("job", [j.id for j in snapshot.jobs]), *_unique("instance", [i.id for i in snapshot.instances])]
-    found += _unique("launch token", [i.token for i in snapshot.instances])
+    violations = [
+        *_unique("job", [j.id for j in snapshot.jobs]),
+        *_unique("instance", [i.id for i in snapshot.instances]),
+    ]
+    violations += _unique("launch token", [i.token for i in snapshot.instances])
     for job in snapshot.jobs:
-        found += _job(job, by_id)
-    found += _profiling(snapshot.jobs)
-    found += _fit(snapshot.jobs, by_id)
+        violations += _job(job, by_id)
+    violations += _profiling(snapshot.jobs)
+    violations += _fit(snapshot.jobs, by_id)
     for instance in snapshot.instances:
-        found += _instance(instance)
-    return found + (_limits(snapshot, policy) if policy is not None else [])
+        violations += _instance(instance)
+    return violations + (_limits(snapshot, policy) if policy is not None else [])
 
 
 def _unique(what: str, names: Sequence[str]) -> list[str]:
@@ -92,11 +95,11 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
         due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
-        if held.resources != due and not _was_resized(job, held, due) and not _chosen(job, held):
+        if held.resources != due and not _was_resized(job, held, due) and not _may_choose(job, held):
             yield f"{attempt.id} rank {held.rank} holds other resources than its job requested"
 
 
-def _chosen(job: Job, held: Allocation) -> bool:
+def _may_choose(job: Job, held: Allocation) -> bool:
     within, asked = job.spec.vcpus_within, job.spec.resources
     same = replace(held.resources, vcpus=asked.vcpus) == asked
     return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
@@ -172,8 +175,8 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
         present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
     known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
     beyond = [each for each in known if each[1] > each[2] + _SLACK]
-    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
-    return found + _wrongly_bought(live, policy)
+    violations = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
+    return violations + _forbidden_instances(live, policy)
 
 
 def _holds(job: Job) -> bool:
@@ -187,6 +190,6 @@ def _money(
     return [(f"{name}.{rule}_usd", usd, limit) for rule, usd, limit in zip(PERIODS, bill, limits, strict=True)]
 
 
-def _wrongly_bought(live: Sequence[Instance], policy: Policy) -> list[str]:
+def _forbidden_instances(live: Sequence[Instance], policy: Policy) -> list[str]:
     refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
     return [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Finish, Preempted, Wait
-from hcloud.planner.profiling import leave_submitted
+from hcloud.planner.profiling import decide_submitted
 from hcloud.planner.text import deadline_numbers, seconds, usd
 from hcloud.spec.validation import counted
 
@@ -22,13 +22,13 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 def decide_outcomes(context: PlanContext) -> None:
     """Decide what each job's own state requires, and add the jobs that wait for an instance to ``context.waiting``."""
     submitted, left_out = list[Job](), context.snapshot.left_out.jobs
-    for job in context.snapshot.plan_cache.occupancy.restive:  # excludes nearly all running jobs
+    for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running jobs
         if job.id in left_out and not has_to_end(job):
-            _leave_out(context, job, left_out[job.id])
+            _record_failed_planning(context, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             context.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
-            _adapt_running(context, job)
+            _decide_running(context, job)
         elif job.cancelled_by is not None:
             _cancel(context, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
@@ -40,9 +40,9 @@ def decide_outcomes(context: PlanContext) -> None:
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
-            context.waiting.append(context.enqueue(job, _back(context, job)))
+            context.waiting.append(context.enqueue(job, _requeue_reason(context, job)))
     if submitted:
-        leave_submitted(context, submitted)
+        decide_submitted(context, submitted)
 
 
 def has_to_end(job: Job) -> bool:
@@ -50,7 +50,7 @@ def has_to_end(job: Job) -> bool:
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
-def _leave_out(context: PlanContext, job: Job, error: str) -> None:
+def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
         text = f"quarantined: planning it fails with a defect of HCloud ({error}); retried every few minutes"
         context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
@@ -58,13 +58,13 @@ def _leave_out(context: PlanContext, job: Job, error: str) -> None:
         context.count_active(job)
 
 
-def _back(context: PlanContext, job: Job) -> Reason:
+def _requeue_reason(context: PlanContext, job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in _LOST)
     text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
 
 
-def _adapt_running(context: PlanContext, job: Job) -> None:
+def _decide_running(context: PlanContext, job: Job) -> None:
     attempt = job.attempt
     if attempt is None:
         return
@@ -109,7 +109,7 @@ def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause
     not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
     numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
     text = f"attempt {attempt.number} failed ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
-    reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_ending(attempt, cause)})
+    reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_failure_numbers(attempt, cause)})
     if cause in _LOST:
         context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
     else:
@@ -129,7 +129,7 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
 
 
 def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
-    limit, ending = job.spec.retries.limits.get(cause.value, 0), _ending(attempt, cause)
+    limit, ending = job.spec.retries.limits.get(cause.value, 0), _failure_numbers(attempt, cause)
     numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **ending}
     text = f"attempt {attempt.number} ended ({cause}"
     text += f", code {ending['exit_code']}" if ending.get("exit_code") is not None else ""
@@ -138,7 +138,7 @@ def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCau
     return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
-def _ending(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
+def _failure_numbers(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
     failed = next((a for a in attempt.allocations if a.cause is cause), None)
     failed = failed or next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:

@@ -27,8 +27,8 @@ class Urgency(IntEnum):
     """Whether a job can wait for late instances: it can; it cannot; it cannot, and awaits one."""
 
     NONE = 0
-    PASSES_BY = 1
-    LEAVES = 2
+    CANNOT_WAIT = 1
+    CANNOT_WAIT_LONGER = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +45,10 @@ class LateBoots:
 
     def urgency(self, job: Job, suit: Suitability | None) -> Urgency:
         """Return whether ``job`` can wait for late instances; ``suit`` estimates its run time."""
-        awaited = [self.age_s[name] for name in job.awaiting if name in self.age_s]
-        if job.spec.profile is not None or self._lost_by_waiting(job, awaited, suit) <= self.risk:
+        awaited_s = [self.age_s[name] for name in job.awaiting if name in self.age_s]
+        if job.spec.profile is not None or self._lost_by_waiting(job, awaited_s, suit) <= self.risk:
             return Urgency.NONE
-        return Urgency.LEAVES if awaited else Urgency.PASSES_BY
+        return Urgency.CANNOT_WAIT_LONGER if awaited_s else Urgency.CANNOT_WAIT
 
     def _lost_by_waiting(self, job: Job, awaited_s: list[float], suit: Suitability | None) -> float:
         if job.spec.target.kind == "service":
@@ -59,7 +59,7 @@ class LateBoots:
         return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
 
 
-def no_use(job: Job, late: LateBoots | None) -> Reason:
+def requeue_reason(job: Job, late: LateBoots | None) -> Reason:
     """Return the reason to requeue ``job``: an instance it awaits is late, or has no room for it any more."""
     ages_s = {name: late.age_s[name] for name in job.awaiting if name in late.age_s} if late is not None else {}
     if not ages_s:

@@ -43,12 +43,12 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
         if name not in snapshot.left_out.stages:
             stage(context)
         elif stage in (admit, _serve):
-            _serve_nobody(context, name, snapshot.left_out.stages[name])
+            _record_failed_stage(context, name, snapshot.left_out.stages[name])
     context.open_of = None  # break the reference cycle, so that the context is freed without the garbage collector
     return context.plan()
 
 
-def _note_late(context: PlanContext) -> None:
+def _set_late_boots(context: PlanContext) -> None:
     context.late = find_late_boots(context.snapshot, context.policy, context.fleet)
 
 
@@ -72,7 +72,7 @@ def _serve(context: PlanContext) -> None:
         add_missing_ranks(context)
 
 
-def _serve_nobody(context: PlanContext, stage: str, error: str) -> None:
+def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
     """Keep the instances that jobs await, and give every waiting job the reason it waits."""
     context.used.update(context.kept)
     text = f"waiting: planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
@@ -81,7 +81,7 @@ def _serve_nobody(context: PlanContext, stage: str, error: str) -> None:
 
 
 STAGES: Mapping[str, Callable[[PlanContext], None]] = {
-    "lateness": _note_late,
+    "lateness": _set_late_boots,
     "misbehaviour": release_degraded,
     "admission": admit,
     "correction": correct,

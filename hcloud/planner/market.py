@@ -30,7 +30,7 @@ LOOK_AHEAD_GROUPS = 16
 _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
 """Number of units considered when checking which ones tolerate each other on a new instance."""
-DEARER = 1.5
+EQUAL_PRICE_FACTOR = 1.5
 """While jobs wait at the cap on instances, offers whose price per worth is within this factor of the best count as
 equal, and the largest is taken."""
 FREE_USD_PER_H = 1e-6
@@ -85,7 +85,7 @@ class OfferMarket:
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
-                each = _times(self.capacity[at], self.taken(group)[at])
+                each = _multiples(self.capacity[at], self.taken(group)[at])
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
@@ -95,8 +95,8 @@ class OfferMarket:
         if known is not None:
             return known
         free_size = group.aim is not None and self.suit is not None
-        asked = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
-        key = (id(group),) if free_size else asked
+        requirements = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
+        key = (id(group),) if free_size else requirements
         if key not in self.alike:
             fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
             self.alike[key] = fits & self.permitted(group)
@@ -133,21 +133,21 @@ class OfferMarket:
 
     def obtainable(self, group: JobGroup) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
-        had = self.had(group)
+        had = self.obtainable_places(group)
         cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
         return cheapest
 
-    def had(self, group: JobGroup) -> Places:
+    def obtainable_places(self, group: JobGroup) -> Places:
         """Return :meth:`obtainable` in the order of the offers."""
         if self.stocked is None:
             stocked = [self.backoffs[at] is None and self.in_stock(at) for at in range(len(self.offers))]
             self.stocked = np.array(stocked, dtype=np.bool_)
-        had = self.stocked
-        if np.count_nonzero(had):
-            had = had & self.fitting(group)
-        if self.hybrid is not None and np.count_nonzero(had):
-            had = had & self.rentable(group)
-        return had.nonzero()[0]
+        obtainable = self.stocked
+        if np.count_nonzero(obtainable):
+            obtainable = obtainable & self.fitting(group)
+        if self.hybrid is not None and np.count_nonzero(obtainable):
+            obtainable = obtainable & self.rentable(group)
+        return obtainable.nonzero()[0]
 
     def in_stock(self, at: int) -> bool:
         """Return whether one more instance of offer ``at`` is available, in its own stock and in its pool."""
@@ -183,7 +183,7 @@ class OfferMarket:
         """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            prices = self.price_usd_per_h[self.had(group)]
+            prices = self.price_usd_per_h[self.obtainable_places(group)]
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
@@ -195,11 +195,13 @@ class OfferMarket:
         """
         known = self.alone.get(group.place)
         if known is None:
-            had = self.had(group)
-            if had.size > 1:
-                short = np.maximum(self.shortfalls(group)[had], 1)
-                had = had[short <= np.minimum.reduce(short)]
-            known = self.alone[group.place] = float(np.minimum.reduce(self.price_usd_per_h[had])) if had.size else 0.0
+            obtainable = self.obtainable_places(group)
+            if obtainable.size > 1:
+                short = np.maximum(self.shortfalls(group)[obtainable], 1)
+                obtainable = obtainable[short <= np.minimum.reduce(short)]
+            known = self.alone[group.place] = (
+                float(np.minimum.reduce(self.price_usd_per_h[obtainable])) if obtainable.size else 0.0
+            )
         return known
 
 
@@ -220,18 +222,18 @@ class _PermittedOffers:
 def open_market(context: PlanContext) -> OfferMarket:
     """Return the snapshot's offers, sorted by what policy, strategy and back-offs allow."""
     made_of = (context.snapshot.offers, context.policy)
-    shelf = context.snapshot.plan_cache.of("shelf", made_of, lambda: _fill_shelf(context))
+    permitted = context.snapshot.plan_cache.of("shelf", made_of, lambda: _permit_offers(context))
     backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
     return OfferMarket(
-        offers=shelf.offers,
-        capacity=shelf.capacity,
-        price_usd_per_h=shelf.price_usd_per_h,
-        steady=shelf.steady,
-        kinds=shelf.kinds,
-        backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in shelf.offers],
-        left=shelf.left.copy(),
-        forbidden=shelf.forbidden,
-        sells_reserved=shelf.sells_reserved,
+        offers=permitted.offers,
+        capacity=permitted.capacity,
+        price_usd_per_h=permitted.price_usd_per_h,
+        steady=permitted.steady,
+        kinds=permitted.kinds,
+        backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in permitted.offers],
+        left=permitted.left.copy(),
+        forbidden=permitted.forbidden,
+        sells_reserved=permitted.sells_reserved,
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
@@ -239,7 +241,7 @@ def open_market(context: PlanContext) -> OfferMarket:
     )
 
 
-def _fill_shelf(context: PlanContext) -> _PermittedOffers:
+def _permit_offers(context: PlanContext) -> _PermittedOffers:
     allowed: list[Offer] = []
     refused: list[tuple[Offer, str]] = []
     for offer in sorted(context.snapshot.offers, key=lambda offer: offer.key):
@@ -279,10 +281,10 @@ def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
 
 
 def _backoff(active: Sequence[OfferBackoff], offer: Offer) -> OfferBackoff | None:
-    return max((each for each in active if each.covers(offer)), key=_urgency, default=None)
+    return max((each for each in active if each.covers(offer)), key=_retry_order, default=None)
 
 
-def _urgency(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
+def _retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
     key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
     return (backoff.until_at, *key)
 
@@ -323,10 +325,10 @@ def rank_for(
     company = company[: 1 + LOOK_AHEAD_GROUPS]
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
-    choices = [_judge(context, offer_market, at, company, worths) for at in among]
+    choices = [_score_offer(context, offer_market, at, company, worths) for at in among]
     shortfalls = _shortfalls(offer_market, company[0][0], choices)
     scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    alike = round(DEARER * min(scores, default=0.0), 9) if offer_market.capped else 0.0
+    alike = round(EQUAL_PRICE_FACTOR * min(scores, default=0.0), 9) if offer_market.capped else 0.0
 
     def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
         offer, score = offer_market.offers[choice.at], round(choice.score, 9)
@@ -348,8 +350,8 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     found = {each.at: int(short[each.at]) for each in choices}
     likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
     rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    dear = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
-    return {at: 1 if at in dear else short for at, short in found.items()}
+    expensive = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
+    return {at: 1 if at in expensive else short for at, short in found.items()}
 
 
 def _unpaid(offer_market: OfferMarket, group: JobGroup) -> int:
@@ -360,18 +362,18 @@ def _needs_one(group: JobGroup, first: JobGroup) -> bool:
     return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
-def _judge(
+def _score_offer(
     context: PlanContext,
     offer_market: OfferMarket,
     at: int,
     company: Sequence[tuple[JobGroup, int]],
     worths: list[float],
 ) -> Choice:
-    left, worth, ranks, there = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
+    left, worth, ranks, on_it = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
         if offer_market.serves(group, at):
             amount_each = offer_market.taken(group)[at]
-            taken = _beside(context, group, min(count, _times(left, amount_each)), there)
+            taken = _count_compatible(context, group, min(count, _multiples(left, amount_each)), on_it)
             left -= amount_each * taken
             worth += each * taken
             ranks += taken
@@ -379,7 +381,7 @@ def _judge(
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
 
-def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) -> int:
+def _count_compatible(context: PlanContext, group: JobGroup, most: int, present: list[str]) -> int:
     """Return how many ranks of ``group``, up to ``most``, tolerate each other and the units of ``there``. They are
     appended to ``there``. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
     suit = context.suit
@@ -387,16 +389,16 @@ def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) 
         return most
     count = 0
     while count < most:
-        if len(there) >= LOOK_AHEAD_UNITS:
+        if len(present) >= LOOK_AHEAD_UNITS:
             return most
-        if there and not (suit.together(group.application, there) if group.application else True):
+        if present and not (suit.together(group.application, present) if group.application else True):
             break
-        there.append(group.application)
+        present.append(group.application)
         count += 1
     return count
 
 
-def _times(left: Amounts, demand: Amounts) -> int:
+def _multiples(left: Amounts, demand: Amounts) -> int:
     asked = demand > 0
     return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else _PLENTY
 
@@ -416,7 +418,7 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
     spot = [o for o in offer_market.offers if _large_enough(group, o)]
     if sizes_fit or spot:
         return _not_allowed(group, sizes_fit, spot)
-    return _too_small(context, group)
+    return _nearest_offer(context, group)
 
 
 def _large_enough(group: JobGroup, offer: Offer) -> bool:
@@ -438,17 +440,19 @@ def _backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[i
 
 
 def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
-    waiting = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
-    if not waiting:
+    backed_off = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
+    if not backed_off:
         names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
         return Reason(code="sold_out", text=f"waiting: no {names} available", numbers={"offers": len(fitting)})
-    first = min(waiting, key=_urgency)
+    first = min(backed_off, key=_retry_order)
     fit = f"{counted(len(fitting), 'offer')} fit"
-    failed, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", "; all others are sold out")
+    failed, rest = (
+        ("all", "") if len(backed_off) == len(fitting) else (f"{len(backed_off)}", "; all others are sold out")
+    )
     if first.until_at == inf:
         text = f"waiting: {fit}; {failed} {first.error} until 'hcloud drain --undo'{rest}"
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
-    code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
+    code = "quota_exceeded" if all("quota" in b.error.lower() for b in backed_off) else "all_backed_off"
     text = f"waiting: {fit}; {failed} failed recently ({first.error or 'no reason given'}){rest}"
     text += f"; next retry in {seconds(first.until_at - context.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
@@ -471,29 +475,29 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
         if not typed:
             names = sorted({offer.instance_type.name for offer in left})
-            return _nothing("no_such_type", "instance_types", ", ".join(patterns), names)
+            return _none_offered("no_such_type", "instance_types", ", ".join(patterns), names)
         left = typed
     if where is not None and where.zones:
         zoned = [offer for offer in left if where.in_zone(offer.zone)]
         if not zoned:
             zones = sorted({offer.zone for offer in left})
-            return _nothing("no_such_zone", "placement.zones", where.words("zones"), zones)
+            return _none_offered("no_such_zone", "placement.zones", where.words("zones"), zones)
         left = zoned
     if where is not None and not any(where.labelled(offer.labels) for offer in left):
         wanted = {name for name, _ in where.labels}
         there = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
         names = sorted(there) or ["none with such labels"]
-        return _nothing("no_such_label", "placement.labels", where.words("labels"), names)
+        return _none_offered("no_such_label", "placement.labels", where.words("labels"), names)
     return None
 
 
-def _nothing(code: str, key: str, asked: str, there: Sequence[str]) -> Reason:
-    told = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-    text = f"restricted to {asked} ({key}); available: {told}"
-    return Reason(code=code, text=text, numbers={"asked": asked, "bound": key, "kinds": len(there)})
+def _none_offered(code: str, key: str, wanted: str, offered: Sequence[str]) -> Reason:
+    shown = ", ".join(offered[:8]) + (", ..." if len(offered) > 8 else "")
+    text = f"restricted to {wanted} ({key}); available: {shown}"
+    return Reason(code=code, text=text, numbers={"asked": wanted, "bound": key, "kinds": len(offered)})
 
 
-def _too_small(context: PlanContext, group: JobGroup) -> Reason:
+def _nearest_offer(context: PlanContext, group: JobGroup) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:

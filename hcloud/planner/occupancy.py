@@ -17,7 +17,7 @@ from hcloud.core.rows import FilteredRows, number_of, row_changes
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
-FEWEST = 3
+FEWEST_RANKS = 3
 """With fewer ranks, a median does not tell which one is slow."""
 
 
@@ -36,7 +36,7 @@ class Residents:
     names: tuple[str, ...] | None = None
     """Applications of the units; None: not computed since the last change."""
 
-    def of(self, capacity: Resources) -> Left:
+    def left_of(self, capacity: Resources) -> Left:
         """Return what is left of ``capacity``: vCPUs, memory in MiB, disk in GiB."""
         if self.capacity is not capacity:
             vcpus, memory_mib, disk_gib = float(capacity.vcpus), float(capacity.memory_mib), float(capacity.disk_gib)
@@ -60,7 +60,7 @@ class Residents:
             self.names = tuple([job.application for job, _ in self.held])
         return self.names
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         self.capacity = self.oldest_at = self.names = None
 
 
@@ -71,7 +71,7 @@ class Occupancy:
     rows: dict[JobId, Job] = field(default_factory=dict)
     running: Sequence[Job] = ()
     """Jobs whose attempt is not over, by number; valid until the next plan."""
-    restive: Sequence[Job] = ()
+    needing_decision: Sequence[Job] = ()
     """Jobs whose row may require a decision, by number; valid until the next plan."""
     stopping: set[JobId] = field(default_factory=set)
     """Jobs whose attempt was asked to stop."""
@@ -81,76 +81,76 @@ class Occupancy:
     """Running jobs that were corrected."""
     incomplete: set[JobId] = field(default_factory=set)
     """Jobs that run with fewer ranks than they may have."""
-    demanding: set[JobId] = field(default_factory=set)
+    constrained: set[JobId] = field(default_factory=set)
     """Jobs with placement constraints."""
-    scattered: set[JobId] = field(default_factory=set)
+    comparable: set[JobId] = field(default_factory=set)
     """Running incremental jobs with enough ranks to detect a straggler."""
-    unpromised: set[JobId] = field(default_factory=set)
+    best_effort: set[JobId] = field(default_factory=set)
     """Running best-effort jobs."""
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     """The units on each instance."""
     touched: set[InstanceId] = field(default_factory=set)
     """Instances whose units changed since :meth:`take_touched`."""
     _seen: Sequence[Job] = ()
-    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_holds))
-    _restive: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_correction))
+    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_running))
+    _needing_decision: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_decision))
 
     def follow(self, jobs: Sequence[Job]) -> None:
         """Update to ``jobs``, which are all that have not ended."""
         for before, job in row_changes(self._seen, jobs):
             if before is not None:
-                self._forget(self.rows.pop(before.id))
+                self._remove(self.rows.pop(before.id))
             if job is not None:
                 self.rows[job.id] = job
-                self._note(job)
+                self._add(job)
         self._seen = jobs
-        self.running, self.restive = self._running.of(jobs), self._restive.of(jobs)
+        self.running, self.needing_decision = self._running.of(jobs), self._needing_decision.of(jobs)
 
     @staticmethod
     def runs(job: Job) -> bool:
         """Return whether a job belongs to ``running``."""
-        return _holds(job)
+        return _is_running(job)
 
     def take_touched(self) -> set[InstanceId]:
         """Return :attr:`touched` and clear it."""
         taken, self.touched = self.touched, set()
         return taken
 
-    def _note(self, job: Job) -> None:
-        for ids, wanted in self._kinds():
-            if wanted(job):
+    def _add(self, job: Job) -> None:
+        for ids, has in self._id_sets():
+            if has(job):
                 ids.add(job.id)
         number = number_of(job.id)
         for held in held_by(job):
-            there = self.residents.setdefault(held.instance_id, Residents())
-            at = bisect_right(there.numbers, number)
-            there.numbers.insert(at, number)
-            there.held.insert(at, (job, held))
-            there.changed()
+            residents = self.residents.setdefault(held.instance_id, Residents())
+            at = bisect_right(residents.numbers, number)
+            residents.numbers.insert(at, number)
+            residents.held.insert(at, (job, held))
+            residents.invalidate()
             self.touched.add(held.instance_id)
 
-    def _forget(self, job: Job) -> None:
-        for ids, _ in self._kinds():
+    def _remove(self, job: Job) -> None:
+        for ids, _ in self._id_sets():
             ids.discard(job.id)
         number = number_of(job.id)
         for held in held_by(job):
-            there = self.residents[held.instance_id]
-            at = there.numbers.index(number)
-            del there.numbers[at], there.held[at]
-            there.changed()
+            residents = self.residents[held.instance_id]
+            at = residents.numbers.index(number)
+            del residents.numbers[at], residents.held[at]
+            residents.invalidate()
             self.touched.add(held.instance_id)
-            if not there.held:
+            if not residents.held:
                 del self.residents[held.instance_id]
 
-    def _kinds(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
+    def _id_sets(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
         return (
-            (self.stopping, _stops),
-            (self.measuring, _measures),
+            (self.stopping, _is_stopping),
+            (self.measuring, _is_profiling_run),
             (self.corrected, _was_corrected),
             (self.incomplete, _lacks_ranks),
-            (self.demanding, _demands),
-            (self.scattered, _is_scattered),
-            (self.unpromised, _makes_no_promise),
+            (self.constrained, _is_constrained),
+            (self.comparable, _is_comparable),
+            (self.best_effort, _is_best_effort),
         )
 
 
@@ -161,7 +161,7 @@ def missing_ranks(job: Job) -> list[int]:
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
 
 
-def needs_correction(job: Job) -> bool:
+def needs_decision(job: Job) -> bool:
     """Return whether a job's row may require a decision; a running job of one node normally does not."""
     attempt = job.attempt
     if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
@@ -180,35 +180,35 @@ def held_by(job: Job) -> list[Allocation]:
     return [each for each in held if each.ended_at is None]
 
 
-def _holds(job: Job) -> bool:
+def _is_running(job: Job) -> bool:
     return job.attempt is not None and not job.attempt.over
 
 
-def _stops(job: Job) -> bool:
-    return job.attempt is not None and job.attempt.stop_requested_at is not None and _holds(job)
+def _is_stopping(job: Job) -> bool:
+    return job.attempt is not None and job.attempt.stop_requested_at is not None and _is_running(job)
 
 
-def _measures(job: Job) -> bool:
+def _is_profiling_run(job: Job) -> bool:
     return job.spec.profile is not None and job.state not in JOB_ENDED
 
 
 def _was_corrected(job: Job) -> bool:
-    return bool(job.corrections) and _holds(job)
+    return bool(job.corrections) and _is_running(job)
 
 
 def _lacks_ranks(job: Job) -> bool:
-    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _holds(job) and bool(missing_ranks(job))
+    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _is_running(job) and bool(missing_ranks(job))
 
 
-def _demands(job: Job) -> bool:
+def _is_constrained(job: Job) -> bool:
     return job.spec.placement is not None
 
 
-def _makes_no_promise(job: Job) -> bool:
-    return job.spec.target.kind == "best_effort" and _holds(job)
+def _is_best_effort(job: Job) -> bool:
+    return job.spec.target.kind == "best_effort" and _is_running(job)
 
 
-def _is_scattered(job: Job) -> bool:
+def _is_comparable(job: Job) -> bool:
     attempt, spec = job.attempt, job.spec
-    told = not spec.nodes.gang and spec.progress is not None
-    return told and attempt is not None and len(attempt.allocations) >= FEWEST and not attempt.over
+    spread_out = not spec.nodes.gang and spec.progress is not None
+    return spread_out and attempt is not None and len(attempt.allocations) >= FEWEST_RANKS and not attempt.over

@@ -45,7 +45,7 @@ from hcloud.planner.text import deadline_numbers, offer_words, seconds, usd
 from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
-AT_MOST_UNDER = 4.0
+MOST_TIMES_REQUESTED = 4.0
 """A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
 """A profiling run that exceeds its time limit by this much is stopped."""
@@ -58,7 +58,7 @@ _YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 def most_vcpus(job: Job) -> float:
     """Return with how many vCPUs a job should be measured at least, where it may get so many."""
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
+    return vcpus if within is None else max(vcpus, min(within[1], MOST_TIMES_REQUESTED * vcpus))
 
 
 def steps_of(job: Job, most_vcpus: float) -> tuple[float, ...]:
@@ -102,11 +102,11 @@ def run_for(
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
     name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
-    asked = replace(_as_run(spec, request, policy), name=name, instance_types=only)
+    asked = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
     return asked, nodes * run_usd(policy, offer)
 
 
-def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
+def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
     """Return the spec of a profiling run: an exclusive batch job without deadline, limited in time."""
     return replace(
         spec,
@@ -164,25 +164,29 @@ class _ProfilingState:
         return self.context.now - job.submitted_at
 
 
-def leave_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
+def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``."""
-    plain = not context.policy.profiles_jobs and not context.snapshot.programs
-    state = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(context, submitted)
+    nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
+    state = (
+        None
+        if nothing_known and not any(job.profile_runs for job in submitted)
+        else _open_profiling(context, submitted)
+    )
     queued = []
-    for job in submitted if state is None else sorted(submitted, key=_urgency):
+    for job in submitted if state is None else sorted(submitted, key=_profiling_order):
         if state is None or job.spec.profile is not None:
-            queued.append(context.enqueue(job, _admitted(context, job)))
-        elif (gone_on := _decide(state, job)) is not None:
-            queued.append(gone_on)
+            queued.append(context.enqueue(job, _admission_reason(context, job)))
+        elif (queued_job := _decide(state, job)) is not None:
+            queued.append(queued_job)
     if queued:
         context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
 
 
-def _urgency(job: Job) -> tuple[int, float, int]:
+def _profiling_order(job: Job) -> tuple[int, float, int]:
     return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
-def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
+def _open_profiling(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
     state, rows = _ProfilingState(context), context.snapshot.plan_cache.occupancy.rows
     for job in [rows[run] for run in sorted(context.measuring)]:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
@@ -191,7 +195,7 @@ def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingStat
     return state
 
 
-def _admitted(context: PlanContext, job: Job) -> Reason:
+def _admission_reason(context: PlanContext, job: Job) -> Reason:
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
     text = f"admitted {seconds(waited_s)} after submission with priority {job.spec.priority}"
@@ -207,19 +211,19 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
     if job.id in state.runs and _has_time(state, job):
         return None
     if job.id in state.runs and known is None:
-        return _give_up(state, job)
+        return _stop_profiling(state, job)
     if known is not None:
-        return _go_known(state, job, identity, known)
-    if job.profile_runs and not _looked_in_vain(job, identity, rows):
+        return _classify_known(state, job, identity, known)
+    if job.profile_runs and not _short_run_differed(job, identity, rows):
         text = "profiling measured nothing; classified as a typical application"
-        return _go_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
-    refusal = _not_to_be_profiled(state, job, identity, rows)
+        return _classify_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
+    refusal = _why_never(state, job, identity, rows)
     if refusal is not None:
-        return _go_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
+        return _classify_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
     return _start(state, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
 
 
-def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
+def _short_run_differed(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
     """Return whether a short run differed from what is known of the program, so that a full profile must follow."""
     own = next((row for row in rows if row.name == identity.name), None)
     return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
@@ -232,11 +236,13 @@ def _has_time(state: _ProfilingState, job: Job) -> bool:
     )
 
 
-def _give_up(state: _ProfilingState, job: Job) -> Job:
+def _stop_profiling(state: _ProfilingState, job: Job) -> Job:
     """Queue a job whose runs take too long, and of which none that has ended measured enough."""
     runs = state.runs[job.id]
     text = f"{counted(len(runs), 'profiling run')} unfinished, no time left; classified as a typical application"
-    return _go_unknown(state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)})
+    return _classify_unknown(
+        state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)}
+    )
 
 
 def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
@@ -247,9 +253,7 @@ def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
     return job.submitted_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
 
 
-def _not_to_be_profiled(
-    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
-) -> Reason | None:
+def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why this job is not to be profiled, whatever is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
@@ -268,24 +272,26 @@ def _not_to_be_profiled(
     if spec.stateful and policy.warm_up_s == 0:
         text = "it is stateful, and the policy sets no warm-up for such jobs"
         return Reason(code="profiling_stateful", text=text)
-    return _not_worth_it(state, job, identity, rows)
+    return _why_not_worthwhile(state, job, identity, rows)
 
 
-def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+def _why_not_worthwhile(
+    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
+) -> Reason | None:
     """Return why profiling would probably cost more than it gains, or None."""
-    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
+    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _longest_run_s(job, rows)
     if lasts_s < limit_s:
         text = f"it runs for at most {seconds(lasts_s)}, below the minimum of {seconds(limit_s)}"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
-    fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
-    if fruitless >= state.policy.fruitless_runs:
-        text = f"{fruitless} profiling runs of this program measured nothing"
-        return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
+    failed_runs = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
+    if failed_runs >= state.policy.fruitless_runs:
+        text = f"{failed_runs} profiling runs of this program measured nothing"
+        return Reason(code="profiling_fruitless", text=text, numbers={"runs": failed_runs})
     return None
 
 
-def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
+def _longest_run_s(job: Job, rows: Sequence[Application]) -> float:
     """Return an upper bound of the run time in seconds; inf if unknown. Earlier runs of a service do not bound it."""
     limit_s = inf if job.spec.max_runtime_s is None else job.spec.max_runtime_s
     ran_s = [row.run_s for row in rows if row.run_s is not None and not isinstance(job.spec.target, ServiceTarget)]
@@ -293,11 +299,11 @@ def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
-def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
+def _classify_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
     key = key_of(row, identity)
-    believed = state.context.snapshot.applications.get(key)
-    if believed is None and state.waited_s(job) < state.policy.patience_s:
-        _hold(state, job, "classifying", f"{row.name} is being classified", {})
+    estimates = state.context.snapshot.applications.get(key)
+    if estimates is None and state.waited_s(job) < state.policy.patience_s:
+        _keep_waiting(state, job, "classifying", f"{row.name} is being classified", {})
         return None
     source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
     useful = len(set(job.profile_runs) & set(row.runs))
@@ -308,14 +314,14 @@ def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Applica
         text += f", which behaved alike with {len(row.inputs)} inputs"
     elif source == "known" and job.profile_runs:
         text += ", as it behaved in a short run"
-    numbers = _believed(row, job, believed) if believed is not None else {}
+    numbers = _estimate_numbers(row, job, estimates) if estimates is not None else {}
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
         text += f" ({numbers['predicted_low']:.4g} to {numbers['predicted_high']:.4g})"
-    return _go(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
+    return _classify(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
 
 
-def _believed(row: Application, job: Job, known: Classification) -> dict[str, Number]:
+def _estimate_numbers(row: Application, job: Job, known: Classification) -> dict[str, Number]:
     """Return the estimates of a job as numbers of a reason."""
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
@@ -331,19 +337,19 @@ def _believed(row: Application, job: Job, known: Classification) -> dict[str, Nu
     return numbers
 
 
-def _go_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
+def _classify_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
     if not state.context.policy.profiles_jobs and not job.profile_runs:
-        return state.context.enqueue(job, _admitted(state.context, job))
-    return _go(state, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
+        return state.context.enqueue(job, _admission_reason(state.context, job))
+    return _classify(state, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
 
 
-def _go(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
+def _classify(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
     state.context.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
     known = replace(job, application=application)
-    return state.context.enqueue(known, _admitted(state.context, job))
+    return state.context.enqueue(known, _admission_reason(state.context, job))
 
 
-def _hold(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
+def _keep_waiting(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
     """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
         state.context.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
@@ -358,26 +364,28 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
     needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(state, job) - context.now
     if needs_s > left_s:
         text = f"it would take up to {seconds(needs_s)}; only {seconds(max(0.0, left_s))} may be spent of the time to "
-        return _go_unknown(
+        return _classify_unknown(
             state, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
         )
-    hold = _why_not_now(state, job, identity, offers)
-    if hold is None:
-        pressing = [] if look else _all_pressing(state, job, identity, offers)
-        runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), offers)
+    blocked = _why_not_now(state, job, identity, offers)
+    if blocked is None:
+        sources = [] if look else _sources_per_run(state, job, identity, offers)
+        runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look), offers)
         if not runs:
             text = f"one run on {offer_words(offers[0])} would already cost more than {usd(cost_usd)}"
-            return _go_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
+            return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         state.programs.add(identity.program)
         state.runs[job.id] = []
-        _take_idle(state, runs, offers)
-        reason = _starting(runs, cost_usd, needs_s, pressing)
+        _count_as_taken(state, runs, offers)
+        reason = _profiling_reason(runs, cost_usd, needs_s, sources)
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if state.waited_s(job) >= policy.patience_s:
-        text = f"given up after {seconds(state.waited_s(job))}: {hold.text}"
-        return _go_unknown(state, job, "profiling_no_room", text, {**hold.numbers, "waited_s": state.waited_s(job)})
-    _hold(state, job, hold.code, hold.text, hold.numbers)
+        text = f"given up after {seconds(state.waited_s(job))}: {blocked.text}"
+        return _classify_unknown(
+            state, job, "profiling_no_room", text, {**blocked.numbers, "waited_s": state.waited_s(job)}
+        )
+    _keep_waiting(state, job, blocked.code, blocked.text, blocked.numbers)
     return None
 
 
@@ -387,20 +395,20 @@ def profile_again(context: PlanContext, job: Job) -> Profile | None:
     None is returned if no instance is idle, or if the policy, the job or limits forbid it. Nothing is launched for it.
     It is a base run: the application is classified again from its result.
     """
-    state, identity = _open_desk(context, []), identify(job.spec)
+    state, identity = _open_profiling(context, []), identify(job.spec)
     rows = context.snapshot.programs.get(identity.program, ())
-    if job.id in state.runs or _not_to_be_profiled(state, job, identity, rows) is not None or not state.idle:
+    if job.id in state.runs or _why_never(state, job, identity, rows) is not None or not state.idle:
         return None
     offers = _offers_for(state, job)
     if not offers or state.idle[_type_of(offers[0])] <= 0:
         return None
-    pressing = _pressing(state, job, identity, offers[0])
+    sources = _sources_on(state, job, identity, offers[0])
     steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
-    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
+    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=sources.sources)
     runs, cost_usd = _affordable(state, [run], offers)
     if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
         return None
-    reason = _starting(runs, cost_usd, state.policy.total_s, [pressing])
+    reason = _profiling_reason(runs, cost_usd, state.policy.total_s, [sources])
     return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
 
 
@@ -448,7 +456,7 @@ def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
 
 
-def _take_idle(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
+def _count_as_taken(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
     """Count the idle instances that ``runs`` will use as taken."""
     types = {offer.instance_type.name: _type_of(offer) for offer in offers}
     for run in runs:
@@ -472,13 +480,13 @@ def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
 def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
     context, cheapest = state.context, dict[tuple[str, str], Offer]()
     made_of = (context.snapshot.offers, context.policy)
-    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _to_profile_on(context)):
+    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _permitted_offers(context)):
         kind = _type_of(offer)
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
-        if fits and job.spec.may_use(offer) and _can_be_had(state, offer):
+        if fits and job.spec.may_use(offer) and _is_available(state, offer):
             cheapest[kind] = offer
-    found = sorted(cheapest.values(), key=lambda each: state.idle[_type_of(each)] <= 0)
-    return _most_telling(state, found, _roomy(state, job, found) or found)
+    offers = sorted(cheapest.values(), key=lambda each: state.idle[_type_of(each)] <= 0)
+    return _most_informative(state, offers, _roomy(state, job, offers) or offers)
 
 
 def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
@@ -490,41 +498,41 @@ def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Of
     return wide or roomy
 
 
-def _most_telling(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
+def _most_informative(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
     """Return ``found`` in the order to profile on, at most ``profiling.types`` of them; the first is ``roomy``.
 
     Of the idle types those that say most together come first, then the others in the given order.
     """
-    prior, types, named = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
-    idle = [column for column, offer in named.items() if state.idle[_type_of(offer)] > 0]
-    able = [_column_of(offer) for offer in roomy]
+    prior, types, by_column = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
+    idle = [column for column, offer in by_column.items() if state.idle[_type_of(offer)] > 0]
+    suitable = [_column_of(offer) for offer in roomy]
     if prior is None or not idle:
-        telling: tuple[str, ...] = ()
-    elif able[0] in idle:
-        telling = prior.most_telling(idle, types, one_of=able)
+        informative: tuple[str, ...] = ()
+    elif suitable[0] in idle:
+        informative = prior.most_telling(idle, types, one_of=suitable)
     else:
-        telling = prior.most_telling(idle, types - 1, one_of=idle, already=able[:1])
-    first = [column for column in (*telling, *able) if column in able][:1]
-    return [named[column] for column in dict.fromkeys((*first, *telling, *named))][:types]
+        informative = prior.most_telling(idle, types - 1, one_of=idle, already=suitable[:1])
+    head = [column for column in (*informative, *suitable) if column in suitable][:1]
+    return [by_column[column] for column in dict.fromkeys((*head, *informative, *by_column))][:types]
 
 
 def _column_of(offer: Offer) -> str:
     return "/".join(_type_of(offer))
 
 
-def _to_profile_on(context: PlanContext) -> list[Offer]:
+def _permitted_offers(context: PlanContext) -> list[Offer]:
     """Return the offers that policy and strategy allow for profiling, cheapest first."""
     policy, types = context.policy, context.policy.profiling.instance_types
-    found = list[Offer]()
+    offers = list[Offer]()
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         refused = forbidden(policy, offer) is not None or context.strategy.refusal(offer) is not None
         named = not types or matches(offer.instance_type.name, types)
         if named and not refused and offer.market is not Market.SPOT:
-            found.append(offer)
-    return found
+            offers.append(offer)
+    return offers
 
 
-def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
+def _is_available(state: _ProfilingState, offer: Offer) -> bool:
     """Return whether an instance of ``offer`` can be launched now or is idle; all reserved ones may be running
     already."""
     if state.idle[_type_of(offer)] > 0:
@@ -533,7 +541,7 @@ def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
     return offer.available != 0 and not any(b.covers(offer) and b.until_at > now for b in backoffs)
 
 
-def _pressing(
+def _sources_on(
     state: _ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
 ) -> Pressing:
     """Return the sources of interference to measure a job under on an instance, and why these.
@@ -553,21 +561,21 @@ def _pressing(
     return choose_sources(snapshot.source_prior, left_out=left_out, row=own, besides=besides)
 
 
-def _all_pressing(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
+def _sources_per_run(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
     """Return the sources for each run that applies some, the base run first.
 
     A second instance with a spare vCPU gets a set of its own; its run ends no later than the base run, which measures
     more sizes. Under a strategy that never rents there is no second set, because jobs wait for the instance it would
     hold.
     """
-    found = [_pressing(state, job, identity, offers[0])]
-    second = _second(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
-    if second is not None and found[0].sources and _has_spare_vcpus(state, job, second):
-        found.append(_pressing(state, job, identity, second, besides=found[0].sources))
-    return found
+    sources = [_sources_on(state, job, identity, offers[0])]
+    second = _second_offer(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
+    if second is not None and sources[0].sources and _has_spare_vcpus(state, job, second):
+        sources.append(_sources_on(state, job, identity, second, besides=sources[0].sources))
+    return sources
 
 
-def _second(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
+def _second_offer(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
     """Return the offer for the second instance of a profile: another type, else the same one if two are available; None
     if the policy wants one type only, or there is no second instance."""
     if len(offers) > 1 or state.policy.types == 1:
@@ -623,7 +631,7 @@ def _affordable(
     return tuple(taken), cost_usd
 
 
-def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
+def _profiling_reason(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
     what = "profiled in one short run, as its program is known" if looks else f"profiled in {counted(len(runs), 'run')}"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))

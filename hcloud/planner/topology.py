@@ -42,7 +42,7 @@ class TopologyConstraints:
         self.users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
         """Users of whom at least one job states an anti-affinity."""
         self._admitted: dict[Constraints, Mask] = {}
-        self._there: dict[AffinityGroup, Counts] = {}
+        self._counts: dict[AffinityGroup, Counts] = {}
         self._clashing: dict[AffinityGroup, Counts] = {}
         self._journal: list[tuple[int, AffinityGroup, int]] = []
         for at, held in enumerate(fleet.holdings if self.users else ()):
@@ -65,12 +65,12 @@ class TopologyConstraints:
             known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
         return known
 
-    def apart(self, company: AffinityGroup) -> Mask:
+    def without_conflicts(self, company: AffinityGroup) -> Mask:
         """Return which instances hold no job that ``company`` must not share one with."""
         found = self._clashing.get(company)
         if found is None:
             found = np.zeros(len(self._fleet.instances), dtype=np.int64)
-            for other, counts in self._there.items():
+            for other, counts in self._counts.items():
                 if company.clashes(other):
                     found += counts
             self._clashing[company] = found
@@ -107,9 +107,9 @@ class TopologyConstraints:
             self._count(at, company, -by)
 
     def _count(self, at: int, company: AffinityGroup, by: int) -> None:
-        if company not in self._there:
-            self._there[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
-        self._there[company][at] += by
+        if company not in self._counts:
+            self._counts[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
+        self._counts[company][at] += by
         for other, counts in self._clashing.items():
             if other.clashes(company):
                 counts[at] += by

@@ -33,10 +33,10 @@ def row(number: int, shape: str) -> Job | None:
 def told(occupancy: Occupancy) -> tuple[object, ...]:
     """All that a plan may ask of a roster."""
     residents = {
-        name: (each.held, each.of(FLEET[0].capacity), each.since(), each.applications())
+        name: (each.held, each.left_of(FLEET[0].capacity), each.since(), each.applications())
         for name, each in occupancy.residents.items()
     }
-    by_number = list(occupancy.running), list(occupancy.restive)
+    by_number = list(occupancy.running), list(occupancy.needing_decision)
     return *by_number, occupancy.stopping, occupancy.measuring, occupancy.incomplete, residents
 
 

@@ -32,11 +32,11 @@ class Option:
     """Numbers for the reason."""
 
 
-def remaining_s(context: PlanContext, found: Assessment) -> float:
+def remaining_s(context: PlanContext, assessment: Assessment) -> float:
     """Return the remaining run time in seconds as things are; a lease horizon for services and where it is unknown."""
-    return found.remaining_s if found.remaining_s is not None else context.policy.lease.horizon_s
+    return assessment.remaining_s if assessment.remaining_s is not None else context.policy.lease.horizon_s
 
 
-def saved_s(context: PlanContext, found: Assessment, factor: float) -> float:
+def saved_s(context: PlanContext, assessment: Assessment, factor: float) -> float:
     """Return how many seconds earlier the job ends with a speed-up of ``factor``."""
-    return remaining_s(context, found) * (1.0 - 1.0 / factor)
+    return remaining_s(context, assessment) * (1.0 - 1.0 / factor)

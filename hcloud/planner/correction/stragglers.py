@@ -6,9 +6,9 @@ instance has room now, that the restart is expected to end well before the strag
 end meanwhile.
 
 A job of one rank is compared with copies of it: if one was profiled since its start and performed as estimated, this
-start is slow and the estimate is right (:func:`faster_anew`). If no copy could be profiled, a very slow job counts as a
-straggler as long as it is the only one of its application (:func:`straggles`), since estimates are hardly ever so
-wrong. Its performance after the move shows which it was.
+start is slow and the estimate is right (:func:`restart_speedup`). If no copy could be profiled, a very slow job counts
+as a straggler as long as it is the only one of its application (:func:`is_straggler`), since estimates are hardly ever
+so wrong. Its performance after the move shows which it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hcloud.core.model import Allocation, Attempt, Job, Number, Reason
 from hcloud.forecast.job_monitor import Pace, pace_of_counter
 from hcloud.planner.context import RELAUNCHED, PlanContext
 from hcloud.planner.correction.monitor import Deviation, RankSamples, column_of, deviations_of, rank_samples
-from hcloud.planner.occupancy import FEWEST
+from hcloud.planner.occupancy import FEWEST_RANKS
 from hcloud.planner.placement.place import usable
 from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.text import seconds
@@ -34,7 +34,7 @@ def relaunch_stragglers(context: PlanContext, most: int) -> None:
     """Stop the slowest straggler of each incremental job, in at most ``most`` jobs."""
     occupancy = context.snapshot.plan_cache.occupancy
     for job in (
-        [job for job in context.running if job.id in occupancy.scattered] if occupancy.scattered and most > 0 else ()
+        [job for job in context.running if job.id in occupancy.comparable] if occupancy.comparable and most > 0 else ()
     ):
         attempt = job.attempt
         if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
@@ -46,69 +46,69 @@ def relaunch_stragglers(context: PlanContext, most: int) -> None:
             most -= _relaunch(context, job, attempt)
 
 
-def faster_anew(context: PlanContext, look: RankSamples) -> float:
+def restart_speedup(context: PlanContext, view: RankSamples) -> float:
     """Return the speed-up of a job of one rank if it is restarted elsewhere; 1 if it is no straggler.
 
     A straggler surely performs worse than a copy profiled since its start: on its own instance type or, on another one,
     by more than the estimate for its type can be wrong (``correction.straggler_below``). Without such a copy,
-    :func:`straggles` decides.
+    :func:`is_straggler` decides.
     """
-    departure, policy = look.departure(), context.policy.correction
-    if departure is None or departure.measured.mean <= 0 or not _alone(context, look):
+    deviation, policy = view.deviation(), context.policy.correction
+    if deviation is None or deviation.measured.mean <= 0 or not _is_alone(context, view):
         return 1.0
-    deviations, low = deviations_of(policy.confidence), departure.would.limits()[0]
-    most, since = departure.measured.at_most(deviations), profiled_since(context, look)
-    if most >= low or not departure.surely(deviations, policy.margin):
+    deviations, low = deviations_of(policy.confidence), deviation.estimate.limits()[0]
+    most, profiled_on = deviation.measured.at_most(deviations), profiled_since(context, view)
+    if most >= low or not deviation.surely(deviations, policy.margin):
         return 1.0
-    if since:
-        straggler = column_of(look.instance) in since or most < _least(context, departure)
+    if profiled_on:
+        straggler = column_of(view.instance) in profiled_on or most < _plausible_minimum(context, deviation)
     else:
-        straggler = straggles(context, look)
-    return low / departure.measured.mean if straggler else 1.0
+        straggler = is_straggler(context, view)
+    return low / deviation.measured.mean if straggler else 1.0
 
 
-def straggles(context: PlanContext, look: RankSamples, kept: float = 1.0) -> bool:
+def is_straggler(context: PlanContext, view: RankSamples, kept: float = 1.0) -> bool:
     """Return whether this start of the job is slow, rather than the estimate wrong.
 
     That is assumed if the job has always performed below ``correction.straggler_below`` of the least expected, and
     nothing else of its application is slow: neither its last runs nor another running job. ``kept`` is the part (0..1)
     of its performance that its neighbours are estimated to leave.
     """
-    departure, job = look.departure(), look.job
-    if departure is None:
+    deviation, job = view.deviation(), view.job
+    if deviation is None:
         return False
-    least = _least(context, departure, kept)
+    minimum = _plausible_minimum(context, deviation, kept)
     # it was faster once, so it is in another phase
-    if departure.measured.mean >= least or departure.measured.best >= least:
+    if deviation.measured.mean >= minimum or deviation.measured.best >= minimum:
         return False
     rows = context.snapshot.programs.get(identify(job.spec).program, ())
     if any(any(row.missed) for row in rows if row.name == row_name(job.application)):
         return False
     others = [each for each in context.running if each.application == job.application and each is not job]
-    return not any(_as_slow(context, each) for each in others)
+    return not any(_is_as_slow(context, each) for each in others)
 
 
-def _least(context: PlanContext, departure: Deviation, kept: float = 1.0) -> float:
+def _plausible_minimum(context: PlanContext, deviation: Deviation, kept: float = 1.0) -> float:
     """Return the performance below which a slow start is likelier than a wrong estimate."""
-    return context.policy.correction.straggler_below * kept * departure.would.limits()[0]
+    return context.policy.correction.straggler_below * kept * deviation.estimate.limits()[0]
 
 
-def _as_slow(context: PlanContext, job: Job) -> bool:
-    look = rank_samples(context, job)
-    departure = look.departure() if look is not None else None
-    if look is None or departure is None or not _alone(context, look):
+def _is_as_slow(context: PlanContext, job: Job) -> bool:
+    view = rank_samples(context, job)
+    deviation = view.deviation() if view is not None else None
+    if view is None or deviation is None or not _is_alone(context, view):
         return False
-    return departure.measured.mean < _least(context, departure)
+    return deviation.measured.mean < _plausible_minimum(context, deviation)
 
 
-def _alone(context: PlanContext, look: RankSamples) -> bool:
-    here = context.fleet.holdings[context.fleet.index[look.held.instance_id]]
-    return all(each.id == look.job.id for each, _ in here)
+def _is_alone(context: PlanContext, view: RankSamples) -> bool:
+    here = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
+    return all(each.id == view.job.id for each, _ in here)
 
 
-def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
+def profiled_since(context: PlanContext, view: RankSamples) -> set[str]:
     """Return the instance types, as ``<provider>/<type>``, on which copies of the job were profiled since its start."""
-    job, started_at = look.job, look.held.started_at
+    job, started_at = view.job, view.held.started_at
     if not job.profile_runs or started_at is None:
         return set()
     return {
@@ -122,7 +122,7 @@ def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
 
 def _relaunch(context: PlanContext, job: Job, attempt: Attempt) -> bool:
     paces = _paces(context, job, attempt)
-    if len(paces) < FEWEST or any(a.released and a.cause is not None for a in attempt.allocations):
+    if len(paces) < FEWEST_RANKS or any(a.released and a.cause is not None for a in attempt.allocations):
         return False
     slowest, pace, done = min(paces, key=lambda each: (each[1].mean, each[0].rank))
     others = [(other.mean, part) for held, other, part in paces if held is not slowest]
@@ -159,7 +159,7 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
 
 def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
     """Return the running ranks whose pace is known, with their progress (0..1)."""
-    watched, policy, found = context.snapshot.job_samples.get(job.id), context.policy.correction, []
+    watched, policy, paces = context.snapshot.job_samples.get(job.id), context.policy.correction, []
     if watched is None or watched.attempt != attempt.id:
         return []
     for held in attempt.allocations:
@@ -168,5 +168,5 @@ def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Alloc
             continue
         pace = pace_of_counter(samples, "progress", held.started_at + policy.settle_s, policy.readings)
         if pace is not None:
-            found.append((held, pace, samples[-1].values.get("progress", 0.0)))
-    return found
+            paces.append((held, pace, samples[-1].values.get("progress", 0.0)))
+    return paces

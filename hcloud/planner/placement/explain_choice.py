@@ -23,15 +23,15 @@ from hcloud.planner.plan import Candidate
 from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
 from hcloud.spec.validation import counted
 
-MOST = 8
+MOST_CANDIDATES = 8
 """Number of candidates stored, including the chosen one."""
-KINDS = 256
+MOST_GROUPS = 256
 """Number of groups in one plan for which candidates are computed."""
 NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
 """Why a candidate was not chosen."""
 
 
-def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
+def exclusion_reason(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
     """Return ``refusal``, extended by the constraints that exclude ``group`` from instances with room, if any do."""
     if refusal is None or not (bound := excluded(context, group)):
         return refusal
@@ -56,7 +56,9 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     allowed = {
         "placement.zones": context.topology.admitted(by_zone) if by_zone is not None else roomy,
         "placement.labels": context.topology.admitted(by_label) if by_label is not None else roomy,
-        "placement.apart_from": context.topology.apart(group.company) if group.company is not None else roomy,
+        "placement.apart_from": context.topology.without_conflicts(group.company)
+        if group.company is not None
+        else roomy,
     }
     found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
     return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
@@ -66,21 +68,21 @@ def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> t
     """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest
     first."""
     if group.candidates is None:
-        if context.kinds_told >= KINDS:
+        if context.kinds_told >= MOST_GROUPS:
             return ()
         context.kinds_told += 1
-        found = _all(context, job, group)
-        group.candidates = tuple(sorted(found, key=lambda c: (c.usd_per_h, c.column, c.market)))
+        candidates = _all_candidates(context, job, group)
+        group.candidates = tuple(sorted(candidates, key=lambda c: (c.usd_per_h, c.column, c.market)))
     offer = context.fleet.instances[at].offer
     shape = context.fleet.shapes[int(context.fleet.shape_at[at])]
     key = (shape, offer.price_usd_per_h)
     if key not in group.told:
         others = (each for each in group.candidates if (each.column, each.market) != shape)
-        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST]
+        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
     return group.told[key]
 
 
-def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
+def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
     fleet, may = context.fleet, _may_be(context, group)
     room = context.fitting_now(group, may)
     known = context.suit is not None and group.application
@@ -88,11 +90,11 @@ def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]
     levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
     # The level of a shape is the first one that any of its instances reaches.
     some = np.array([(fleet.of_shape & mask).any(axis=1) for mask, _ in levels])
-    there: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
-    for number, level in zip(there, some.argmax(axis=0)[there].tolist(), strict=True):
+    ready: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
+    for number, level in zip(ready, some.argmax(axis=0)[ready].tolist(), strict=True):
         mask, why = levels[level]
         yield _candidate(context, job, _cheapest(fleet, fleet.of_shape[number] & mask), why)
-    for offer in _not_there(context, group, {fleet.shapes[number] for number in there}):
+    for offer in _offers_to_launch(context, group, {fleet.shapes[number] for number in ready}):
         yield _candidate(context, job, offer, f"still booting, {seconds(offer.instance_type.boot_delay_s)}")
 
 
@@ -113,15 +115,15 @@ def _cheapest(fleet: Fleet, among: Mask) -> Offer:
     return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
 
 
-def _not_there(context: PlanContext, group: JobGroup, there: Set[OfferShape]) -> Iterable[Offer]:
+def _offers_to_launch(context: PlanContext, group: JobGroup, ready: Set[OfferShape]) -> Iterable[Offer]:
     """Return the cheapest offer for ``group`` of each shape of which no instance is in ``there``."""
-    found, demand = dict[OfferShape, Offer](), group.demand.tolist()
-    for offer in context.to_be_had():
+    cheapest, demand = dict[OfferShape, Offer](), group.demand.tolist()
+    for offer in context.available_offers():
         shape = offer_shape_of(offer)
-        dearer = shape in found and offer.price_usd_per_h >= found[shape].price_usd_per_h
-        if shape not in there and not dearer and _fits(group, offer, demand):
-            found[shape] = offer
-    return found.values()
+        pricier = shape in cheapest and offer.price_usd_per_h >= cheapest[shape].price_usd_per_h
+        if shape not in ready and not pricier and _fits(group, offer, demand):
+            cheapest[shape] = offer
+    return cheapest.values()
 
 
 def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
@@ -130,27 +132,31 @@ def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
     return fits and (group.spot_ok or offer.market is not Market.SPOT) and may_use(group, offer)
 
 
-def _candidate(context: PlanContext, job: Job, offer: Offer, why: str) -> Candidate:
+def _candidate(context: PlanContext, job: Job, offer: Offer, rejected: str) -> Candidate:
     capacity, known = offer.instance_type.capacity, context.snapshot.applications.get(job.application)
     usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
     shape = offer_shape_of(offer)
     if known is None:
-        return _told(shape, usd_per_h, why, None)
-    question = ("candidate", shape, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
-    return known.answer(question, lambda: _expecting(known, *question[1:]))
+        return _make_candidate(shape, usd_per_h, rejected, None)
+    key = ("candidate", shape, usd_per_h, rejected, job.spec.resources.vcpus, job.spec.nodes.count)
+    return known.answer(key, lambda: _expected_candidate(known, *key[1:]))
 
 
-def _expecting(
-    known: Classification, shape: OfferShape, usd_per_h: float, why: str, vcpus: float, nodes: int
+def _expected_candidate(
+    known: Classification, shape: OfferShape, usd_per_h: float, rejected: str, vcpus: float, nodes: int
 ) -> Candidate:
-    return _told(shape, usd_per_h, why, expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes))
+    return _make_candidate(
+        shape, usd_per_h, rejected, expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
+    )
 
 
-def _told(shape: OfferShape, usd_per_h: float, why: str, would: ExpectedPerformance | None) -> Candidate:
-    (column, market), (low, high) = shape, would.limits() if would is not None else (None, None)
-    value = would.value if would is not None else None
+def _make_candidate(
+    shape: OfferShape, usd_per_h: float, rejected: str, estimate: ExpectedPerformance | None
+) -> Candidate:
+    (column, market), (low, high) = shape, estimate.limits() if estimate is not None else (None, None)
+    value = estimate.value if estimate is not None else None
     return Candidate(
-        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why
+        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=rejected
     )
 
 

@@ -16,8 +16,8 @@ from hcloud.core.model import Job, JobState, Number, Reason
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Amounts, Mask
-from hcloud.planner.instance_lifecycle import end_idle_unrenewed
-from hcloud.planner.late_boots import no_use
+from hcloud.planner.instance_lifecycle import terminate_unrenewed
+from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.placement.explain_choice import candidates_of, placement_reason
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.text import seconds
@@ -175,7 +175,7 @@ def suited(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
     """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping)."""
     allowed, hybrid = permitted(context, group, mask), context.strategy.hybrid
     if group.company is not None:
-        allowed = allowed & context.topology.apart(group.company)
+        allowed = allowed & context.topology.without_conflicts(group.company)
     return allowed & hybrid.suits(group.mapping_need, group.resources) if hybrid is not None else allowed
 
 
@@ -197,7 +197,7 @@ def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence
     """Return the instances of ``allowed`` for one more rank of a job that has ranks on ``taken``."""
     if group.constraints is not None and taken:
         allowed = allowed & context.topology.spread(group.constraints, taken)
-    return allowed & context.topology.apart(group.company) if group.company is not None else allowed
+    return allowed & context.topology.without_conflicts(group.company) if group.company is not None else allowed
 
 
 # ----------------------------------------------------------------------------------------------------- awaited machines
@@ -220,7 +220,7 @@ def _settle(context: PlanContext, job: Job, group: JobGroup) -> Job:
         names = ", ".join(lost) or "nothing"
         text = f"{names} failed to start; choosing another machine"
         return requeue(context, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
-    return job if _hold(context, job, group) else requeue(context, job, no_use(job, context.late))
+    return job if _hold(context, job, group) else requeue(context, job, requeue_reason(job, context.late))
 
 
 def _still_hoped_for(context: PlanContext, instance_id: str) -> bool:
@@ -571,7 +571,7 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
     for at in lazy:
         refusal = trial.renewal_refusal(context.fleet.instances[at], context.renewed_until_at, {})
         if refusal is not None:
-            end_idle_unrenewed(context, at, refusal[0])
+            terminate_unrenewed(context, at, refusal[0])
             return False
         trial.book_renewal(context.fleet.instances[at], context.renewed_until_at, {})
     for at in places:

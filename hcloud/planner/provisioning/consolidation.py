@@ -44,16 +44,16 @@ class DrainCandidate:
 def consolidate(context: PlanContext) -> None:
     """Drain the instance with the largest net saving, if any saves enough."""
     policy = context.policy.disruption
-    if not policy.consolidate or not _calm(context):
+    if not policy.consolidate or not _is_calm(context):
         return
-    found = [each for at in _rented(context) if (each := _emptying(context, at)) is not None]
-    worth = [each for each in found if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
-    if worth:
+    candidates = [each for at in _rented(context) if (each := _candidate(context, at)) is not None]
+    worthwhile = [each for each in candidates if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
+    if worthwhile:
         # Of equal ones, the first has the lowest number.
-        _empty(context, max(worth, key=lambda each: each.saved_usd - each.cost_usd))
+        _drain(context, max(worthwhile, key=lambda each: each.saved_usd - each.cost_usd))
 
 
-def _calm(context: PlanContext) -> bool:
+def _is_calm(context: PlanContext) -> bool:
     """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
     changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
@@ -76,7 +76,7 @@ def _rented(context: PlanContext) -> list[int]:
     ]
 
 
-def _emptying(context: PlanContext, at: int) -> DrainCandidate | None:
+def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
     """Return what emptying instance ``at`` would save and cost; None if one of its jobs cannot be moved."""
     jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_largest_first)
     if not all(_movable(context, job) for job in jobs):
@@ -114,7 +114,7 @@ def _movable(context: PlanContext, job: Job) -> bool:
 def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[int]:
     """Return the destinations of ``jobs`` of instance ``at``, in order; fewer if one finds no room."""
     fleet, targets = context.fleet, list[int]()
-    stays = _stays(context, at)
+    stays = _staying(context, at)
     for job in jobs:
         group = context.group_of(job)
         to = fleet.least_loaded(group.asks, usable(context, group, stays))
@@ -127,7 +127,7 @@ def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[in
     return targets
 
 
-def _stays(context: PlanContext, at: int) -> Mask:
+def _staying(context: PlanContext, at: int) -> Mask:
     """Return the instances that stay in any case: reserved, or in use and not near the end of their lease."""
     fleet = context.fleet
     stays: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
@@ -146,7 +146,7 @@ def _cost_usd(context: PlanContext, job: Job, to: int) -> float:
     return target.offer.price_usd_per_h * size_share(job.spec.resources, target) * lost_s / 3600.0
 
 
-def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
+def _drain(context: PlanContext, chosen: DrainCandidate) -> None:
     instance = context.fleet.instances[chosen.at]
     names = ", ".join(dict.fromkeys(context.fleet.instances[to].id for to in chosen.targets))
     numbers: dict[str, Number] = {

@@ -83,7 +83,10 @@ class HalfEmptyHoldback:
         if group.aim is None or suit is None:
             return None
         small: Mask = ~suit.enough(group.application, group.aim)[places]
-        if np.count_nonzero(small) and (offer_market.shortfalls(group)[offer_market.had(group)] > 1).all():
+        if (
+            np.count_nonzero(small)
+            and (offer_market.shortfalls(group)[offer_market.obtainable_places(group)] > 1).all()
+        ):
             small[:] = False
         return small
 
@@ -238,7 +241,7 @@ class ExpensiveRoomHoldback:
         choice."""
         context = self.context
         asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
-        asked = asked and group.urgency is not Urgency.LEAVES
+        asked = asked and group.urgency is not Urgency.CANNOT_WAIT_LONGER
         return asked and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:

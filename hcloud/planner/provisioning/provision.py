@@ -17,9 +17,9 @@ from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, launch_shar
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
-from hcloud.planner.late_boots import no_use
+from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.market import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
-from hcloud.planner.placement.explain_choice import kept_away
+from hcloud.planner.placement.explain_choice import exclusion_reason
 from hcloud.planner.placement.place import (
     awaited_places,
     claim,
@@ -38,7 +38,7 @@ from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.provisioning.holdback import open_half_empty_holdback
 from hcloud.planner.provisioning.preemption import (
     PreemptionCandidates,
-    find_victims,
+    find_preemptible,
     preempt_for,
     put_back,
     stop_chosen,
@@ -128,7 +128,7 @@ def start_provisioning(context: PlanContext) -> ProvisioningState:
     state = ProvisioningState(
         context=context,
         offer_market=open_market(context),
-        victims=find_victims(context),
+        victims=find_preemptible(context),
         groups=list(context.groups.values()),
     )
     context.open_of = open_half_empty_holdback(context, state.offer_market).open
@@ -167,13 +167,13 @@ def provision(state: ProvisioningState) -> None:
         if job.state is JobState.AWAITING_INSTANCE:
             if _still_served(state, job, group):
                 continue
-            job = requeue(context, job, no_use(job, context.late))
+            job = requeue(context, job, requeue_reason(job, context.late))
         if limited and (capped := context.user_cap(job)) is not None:
             _give_reason(context, job, capped)
             continue
         if group.stuck is None:
             refusal = _closed(state, group) or _serve(state, job, group)
-            group.stuck = kept_away(context, group, holding_out(context, job, group, refusal))
+            group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
             state.capped.append((job, group))
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
@@ -468,14 +468,14 @@ def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
     asked, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
-    if len(zones) < group.needed and _all_told(state):
+    if len(zones) < group.needed and _all_offers_known(state):
         text = f"can never run here: {asked}, and only {len(zones)} exist: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
     text = f"waiting: {asked}, and too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 
-def _all_told(state: ProvisioningState) -> bool:
+def _all_offers_known(state: ProvisioningState) -> bool:
     """Return whether the offers of every provider are known."""
     snapshot = state.context.snapshot
     return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
@@ -502,7 +502,7 @@ def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     if permitted(state.context, group, large_enough).any():
         text = f"waiting: only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
-    if _all_told(state):
+    if _all_offers_known(state):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
         return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
     return reason
@@ -534,11 +534,11 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
     context, offer, jobs = state.context, machine.offer, machine.jobs
     chosen = next(choice for choice in machine.choices if choice.at == machine.at)
     others = [state.offer_market.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
-    who = list(dict.fromkeys(job.id for job in jobs))
-    names = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
+    job_ids = list(dict.fromkeys(job.id for job in jobs))
+    names = ", ".join(job_ids[:3]) + (f" and {len(job_ids) - 3} more" if len(job_ids) > 3 else "")
     numbers: dict[str, Number] = {
         "price_usd_per_h": offer.price_usd_per_h,
-        "jobs": len(who),
+        "jobs": len(job_ids),
         "ranks": len(jobs),
         "ranks_expected": chosen.ranks,
         "price_per_worth": round(chosen.score, 4),

@@ -82,21 +82,21 @@ class _Upsizing:
 
 def upsize_machines(state: ProvisioningState) -> None:
     """Drain small instances for jobs that wait at the cap on instances; to be called after launches are planned."""
-    exchange = _open_exchange(state)
-    if exchange is None:
+    upsizing = _open_upsizing(state)
+    if upsizing is None:
         return
     fleet = state.context.fleet
     for at in fleet.staying:
         if fleet.instances[at].state is InstanceState.DRAINING:
-            exchange.larger(fleet.instances[at])
+            upsizing.larger(fleet.instances[at])
     for at in _small(state.context):
-        offer = exchange.larger(fleet.instances[at]) if exchange.wanted else None
+        offer = upsizing.larger(fleet.instances[at]) if upsizing.wanted else None
         if offer is None:
             return
         _drain(state, at, offer)
 
 
-def _open_exchange(state: ProvisioningState) -> _Upsizing | None:
+def _open_upsizing(state: ProvisioningState) -> _Upsizing | None:
     """Return the state of the replacement, or None if little is lacking."""
     counts: dict[int, int] = {}
     for _, group in state.capped:
@@ -116,10 +116,10 @@ def _small(context: PlanContext) -> list[int]:
     """Return the instances that may be drained, smallest first: rented, not awaited, and without services."""
     fleet, found = context.fleet, list[int]()
     for at in fleet.staying:
-        instance, wanted = fleet.instances[at], at in context.kept or at in context.lazy
+        instance, in_use = fleet.instances[at], at in context.kept or at in context.lazy
         rented = instance.offer.market is not Market.RESERVED and instance.state is InstanceState.READY
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
-        if rented and fleet.placeable[at] and not wanted and not endless:
+        if rented and fleet.placeable[at] and not in_use and not endless:
             found.append(at)
     return sorted(found, key=lambda at: (float(fleet.capacity[0, at]), at))
 
