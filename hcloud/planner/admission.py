@@ -43,7 +43,7 @@ def admit(context: PlanContext) -> None:
             context.wait(
                 job,
                 "paused",
-                lambda: Reason(code="paused", text=f"waiting: launches and placements are paused ({paused})"),
+                lambda: Reason(code="paused", text=f"launches and placements are paused ({paused})"),
             )
         elif job.not_before_at > now:
             context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, now))  # type: ignore[misc]

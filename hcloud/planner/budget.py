@@ -365,7 +365,7 @@ def _limits_users(policy: Policy) -> bool:
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:
     """Return the reason that ``more`` of ``what`` would exceed the policy's ``caps.max_<rule>``."""
     numbers: dict[str, Number] = {"rule": rule, "limit": limit, "present": present, "wanted": more}
-    text = f"{present:g} {what}; {more:g} more would exceed caps.max_{rule} ({limit:g})"
+    text = f"caps.max_{rule} reached: {present:g} of {limit:g} {what}, {more:g} more needed"
     return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
 
 

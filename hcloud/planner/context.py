@@ -31,6 +31,7 @@ from hcloud.planner.late_boots import LateBoots, Urgency
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.text import as_wait, seconds
 from hcloud.planner.topology import AffinityGroup, TopologyConstraints, admits
 from hcloud.spec.policy import Policy, SpotPolicy
 
@@ -282,7 +283,7 @@ class PlanContext:
     def wait(self, job: Job, code: str, why: Callable[[], Reason]) -> None:
         """Record why ``job`` waits, if the code is new. Nothing is recorded for a job that awaits its own instances."""
         if job.wait_code != code and job.state is JobState.QUEUED:
-            self.add(Wait(job_id=job.id, reason=why()))
+            self.add(Wait(job_id=job.id, reason=as_wait(why())))
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
         """Ask a running attempt to stop, unless that was done already."""
@@ -381,7 +382,7 @@ class PlanContext:
         left_s = instance.expires_at - self.now
         reason = Reason(
             code="renewed",
-            text=f"lease of {instance.id} renewed {left_s:.0f} s early, to {self.policy.lease.horizon_s:.0f} s",
+            text=f"lease of {instance.id} renewed for {seconds(self.policy.lease.horizon_s)} ({seconds(left_s)} left)",
             numbers={"left_s": round(left_s, 3), "horizon_s": self.policy.lease.horizon_s},
         )
         self.add(Renew(instance_id=instance.id, expires_at=self.renewed_until_at, reason=reason))
@@ -398,7 +399,7 @@ class PlanContext:
         limit, user = self.policy.caps.max_jobs_per_user, job.spec.user
         if limit is None or job.state is JobState.AWAITING_INSTANCE or self.active.get(user, 0) < limit:
             return None
-        text = f"waiting: {user} already has {limit} job(s) on machines, the most allowed at one time"
+        text = f"caps.max_jobs_per_user reached: {user} has {limit} of {limit} jobs on machines"
         return Reason(code="cap_jobs_per_user", text=text, numbers={"limit": limit, "whose": user})
 
     def slack_left_s(self, job: Job) -> float:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.model import Event, EventKind, Instance, InstanceId, Job, Resources
-from hcloud.planner.text import price, seconds, size_share, usd
+from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
+from hcloud.spec.validation import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,8 @@ def _decision(event: Event) -> str:
 def _submitted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"submitted by {event.user}: {f.get('name')}, {f.get('target_kind')}"
-    text += (
-        f", {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB, {f.get('nodes')} node(s), priority {f.get('priority')}"
-    )
+    text += f", {_number(event, 'vcpus') or 0.0:g} vCPU, {f.get('memory_mib')} MiB"
+    text += f", {counted(int(_number(event, 'nodes') or 1), 'node')}, priority {f.get('priority')}"
     yield _line(event, "submitted", text)
 
 
@@ -89,8 +89,12 @@ def _state(event: Event) -> Iterator[TimelineStep]:
     before, after = event.fields.get("from"), event.fields.get("to")
     if after == "classified" != before:
         return  # JOB_CLASSIFIED says more
-    verb = f"still {after}" if before == after else f"{before} -> {after}"
-    yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
+    text = _decision(event)
+    if before != after:
+        text = f"{before} -> {after}: {text}"
+    elif not text.startswith(("waiting", "retrying")):
+        text = f"{after}: {text}"
+    yield _line(event, str(event.fields.get("code", "")), text)
 
 
 def _profiled(event: Event) -> Iterator[TimelineStep]:
@@ -112,11 +116,11 @@ def _predicted(event: Event) -> Iterator[TimelineStep]:
     predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
     if predicted is None or low is None or high is None or not measured:
         return
-    error = f"{100 * (predicted - measured) / measured:+.0f} %"
+    error = f"{percent(abs(predicted - measured) / measured)} too {'high' if predicted > measured else 'low'}"
     within = "within" if low <= measured <= high else "outside"
-    text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
-    text += f" ({low:.4g} to {high:.4g}), {error}: {within} the limits"
-    text += "" if f.get("alone") else "; it shared the machine"
+    text = f"measured {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
+    text += f" ({low:.4g} to {high:.4g}): {error}, {within} the limits"
+    text += "" if f.get("alone") else "; the machine was shared"
     yield _line(event, "prediction", text)
 
 
@@ -135,7 +139,8 @@ def _ready(event: Event) -> Iterator[TimelineStep]:
 
 def _placed(event: Event) -> Iterator[TimelineStep]:
     names = ", ".join(dict.fromkeys(name for name, _ in _allocations(event)))
-    text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}"
+    first = names.partition(",")[0]
+    text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event).removeprefix(f'{first}: ')}"
     given = event.fields.get("candidates")
     found = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
     text += f"; chosen: {found[0]}" if found else ""
@@ -162,10 +167,8 @@ def _resized(event: Event) -> Iterator[TimelineStep]:
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
-    how = f"failed ({f['cause']})" if f.get("cause") else "succeeded"
-    code = f", exit code {f['exit_code']}" if f.get("exit_code") is not None else ""
-    text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}{code}"
-    yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
+    how = failure(str(f["cause"]), f.get("exit_code"), f.get("detail")) if f.get("cause") else "succeeded"
+    yield _line(event, "unit_ended", f"rank {f.get('rank')} on {event.instance_id} {how}{ran}")
 
 
 def _instance_decision(event: Event) -> Iterator[TimelineStep]:
@@ -181,7 +184,7 @@ def _drained(event: Event) -> Iterator[TimelineStep]:
 def _notice(event: Event) -> Iterator[TimelineStep]:
     at = _number(event, "preempt_at")
     soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
-    yield _line(event, "preempt_notice", f"the provider preempts {event.instance_id}{soon}")
+    yield _line(event, "preempt_notice", f"provider will preempt {event.instance_id}{soon}")
 
 
 def _failing(event: Event) -> Iterator[TimelineStep]:
@@ -190,11 +193,13 @@ def _failing(event: Event) -> Iterator[TimelineStep]:
 
 def _finished(event: Event) -> Iterator[TimelineStep]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
-    text = f"{f.get('state')}: {f.get('outcome')}"
+    state, text = str(f.get("state")), str(f.get("outcome"))
+    text = text if text.startswith(state) else f"{state}: {text}"
     if queue_s is not None and run_s is not None:
-        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {f.get('attempts')} attempt(s)"
+        attempts = counted(int(_number(event, "attempts") or 0), "attempt")
+        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {attempts}"
     if f.get("target_met") is not None:
-        text += ", deadline kept" if f["target_met"] else ", deadline missed"
+        text += ", deadline met" if f["target_met"] else ", deadline missed"
     yield _line(event, "finished", text)
 
 
@@ -230,7 +235,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
         for since, until, held in _periods_held(job, event, started_at, events):
             share = size_share(held, instance)
             total, at = total + instance.offer.price_usd_per_h * share * (until - since) / 3600, event.at
-            parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
+            parts.append(f"{percent(share)} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
         text = f"cost {usd(total)} ({', '.join(dict.fromkeys(parts))})"
         yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})

@@ -18,7 +18,8 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Drain
 from hcloud.planner.snapshot import Directive
-from hcloud.planner.text import seconds, size_share
+from hcloud.planner.text import percent, seconds, size_share
+from hcloud.spec.validation import counted
 
 STOP_MARGIN_S = 30.0
 """Units are asked to stop this long, plus their own grace, before their instance goes away."""
@@ -117,9 +118,8 @@ def _check_unreachable(context: PlanContext, at: int, instance: Instance) -> Non
     silent_s, limit_s = context.now - _answering_since(context, last_at), context.policy.unreachable.terminate_after_s
     if silent_s > limit_s:
         units = len(context.fleet.holdings[at])
-        text = (
-            f"{instance.id} lost: no contact for {seconds(silent_s)} (limit {seconds(limit_s)}), {units} unit(s) on it"
-        )
+        text = f"{instance.id} lost: no contact for {seconds(silent_s)} (limit {seconds(limit_s)})"
+        text += f", {counted(units, 'unit')} on it"
         _terminate(context, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
 
 
@@ -153,7 +153,9 @@ def _drain_by_order(context: PlanContext, at: int, instance: Instance, directive
     ends_at = directive.deadline_at
     text = f"{instance.id} drained by {directive.by}"
     text += (
-        f", at most {seconds(max(0.0, ends_at - context.now))}" if ends_at is not None else "; running units may finish"
+        f"; units are stopped in {seconds(max(0.0, ends_at - context.now))}"
+        if ends_at is not None
+        else "; running units may finish"
     )
     reason = Reason(code="drained_by_order", text=text, numbers={"by": directive.by, "deadline_at": ends_at})
     _drain(context, instance, reason)
@@ -212,7 +214,7 @@ def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining:
             terminate_unrenewed(context, at, refusal)
         return
     if draining and not ordered and not _was_degraded(context, instance):
-        reason = Reason(code="renewed", text=f"{instance.id} undrained: it fits the budget again")
+        reason = Reason(code="renewed", text=f"{instance.id} undrained: the budget has room for its lease again")
         context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
     context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
@@ -357,7 +359,7 @@ def release_degraded(context: PlanContext) -> None:
             context.fleet.instances[at],
             context.snapshot.fleet_stats.delivered[context.fleet.instances[at].id],
         )
-        text = f"{instance.id} delivers {quality:.0%} of its type's usual performance, below the limit of {limit:.0%}"
+        text = f"{instance.id} delivers {percent(quality)} of its type's usual performance (limit {percent(limit)})"
         reason = Reason(code="misbehaved", text=text, numbers={"delivered": round(quality, 4), "release_below": limit})
         if not context.fleet.holdings[at]:
             context.terminate(at, reason)

@@ -7,11 +7,13 @@ incremental job does not stop the others; the attempt is judged when its last ra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Finish, Preempted, Wait
 from hcloud.planner.profiling import decide_submitted
-from hcloud.planner.text import deadline_numbers, seconds, usd
+from hcloud.planner.text import as_wait, deadline_numbers, failure, seconds, usd
 from hcloud.spec.validation import counted
 
 PLANNING_FAILS = "planning_fails"
@@ -52,8 +54,8 @@ def has_to_end(job: Job) -> bool:
 
 def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
-        text = f"quarantined: planning it fails with a defect of HCloud ({error}); retried every few minutes"
-        context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
+        text = f"planning this job fails with a defect of HCloud ({error}); retried every few minutes"
+        context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=PLANNING_FAILS, text=text))))
     if job.state is JobState.AWAITING_INSTANCE:
         context.count_active(job)
 
@@ -84,7 +86,8 @@ def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) 
     failed = next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:
         return
-    text = f"rank {failed.rank} of {len(attempt.allocations)} failed ({failed.cause}); stopping the gang"
+    what = failure(str(failed.cause), failed.exit_code, failed.detail)
+    text = f"rank {failed.rank} of {len(attempt.allocations)} {what}; stopping the gang"
     numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
     context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
 
@@ -108,8 +111,9 @@ def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause
     delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
     not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
     numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
-    text = f"attempt {attempt.number} failed ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
-    reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_failure_numbers(attempt, cause)})
+    numbers |= _failure_numbers(attempt, cause)
+    text = f"attempt {attempt.number} {_failure_words(numbers)}; retry {used + 1} of {limit} in {seconds(delay_s)}"
+    reason = Reason(code=f"retry_{cause.value}", text=text, numbers=numbers)
     if cause in _LOST:
         context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
     else:
@@ -129,13 +133,15 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
 
 
 def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
-    limit, ending = job.spec.retries.limits.get(cause.value, 0), _failure_numbers(attempt, cause)
-    numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **ending}
-    text = f"attempt {attempt.number} ended ({cause}"
-    text += f", code {ending['exit_code']}" if ending.get("exit_code") is not None else ""
-    text += f": {ending['detail']}" if ending.get("detail") else ""
-    text += f"); {limit} retries of this cause are allowed, {job.failures.count(cause)} used"
+    limit = job.spec.retries.limits.get(cause.value, 0)
+    numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **_failure_numbers(attempt, cause)}
+    retries = "no retries configured" if limit == 0 else f"{counted(limit, 'retry', 'retries')} used up"
+    text = f"{_failure_words(numbers)}; {retries}"
     return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
+
+
+def _failure_words(numbers: Mapping[str, Number]) -> str:
+    return failure(str(numbers["cause"]), numbers.get("exit_code"), numbers.get("detail"))
 
 
 def _failure_numbers(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:

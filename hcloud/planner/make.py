@@ -75,7 +75,7 @@ def _serve(context: PlanContext) -> None:
 def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
     """Keep the instances that jobs await, and give every waiting job the reason it waits."""
     context.used.update(context.kept)
-    text = f"waiting: planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
+    text = f"planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
     for job in context.waiting:
         context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 

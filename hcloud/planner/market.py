@@ -411,7 +411,7 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
     if fitting:
         return _backed_off(context, offer_market, fitting)
     if not context.snapshot.offers:
-        return Reason(code="no_offers", text="waiting: no provider has listed its offers yet")
+        return Reason(code="no_offers", text="no provider has listed its offers yet")
     if (reason := _no_such_machine(context, group)) is not None:
         return reason
     sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
@@ -443,17 +443,16 @@ def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: li
     backed_off = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
     if not backed_off:
         names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
-        return Reason(code="sold_out", text=f"waiting: no {names} available", numbers={"offers": len(fitting)})
+        return Reason(code="sold_out", text=f"no {names} available", numbers={"offers": len(fitting)})
     first = min(backed_off, key=_retry_order)
-    fit = f"{counted(len(fitting), 'offer')} fit"
-    failed, rest = (
-        ("all", "") if len(backed_off) == len(fitting) else (f"{len(backed_off)}", "; all others are sold out")
-    )
+    offers, others = counted(len(fitting), "suitable offer"), ""
+    if len(backed_off) < len(fitting):
+        offers, others = f"{len(backed_off)} of {offers}", "; the others are sold out"
     if first.until_at == inf:
-        text = f"waiting: {fit}; {failed} {first.error} until 'hcloud drain --undo'{rest}"
+        text = f"{offers} {first.error} until 'hcloud drain --undo'{others}"
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in backed_off) else "all_backed_off"
-    text = f"waiting: {fit}; {failed} failed recently ({first.error or 'no reason given'}){rest}"
+    text = f"{offers} failed recently ({first.error or 'no reason given'}){others}"
     text += f"; next retry in {seconds(first.until_at - context.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)
@@ -464,7 +463,7 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
         offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
     else:
         offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot"
-    text = f"{amount(group.resources)} would fit {offer_words(offer)}; refused: {why}"
+    text = f"{offer_words(offer)} would fit {amount(group.resources)} but is refused: {why}"
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
@@ -493,7 +492,7 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
 
 def _none_offered(code: str, key: str, wanted: str, offered: Sequence[str]) -> Reason:
     shown = ", ".join(offered[:8]) + (", ..." if len(offered) > 8 else "")
-    text = f"restricted to {wanted} ({key}); available: {shown}"
+    text = f"no offer matches {key} {wanted}; available: {shown}"
     return Reason(code=code, text=text, numbers={"asked": wanted, "bound": key, "kinds": len(offered)})
 
 
@@ -521,5 +520,5 @@ def _nearest_offer(context: PlanContext, group: JobGroup) -> Reason:
         "nearest_memory_mib": have.memory_mib,
         "nearest_disk_gib": have.disk_gib,
     }
-    text = f"no offer fits {amount(group.resources)}; the nearest, {nearest.instance_type.name}, is too small: {short}"
+    text = f"no offer fits {amount(group.resources)}; {nearest.instance_type.name} is nearest: {short}"
     return Reason(code="no_offer_fits", text=text, numbers=numbers)

@@ -41,7 +41,7 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
-from hcloud.planner.text import deadline_numbers, offer_words, seconds, usd
+from hcloud.planner.text import as_wait, deadline_numbers, offer_words, seconds, usd
 from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
@@ -215,7 +215,7 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
     if known is not None:
         return _classify_known(state, job, identity, known)
     if job.profile_runs and not _short_run_differed(job, identity, rows):
-        text = "profiling measured nothing; classified as a typical application"
+        text = "its profiling runs measured nothing"
         return _classify_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
     refusal = _why_never(state, job, identity, rows)
     if refusal is not None:
@@ -239,7 +239,7 @@ def _has_time(state: _ProfilingState, job: Job) -> bool:
 def _stop_profiling(state: _ProfilingState, job: Job) -> Job:
     """Queue a job whose runs take too long, and of which none that has ended measured enough."""
     runs = state.runs[job.id]
-    text = f"{counted(len(runs), 'profiling run')} unfinished, no time left; classified as a typical application"
+    text = f"{counted(len(runs), 'profiling run')} did not finish in time"
     return _classify_unknown(
         state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)}
     )
@@ -286,7 +286,7 @@ def _why_not_worthwhile(
     own = [row for row in rows if row.name == identity.name]
     failed_runs = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
     if failed_runs >= state.policy.fruitless_runs:
-        text = f"{failed_runs} profiling runs of this program measured nothing"
+        text = f"{counted(failed_runs, 'profiling run')} of this program measured nothing"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": failed_runs})
     return None
 
@@ -309,11 +309,11 @@ def _classify_known(state: _ProfilingState, job: Job, identity: Identity, row: A
     useful = len(set(job.profile_runs) & set(row.runs))
     text = f"profiled in {counted(useful, 'run')}" if source == "profiled" else f"recognised as {row.name}"
     if job.id in state.runs:
-        text += ", as it cannot wait for the others"
+        text += ", with no time left for the others"
     if source == "known" and identity.input not in row.inputs:
-        text += f", which behaved alike with {len(row.inputs)} inputs"
+        text += f", which behaved alike with {counted(len(row.inputs), 'input')}"
     elif source == "known" and job.profile_runs:
-        text += ", as it behaved in a short run"
+        text += ", confirmed by a short run"
     numbers = _estimate_numbers(row, job, estimates) if estimates is not None else {}
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
@@ -340,7 +340,7 @@ def _estimate_numbers(row: Application, job: Job, known: Classification) -> dict
 def _classify_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
     if not state.context.policy.profiles_jobs and not job.profile_runs:
         return state.context.enqueue(job, _admission_reason(state.context, job))
-    return _classify(state, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
+    return _classify(state, job, "", "prior", Reason(code=code, text=f"no profile: {text}", numbers=numbers))
 
 
 def _classify(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
@@ -352,7 +352,7 @@ def _classify(state: _ProfilingState, job: Job, application: str, source: str, r
 def _keep_waiting(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
     """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
-        state.context.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
+        state.context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text, numbers=numbers))))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
@@ -363,16 +363,15 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
     boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
     needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(state, job) - context.now
     if needs_s > left_s:
-        text = f"it would take up to {seconds(needs_s)}; only {seconds(max(0.0, left_s))} may be spent of the time to "
-        return _classify_unknown(
-            state, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
-        )
+        text = f"it takes up to {seconds(needs_s)}, but may use only {seconds(max(0.0, left_s))} before its deadline"
+        numbers: dict[str, Number] = {"needs_s": needs_s, "left_s": round(left_s, 3)}
+        return _classify_unknown(state, job, "profiling_no_time", text, numbers)
     blocked = _why_not_now(state, job, identity, offers)
     if blocked is None:
         sources = [] if look else _sources_per_run(state, job, identity, offers)
         runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look), offers)
         if not runs:
-            text = f"one run on {offer_words(offers[0])} would already cost more than {usd(cost_usd)}"
+            text = f"one run on {offer_words(offers[0])} would cost more than the limit of {usd(cost_usd)}"
             return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         state.programs.add(identity.program)
         state.runs[job.id] = []
@@ -381,7 +380,7 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if state.waited_s(job) >= policy.patience_s:
-        text = f"given up after {seconds(state.waited_s(job))}: {blocked.text}"
+        text = f"{blocked.text}; gave up after {seconds(state.waited_s(job))}"
         return _classify_unknown(
             state, job, "profiling_no_room", text, {**blocked.numbers, "waited_s": state.waited_s(job)}
         )
@@ -415,15 +414,15 @@ def profile_again(context: PlanContext, job: Job) -> Profile | None:
 def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
     context, busy, limit = state.context, len(state.runs), state.policy.max_concurrent
     if context.snapshot.paused:
-        return Reason(code="paused", text=f"waiting: launches and placements are paused ({context.snapshot.paused})")
+        return Reason(code="paused", text=f"launches and placements are paused ({context.snapshot.paused})")
     if identity.program in state.programs:
-        text = f"waiting: another job of {identity.program} is being profiled"
+        text = f"another job of {identity.program} is being profiled"
         return Reason(code="profiling_same_program", text=text)
     if busy >= limit:
-        text = f"waiting: {busy} jobs are being profiled, the most allowed at one time"
+        text = f"{busy} jobs are being profiled, the most allowed at one time"
         return Reason(code="profiling_slots", text=text, numbers={"busy": busy, "limit": limit})
     if not offers:
-        text = "waiting: no machine available to profile it on"
+        text = "no machine available to profile it on"
         return Reason(code="profiling_no_offer", text=text)
     if state.idle[_type_of(offers[0])] > 0:
         return None
@@ -431,7 +430,9 @@ def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: S
     if refusal is None:
         return None
     return Reason(
-        code=f"profiling_{refusal.code}", text=f"{offer_words(offers[0])}: {refusal.text}", numbers=refusal.numbers
+        code=f"profiling_{refusal.code}",
+        text=f"{refusal.text} ({offer_words(offers[0])})",
+        numbers=refusal.numbers,
     )
 
 

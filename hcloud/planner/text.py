@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from hcloud.core.model import Instance, Job, Number, Offer, Resources
+from collections.abc import Mapping
+from dataclasses import replace
+from math import floor, log10
+
+from hcloud.core.model import FailureCause, Instance, Job, Number, Offer, Reason, Resources
+
+_FAILURES: Mapping[str, str] = {
+    FailureCause.EXIT_CODE: "failed",
+    FailureCause.OUT_OF_MEMORY: "ran out of memory",
+    FailureCause.OUT_OF_DISK: "ran out of disk",
+    FailureCause.TIMEOUT: "exceeded max_runtime",
+    FailureCause.PREEMPTED: "was preempted",
+    FailureCause.INSTANCE_LOST: "lost its machine",
+    FailureCause.START_REFUSED: "could not be started",
+    FailureCause.EVICTED: "was evicted",
+}
 
 
 def amount(resources: Resources) -> str:
@@ -11,9 +26,9 @@ def amount(resources: Resources) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """Return a duration as text: ``12 s``, ``3.5 min``, ``2 h``."""
+    """Return a duration as text: ``0.18 s``, ``12.5 s``, ``3.5 min``, ``2 h``."""
     if duration_s < 120:
-        return f"{duration_s:.3g} s"
+        return f"{duration_s:.2g} s" if abs(duration_s) < 1 else f"{duration_s:.3g} s"
     return f"{duration_s / 60:.3g} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
 
 
@@ -24,12 +39,37 @@ def offer_words(offer: Offer) -> str:
 
 def price(usd_per_h: float) -> str:
     """Return a price per hour as text: ``$0.096/h``."""
-    return f"${usd_per_h:.4g}/h"
+    return f"${usd_per_h:.4g}/h" if usd_per_h >= 1e-4 or usd_per_h == 0 else f"${_decimals(usd_per_h, 4)}/h"
 
 
 def usd(amount_usd: float) -> str:
     """Return an amount of money as text, in cents, or with two digits below a cent."""
-    return f"${amount_usd:.2f}" if amount_usd >= 0.01 or amount_usd == 0 else f"${amount_usd:.2g}"
+    return f"${amount_usd:.2f}" if amount_usd >= 0.01 or amount_usd == 0 else f"${_decimals(amount_usd, 2)}"
+
+
+def _decimals(amount: float, digits: int) -> str:
+    """Return ``amount`` with so many significant digits and at least two decimals, never with an exponent."""
+    whole, _, decimals = f"{amount:.{max(2, digits - 1 - floor(log10(abs(amount))))}f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"
+
+
+def percent(part: float) -> str:
+    """Return a part (0..1) as text: ``85 %``."""
+    return f"{100 * part:.0f} %"
+
+
+def failure(cause: str, exit_code: object = None, detail: object = None) -> str:
+    """Return why an attempt or rank failed, as the end of a sentence: ``failed with exit code 1``."""
+    text = _FAILURES.get(cause, f"failed ({cause})")
+    if cause == FailureCause.EXIT_CODE and exit_code is not None:
+        text = f"failed with exit code {exit_code}"
+    # The worker's own words for an exit code add nothing.
+    return f"{text} ({detail})" if detail and detail != f"ended with code {exit_code}" else text
+
+
+def as_wait(reason: Reason) -> Reason:
+    """Return ``reason`` as the reason of a job that waits: ``waiting: no m5.large available``."""
+    return reason if reason.text.startswith("retrying") else replace(reason, text=f"waiting: {reason.text}")
 
 
 def deadline_numbers(job: Job, now: float) -> dict[str, Number]:

@@ -114,7 +114,7 @@ def test_who_is_awake_is_who_a_look_at_all_finds(deeds: list[list[tuple[str, int
 class Deaf(RecheckQueue):
     """One that hears of no sample and of no new belief."""
 
-    def _woken(self, snapshot: Snapshot, policy: Policy) -> set[str]:
+    def _changed(self, snapshot: Snapshot, policy: Policy) -> set[str]:
         """Wake nobody."""
         return set()
 

@@ -43,7 +43,8 @@ from hcloud.planner.placement.place import has_room_now, usable
 from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.provisioning.preemption import is_preemptible
-from hcloud.planner.text import seconds
+from hcloud.planner.text import percent, seconds
+from hcloud.spec.validation import counted
 
 REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "evict"
 ROUNDING_S = 1e-3
@@ -227,21 +228,23 @@ def _is_worthwhile(context: PlanContext, assessment: Assessment, factor: float, 
 
 
 def _take(context: PlanContext, view: RankSamples, assessment: Assessment, option: Option) -> None:
+    pace = assessment.pace
     numbers: dict[str, Number] = {
         "by": assessment.by,
-        "measured": float(f"{assessment.pace.mean:.6g}"),
-        "error": float(f"{assessment.pace.error:.3g}"),
-        "readings": assessment.pace.counted,
+        "measured": float(f"{pace.mean:.6g}"),
+        "error": float(f"{pace.error:.3g}"),
+        "readings": pace.counted,
         "wanted": float(f"{assessment.wanted:.6g}"),
         **option.numbers,
     }
-    text = f"reached {assessment.pace.mean / assessment.wanted:.0%} {MISSED_WORDS[assessment.by]} ({assessment.pace.counted} readings): "
-    text += option.text
+    text = f"reached {percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}"
+    text += f" ({counted(pace.counted, 'reading')}): {option.text}"
     if option.step not in LEARNING:
         gain_s = saved_s(context, assessment, option.factor)
         numbers |= {"factor": round(option.factor, 4), "saved_s": round(gain_s, 3), "cost_s": round(option.cost_s, 3)}
-        text += f"; expected speed-up {option.factor:.2f}, saves {seconds(gain_s)} at a cost of "
-        text += seconds(option.cost_s)
+        text += (
+            f"; expected speed-up {option.factor:.2f}, saves {seconds(gain_s)} at a cost of {seconds(option.cost_s)}"
+        )
     reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
     context.add(
         Correct(job_id=view.job.id, step=option.step, reason=reason, instances=option.instances, learnt=option.learnt)
@@ -376,17 +379,16 @@ def _move_option(context: PlanContext, view: RankSamples, mover: Job, to: int, f
 
     def act(reason: Reason) -> None:
         numbers: dict[str, Number] = {"for_job": view.job.id, **reason.numbers}
+        text = reason.text
         if mover is not view.job:
+            text = f"moving off {here} for {view.job.id}, which {reason.text}"
             why = Reason(code="correct_move", text=f"moving off {here} to relieve {view.job.id}", numbers=numbers)
             context.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(here,)))
-        code = "moved_for_target"
-        context.stop(
-            mover, FailureCause.EVICTED, Reason(code=code, text=f"moving off {here}: {reason.text}", numbers=numbers)
-        )
+        context.stop(mover, FailureCause.EVICTED, Reason(code="moved_for_target", text=text, numbers=numbers))
 
     own = mover is view.job
-    like = "a copy of it ran since" if profiled_since(context, view) else "its application ran so far"
-    why = f" (slower than {like})" if own and restart_speedup(context, view) > 1.0 else ""
+    like = "a later copy of it" if profiled_since(context, view) else "other runs of its application"
+    why = f" (slower there than {like})" if own and restart_speedup(context, view) > 1.0 else ""
     text = f"moving {mover.id} from {here}{why} to {there}, which has room"
     return Option(
         step=MOVED if own else "move_neighbour",

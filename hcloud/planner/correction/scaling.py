@@ -190,7 +190,7 @@ def _launch_option(
     more_s = machines_usd / own_usd_per_s - saved_s(context, assessment, factor) if own_usd_per_s > 0 else 0.0
     cost_s = boot_s * (1.0 - 1.0 / factor) + max(0.0, more_s) / context.policy.correction.promise_worth
     text = f"scaling out from {now} to {missing + now} nodes, {missing} of them on new machines"
-    text += f" ({offer_words(offer)}, up in {seconds(boot_s)})"
+    text += f" ({offer_words(offer)}, ready in {seconds(boot_s)})"
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 
     def act(_: Reason) -> None:

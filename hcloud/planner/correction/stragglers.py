@@ -24,7 +24,7 @@ from hcloud.planner.correction.monitor import Deviation, RankSamples, column_of,
 from hcloud.planner.occupancy import FEWEST_RANKS
 from hcloud.planner.placement.place import usable
 from hcloud.planner.plan import Correct, StopRank
-from hcloud.planner.text import seconds
+from hcloud.planner.text import percent, seconds
 
 MARGIN_S = 30.0
 """The other ranks must have this much more work left than stopping a rank may take."""
@@ -151,9 +151,9 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
         "left_s": None if left_s == inf else round(left_s, 3),
         "again_s": round(again_s, 3),
     }
-    text = f"straggler: rank {held.rank} on {held.instance_id} progresses at {measured / median:.0%} of the median rank"
-    text += f"; restarting it elsewhere takes {seconds(again_s)}"
-    text += ", here it has stalled" if left_s == inf else f", here it needs {seconds(left_s)} more"
+    text = f"straggler: rank {held.rank} on {held.instance_id} progresses at {percent(measured / median)} of the median"
+    text += f"; restarted elsewhere it needs {seconds(again_s)}, "
+    text += "here it has stalled" if left_s == inf else f"here {seconds(left_s)} more"
     return Reason(code="correct_relaunch", text=text, numbers=numbers)
 
 

@@ -20,7 +20,7 @@ from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.planner.fleet import SLACK, Fleet, Mask, OfferShape, offer_shape_of
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
-from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
+from hcloud.planner.text import amount, deadline_numbers, percent, seconds, size_share
 from hcloud.spec.validation import counted
 
 MOST_CANDIDATES = 8
@@ -35,11 +35,11 @@ def exclusion_reason(context: PlanContext, group: JobGroup, refusal: Reason | No
     """Return ``refusal``, extended by the constraints that exclude ``group`` from instances with room, if any do."""
     if refusal is None or not (bound := excluded(context, group)):
         return refusal
-    named = "; ".join(f"{key} excludes {', '.join(names[:3])}" for key, names in bound.items())
+    named = "; ".join(f"{key} excludes machines with room ({', '.join(names[:3])})" for key, names in bound.items())
     numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
-    text = f"{named}, which have room; no new one: {refusal.text}"
-    code = refusal.code if refusal.code == "impossible" else "placement_demands"
-    return Reason(code=code, text=text, numbers=numbers)
+    if refusal.code == "impossible":
+        return Reason(code=refusal.code, text=f"{refusal.text}; {named}", numbers=numbers)
+    return Reason(code="placement_demands", text=f"{named}; no new machine: {refusal.text}", numbers=numbers)
 
 
 def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> dict[str, list[str]]:
@@ -163,7 +163,6 @@ def _make_candidate(
 def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
     """Return why ``job`` of ``group`` was placed on the instances ``places``; the first one represents all."""
     first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
-    more = f" and {counted(len(places) - 1, 'more rank')}" if len(places) > 1 else ""
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {
         "instance": first.id,
@@ -181,13 +180,14 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         decided = context.suit.numbers(group.application)
         numbers |= decided
         if "relaxed" in decided:
-            code, why = "least_disturbed", f"has the smallest violation of its tolerance ({decided['relaxed']})"
+            code, why = "least_disturbed", f"smallest interference beyond tolerance ({decided['relaxed']})"
     room = amount(context.granted(group, places[0]))
-    text = f"{first.id}: {'exclusive' if group.exclusive else why}, room for {room}"
-    text += f", {load:.0%} of its vCPUs in use with it{more}"
+    text = f"{first.id}: {'whole machine (exclusive)' if group.exclusive else why}; takes {room}"
+    text += f", {percent(load)} of its vCPUs then in use"
+    text += f"; {counted(len(places) - 1, 'more rank')} placed likewise" if len(places) > 1 else ""
     if "probability" in chosen:
-        text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}), which meets its target with"
-        text += f" {float(chosen['probability'] or 0):.0%} probability"
+        text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}),"
+        text += f" {percent(float(chosen['probability'] or 0))} likely to meet its target"
     text += f"; other machines with room excluded by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
 
@@ -204,7 +204,7 @@ def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
     order = context.policy.placement.order
     if context.suit is not None and group.application:
         if context.suit.who(group.application) is None:
-            return "best_type", "best type for it, least loaded of these"
+            return "best_type", "best type for it, least loaded of that type"
         if order == "least_loss":
             return order, "least expected loss, by type and by interference with its neighbours"
         return "suits", "no interference beyond tolerance, best type and tightest fit"

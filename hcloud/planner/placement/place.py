@@ -48,7 +48,7 @@ def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
         group.awaits_type = bool(_suited(context, group, allowed, ()).any())
     if group.awaits_type:
         group.pending -= 1
-        why = "waiting: every machine with room and tolerable interference is of a worse type"
+        why = "every machine with room and tolerable interference is of a worse type"
         context.wait(job, "holds_out", lambda: _holds_out(context, job, group, why))
     return group.awaits_type
 
@@ -149,7 +149,7 @@ def holding_out(context: PlanContext, job: Job, group: JobGroup, refusal: Reason
     """Return the reason to wait for a suitable instance, if unsuitable ones have room; else ``refusal``."""
     if refusal is None or not group.application or not group.fits_now or group.fits_well:
         return refusal
-    why = "waiting: on every machine with room, interference would exceed what it or its neighbours tolerate"
+    why = "on every machine with room, interference would exceed what it or its neighbours tolerate"
     found = _holds_out(context, job, group, why)
     numbers: dict[str, Number] = {**found.numbers, "refused": refusal.code, **refusal.numbers}
     return replace(found, text=f"{found.text}; no new machine: {refusal.text}", numbers=numbers)

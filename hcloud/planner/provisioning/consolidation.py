@@ -159,7 +159,7 @@ def _drain(context: PlanContext, chosen: DrainCandidate) -> None:
     text = (
         f"consolidating {instance.id}: {counted(len(chosen.jobs), 'job')} fit on {names}, saves {usd(chosen.saved_usd)}"
     )
-    text += f" in {seconds(context.policy.lease.horizon_s)} for {usd(chosen.cost_usd)} of lost work and gaps"
+    text += f" in {seconds(context.policy.lease.horizon_s)} at a cost of {usd(chosen.cost_usd)} (repeated work, gaps)"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
     context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
     context.add(Drain(instance_id=instance.id, reason=reason))

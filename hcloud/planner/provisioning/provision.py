@@ -43,7 +43,7 @@ from hcloud.planner.provisioning.preemption import (
     put_back,
     stop_chosen,
 )
-from hcloud.planner.text import amount, deadline_numbers, offer_words, seconds
+from hcloud.planner.text import amount, deadline_numbers, offer_words, percent, seconds
 from hcloud.spec.validation import counted
 
 WAITS_FOR_RESERVED = "waits_for_reserved"
@@ -318,7 +318,7 @@ def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> N
     if coming:
         context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
-        text = "waiting for evicted units to stop"
+        text = "evicted units are stopping"
         context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 
@@ -326,7 +326,7 @@ def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
     expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
     left_s = max(0.0, expected_at - context.now)
     numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
-    text = f"assigned to {machine.id}, ready in about {seconds(left_s)}"
+    text = f"{machine.id} is booting for it, ready in about {seconds(left_s)}"
     return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
@@ -471,7 +471,7 @@ def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     if len(zones) < group.needed and _all_offers_known(state):
         text = f"can never run here: {asked}, and only {len(zones)} exist: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
-    text = f"waiting: {asked}, and too few of {named} have machines available"
+    text = f"{asked}, but too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 
@@ -486,8 +486,9 @@ def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
     it."""
     numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
     # These are not launched then; without the remark the numbers would not match what users see.
-    counted = f", including {others} for its other nodes" if others else ""
-    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
+    included = f", including {others} for its other nodes" if others else ""
+    text = f"{refusal.text}{included} ({offer_words(offer)})"
+    return Reason(code=refusal.code, text=text, numbers=numbers)
 
 
 def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
@@ -500,7 +501,7 @@ def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
     if permitted(state.context, group, large_enough).any():
-        text = f"waiting: only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
+        text = f"only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
     if _all_offers_known(state):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
@@ -526,7 +527,8 @@ def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | N
         "expected_wait_s": wait_s,
         "spin_up_s": hybrid.spin_up_s if hybrid.spin_up_s < float("inf") else None,
     }
-    text = f"waiting for reserved room, {hybrid.utilisation:.0%} in use; no rented offer has the quality it needs"
+    in_use = percent(hybrid.utilisation)
+    text = f"reserved room is {in_use} in use, and no rented offer has the quality it needs"
     return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
 
 
@@ -576,12 +578,12 @@ def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason
     if len(ended) + len(state.context.gone) > state.context.policy.disruption.max_terminations_per_cycle:
         return refusal
     state.future, state.idle = future, idle[len(ended) :]
-    text = f"idle while {job.id} waits for a machine ({refusal.text})"
+    text = f"idle while {job.id} waits for a machine: {refusal.text}"
     for at in ended:
         state.context.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
     return Reason(
         code="making_room",
-        text=f"waiting: machines are being terminated to make room ({refusal.text})",
+        text=f"machines are being terminated to make room: {refusal.text}",
         numbers=refusal.numbers,
     )
 

@@ -27,6 +27,7 @@ import numpy as np
 from hcloud.core.model import Job, Market, Offer, Resources
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.text import price
 from hcloud.spec.policy import Policy, ProvisioningPolicy
 
 _NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
@@ -81,7 +82,7 @@ def forbidden(policy: Policy, offer: Offer) -> str | None:
     """Return why caps or ``allow`` of the policy forbid to launch ``offer``, or None."""
     caps, name = policy.caps, offer.instance_type.name
     if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
-        return f"${offer.price_usd_per_h:.4g}/h is above caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+        return f"{price(offer.price_usd_per_h)} is above caps.max_price_usd_per_h ({price(caps.max_price_usd_per_h)})"
     if caps.max_instances_per_type.get(name) == 0:
         return f"caps.max_instances_per_type forbids {name}"
     return policy.allow.refusal(offer)

@@ -129,6 +129,6 @@ def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
     waiting, limit = len(state.capped), context.policy.caps.max_instances
     numbers: dict[str, Number] = {"waiting": waiting, "limit": limit, "larger": "/".join(offer.key)}
     text = f"replacing {instance.id} ({amount(instance.capacity)}) by a larger machine ({offer_words(offer)}):"
-    text += f" {counted(waiting, 'job')} waiting at the limit of {limit} machines"
+    text += f" caps.max_instances ({limit}) keeps {counted(waiting, 'job')} waiting"
     context.fleet.placeable[at] = context.fleet.hopeful[at] = False
     context.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))
