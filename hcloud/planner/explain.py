@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hcloud.core.model import Event, EventKind, Instance, InstanceId, Job, Resources
+from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, Job, JobState, Resources
 from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
 from hcloud.spec.validation import counted
+
+_SHOWN_BY_NEXT = {JobState.PLACED, *JOB_ENDED}
+"""States whose reason is shown by the event that follows, with more: the placement, or the end of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +93,12 @@ def _state(event: Event) -> Iterator[TimelineStep]:
     if after == "classified" != before:
         return  # JOB_CLASSIFIED says more
     text = _decision(event)
-    if before != after:
+    if after in _SHOWN_BY_NEXT:
+        text = f"{before} -> {after}"
+    elif after == JobState.AWAITING_INSTANCE and event.fields.get("awaits"):
+        text = f"{before} -> {after}: {event.fields['awaits']}"
+    elif before != after:
         text = f"{before} -> {after}: {text}"
-    elif not text.startswith(("waiting", "retrying")):
-        text = f"{after}: {text}"
     yield _line(event, str(event.fields.get("code", "")), text)
 
 
@@ -151,7 +156,7 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
 def _candidate_words(given: str) -> str:
     column, usd_per_h, predicted, low, high, rejected = given.split("|", 5)
     expectation = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
-    return f"{column} at {price(float(usd_per_h))}{expectation}" + (f": {rejected}" if rejected else "")
+    return f"{column} at {price(float(usd_per_h))}{expectation}" + (f" ({rejected})" if rejected else "")
 
 
 def _corrected(event: Event) -> Iterator[TimelineStep]:

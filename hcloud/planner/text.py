@@ -64,7 +64,8 @@ def failure(cause: str, exit_code: object = None, detail: object = None) -> str:
     if cause == FailureCause.EXIT_CODE and exit_code is not None:
         text = f"failed with exit code {exit_code}"
     # The worker's own words for an exit code add nothing.
-    return f"{text} ({detail})" if detail and detail != f"ended with code {exit_code}" else text
+    known = detail in (f"ended with code {exit_code}", f"exited with code {exit_code}")
+    return f"{text} ({detail})" if detail and not known else text
 
 
 def as_wait(reason: Reason) -> Reason:

@@ -548,7 +548,7 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
         "boot_delay_s": offer.instance_type.boot_delay_s,
         "alternatives": "; ".join(offer_words(other) for other in others),
     }
-    why = "already paid" if offer.market == "reserved" else "best value"
+    why = "already paid for, best" if offer.market == "reserved" else "best value"
     text = f"{offer_words(offer)} for {names}: {why} of {counted(len(machine.choices), 'suitable offer')}"
     expires_at = context.now + context.policy.lease.horizon_s
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
