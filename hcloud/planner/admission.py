@@ -37,7 +37,12 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 def admit(context: PlanContext) -> None:
     """Fill ``context.queue`` from ``context.waiting``, and record why the other jobs wait."""
     paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
-    for pair in _in_service_order(context):
+    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
+    if context.suit is not None and context.policy.admission.queues == "by_quality":
+        pairs = _by_quality(context, context.suit)
+    else:
+        pairs = ((job, context.group_of(job)) for job in _by_priority(context.waiting))
+    for pair in pairs:
         job, group = pair
         if paused:
             context.wait(
@@ -53,13 +58,6 @@ def admit(context: PlanContext) -> None:
             if job.state is awaiting:
                 context.awaiting.append((group.promise, len(queue)))
             queue.append(pair)
-
-
-def _in_service_order(context: PlanContext) -> Iterable[tuple[Job, JobGroup]]:
-    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
-    if context.suit is not None and context.policy.admission.queues == "by_quality":
-        return _by_quality(context, context.suit)
-    return ((job, context.group_of(job)) for job in _by_priority(context.waiting))
 
 
 def _by_priority(waiting: list[Job]) -> Iterator[Job]:

@@ -9,7 +9,7 @@ is charged in full to those who await or hold it; so is one that boots for a run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -232,10 +232,6 @@ class BudgetLedger:
     def _held_bill(self, instance: Instance, resources: Resources) -> Bill:
         return _add(_NOTHING, self.promised(instance), size_share(resources, instance))
 
-    def book_awaited(self, job: Job, instance: Instance, share: float) -> None:
-        """Book ``share`` of an instance that ``job`` awaits to the job's user."""
-        self.remember_awaited(job, _add(_NOTHING, self.promised(instance), share))
-
     def remember_awaited(self, job: Job, bill: Bill) -> None:
         """Book, or book again after :meth:`forget_awaited`, what ``job``'s user is charged for instances it awaits."""
         self._charge(bill, {job.spec.user: 1.0})
@@ -276,7 +272,10 @@ def open_budget(
         day_ends_at=spend.day_ends_at or inf,
         month_ends_at=spend.month_ends_at or inf,
         watches_total=policy.budgets.per_day_usd is not None or policy.budgets.per_month_usd is not None,
-        watches_users=_limits_users(policy),
+        watches_users=any(
+            limit.per_day_usd is not None or limit.per_month_usd is not None
+            for limit in policy.budgets.per_user.values()
+        ),
         total=(spend.day_usd, spend.month_usd, 0.0, 0.0),
     )
     ledger.count_live(instances)
@@ -291,22 +290,25 @@ def open_budget(
 def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
-    booting = _coming_for_running(by_id.values())
+    # By running job, the instances that boot for more of its nodes, one entry per node.
+    booting: dict[JobId, list[InstanceId]] = {}
+    for instance in by_id.values():
+        for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
+            booting.setdefault(job_id, []).append(instance.id)
     for job in jobs:
         # A stopping attempt counts until its end is known. If the daemon is away by then, its units are booked for as
         # long as their instance is paid for.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
         for held in job.attempt.allocations if job.attempt is not None else ():
-            instance = by_id.get(held.instance_id)
-            if instance is None or held.released:
+            host = by_id.get(held.instance_id)
+            if host is None or held.released:
                 continue
             if not staying and heard:
-                ledger.book_stopping(job, instance, held.resources)
+                ledger.book_stopping(job, host, held.resources)
                 continue
-            ledger.book_placement(job.spec.user, instance, held.resources)
-            if not staying:
-                continue
-            taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
+            ledger.book_placement(job.spec.user, host, held.resources)
+            if staying:
+                taken[host.id] = taken.get(host.id, 0.0) + size_share(held.resources, host)
         grows = staying and job.attempt is not None and not job.attempt.over
         for instance_id in (*job.awaiting, *(booting.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
@@ -314,16 +316,8 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
-        ledger.book_awaited(job, instance, share * _scale_to_whole(taken[instance.id]))
-
-
-def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[InstanceId]]:
-    """Return by running job the instances that boot for more of its nodes, one entry per node."""
-    booting: dict[JobId, list[InstanceId]] = {}
-    for instance in instances:
-        for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
-            booting.setdefault(job_id, []).append(instance.id)
-    return booting
+        part = share * _scale_to_whole(taken[instance.id])
+        ledger.remember_awaited(job, _add(_NOTHING, ledger.promised(instance), part))
 
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
@@ -355,11 +349,6 @@ def paid_until(instance: Instance, now: float) -> float:
         return now
     since = instance.launched_at if instance.launched_at is not None else now
     return max(instance.expires_at, since + instance.offer.billing_minimum_s)
-
-
-def _limits_users(policy: Policy) -> bool:
-    limits = policy.budgets.per_user.values()
-    return any(limit.per_day_usd is not None or limit.per_month_usd is not None for limit in limits)
 
 
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:

@@ -501,14 +501,14 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     snapshot.plan_cache.trim_expectations(but=len(jobs))
     occupancy = snapshot.plan_cache.occupancy
     occupancy.follow(jobs)
-    fleet = Fleet(snapshot.instances, snapshot.plan_cache)
+    fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs
     context = PlanContext(
         snapshot=snapshot,
         policy=policy,
         now=snapshot.now,
         rng=rng,
         jobs=jobs,
-        running=_not_left_out(occupancy.running, snapshot),
+        running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         fleet=fleet,
         ledger=open_budget(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
@@ -521,8 +521,3 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     for job in occupancy.running if policy.caps.max_jobs_per_user is not None else ():
         context.count_active(job)
     return context
-
-
-def _not_left_out(running: Sequence[Job], snapshot: Snapshot) -> Sequence[Job]:
-    left_out = snapshot.left_out.jobs
-    return [job for job in running if job.id not in left_out] if left_out else running

@@ -148,7 +148,11 @@ class _FleetBaseline:
         else:
             self._place(instances, occupancy.residents)
             places = set()
-        self._update_holdings(places, occupancy.residents)
+        for at in places:
+            instance = self.instances[at]
+            residents = self.residents[at] = occupancy.residents.get(instance.id, _EMPTY)
+            self.holdings[at] = residents.held
+            self.free[:, at] = residents.left_of(instance.capacity) if residents.held else self.facts.capacity[:, at]
         self._seen = instances
 
     def _place(self, instances: Sequence[Instance], occupants: Mapping[InstanceId, Residents]) -> None:
@@ -189,13 +193,6 @@ class _FleetBaseline:
     def _staying_places(self) -> list[int]:
         terminating = InstanceState.TERMINATING
         return [at for at, each in enumerate(self.instances) if each.state is not terminating]
-
-    def _update_holdings(self, places: Set[int], occupants: Mapping[InstanceId, Residents]) -> None:
-        for at in places:
-            instance = self.instances[at]
-            residents = self.residents[at] = occupants.get(instance.id, _EMPTY)
-            self.holdings[at] = residents.held
-            self.free[:, at] = residents.left_of(instance.capacity) if residents.held else self.facts.capacity[:, at]
 
 
 def _is_live(instance: Instance | None) -> bool:

@@ -202,31 +202,27 @@ def _stopped_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
 
 def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
     """Renew the lease of ``instance`` for the users who can pay, or drain or terminate it."""
-    if not context.fleet.holdings[at] and not _keeps_idle(context, at, instance):
+    if not context.fleet.holdings[at] and at not in context.kept and idle_too_long(context, instance):
         context.lazy.add(at)
         context.fleet.placeable[at] = context.fleet.hopeful[at] = True
         return
     refusal = renew_for_payers(context, at)
-    if refusal is not None:
-        if context.fleet.holdings[at]:
-            _drain_unrenewed(context, at, instance, refusal)
-        else:
-            terminate_unrenewed(context, at, refusal)
+    if refusal is not None and not context.fleet.holdings[at]:
+        terminate_unrenewed(context, at, refusal)
         return
-    if draining and not ordered and not _was_degraded(context, instance):
+    if refusal is not None:
+        context.ledger.exclude_from_renewal(instance)
+        reason = _not_renewed(context, instance, refusal)
+        _drain(context, instance, reason)
+        for job in context.running_on(at):
+            _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
+        return
+    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
+    if draining and not ordered and delivered >= context.policy.retention.release_below_quality:
         reason = Reason(code="renewed", text=f"{instance.id} undrained: the budget has room for its lease again")
         context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
     context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
-
-
-def _was_degraded(context: PlanContext, instance: Instance) -> bool:
-    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
-    return delivered < context.policy.retention.release_below_quality
-
-
-def _keeps_idle(context: PlanContext, at: int, instance: Instance) -> bool:
-    return at in context.kept or not idle_too_long(context, instance)
 
 
 def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
@@ -306,14 +302,6 @@ def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> R
     return Reason(code="not_renewed", text=text, numbers={**refusal.numbers, "left_s": round(left_s, 3)})
 
 
-def _drain_unrenewed(context: PlanContext, at: int, instance: Instance, refusal: Reason) -> None:
-    context.ledger.exclude_from_renewal(instance)
-    reason = _not_renewed(context, instance, refusal)
-    _drain(context, instance, reason)
-    for job in context.running_on(at):
-        _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
-
-
 def idle_too_long(context: PlanContext, instance: Instance) -> bool:
     """Return whether an idle instance is past its retention. Reserved instances are paid for anyway and kept."""
     return idle_as_long_as(context, instance, context.policy.retention.keep_idle_s(instance.retention_s))
@@ -347,18 +335,13 @@ def is_idle(context: PlanContext, at: int) -> bool:
 
 def release_degraded(context: PlanContext) -> None:
     """Drain or terminate instances that deliver too little. Reserved ones stay, because they are paid for anyway."""
-    limit = context.policy.retention.release_below_quality
-    index, below = (
-        context.fleet.index,
-        [name for name, part in context.snapshot.fleet_stats.delivered.items() if part < limit],
-    )
-    for at in sorted([index[name] for name in below if name in index]):
-        if not context.fleet.placeable[at] or not is_degraded(context, at):
+    limit, delivered = context.policy.retention.release_below_quality, context.snapshot.fleet_stats.delivered
+    index = context.fleet.index
+    for at in sorted([index[name] for name, part in delivered.items() if part < limit and name in index]):
+        instance = context.fleet.instances[at]
+        if not context.fleet.placeable[at] or instance.offer.market is Market.RESERVED:
             continue
-        instance, quality = (
-            context.fleet.instances[at],
-            context.snapshot.fleet_stats.delivered[context.fleet.instances[at].id],
-        )
+        quality = delivered[instance.id]
         text = f"{instance.id} delivers {percent(quality)} of its type's usual performance (limit {percent(limit)})"
         reason = Reason(code="misbehaved", text=text, numbers={"delivered": round(quality, 4), "release_below": limit})
         if not context.fleet.holdings[at]:
@@ -366,14 +349,6 @@ def release_degraded(context: PlanContext) -> None:
         elif instance.state is InstanceState.READY:
             context.fleet.placeable[at] = context.fleet.hopeful[at] = False
             context.add(Drain(instance_id=instance.id, reason=reason))
-
-
-def is_degraded(context: PlanContext, at: int) -> bool:
-    """Return whether instance ``at`` is rented and delivers less than the policy's limit."""
-    instance = context.fleet.instances[at]
-    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
-    rented = instance.offer.market is not Market.RESERVED
-    return rented and delivered < context.policy.retention.release_below_quality
 
 
 def release_idle(context: PlanContext) -> None:

@@ -73,7 +73,10 @@ def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
     if job.state in JOB_ENDED and job.finished_at is None:
         yield f"{job.id} is {job.state} without finished_at"
     yield from _attempt(job, by_id)
-    yield from _awaiting(job, by_id)
+    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
+        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
+    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
+        yield f"{job.id} awaits an instance, but names none"
 
 
 def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
@@ -109,13 +112,6 @@ def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
     resized = any(c.step == "resize" for c in job.corrections)
     due = replace(due, vcpus=min(due.vcpus, *(job.spec.vcpus_within or (due.vcpus,))))
     return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
-
-
-def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
-    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
-        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
-    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
-        yield f"{job.id} awaits an instance, but names none"
 
 
 def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
@@ -167,7 +163,11 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     for name, limit in sorted(caps.max_instances_per_type.items()):
         present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
     if caps.max_jobs_per_user is not None:
-        holding = Counter(job.spec.user for job in snapshot.jobs if _holds(job))
+        holding = Counter(
+            job.spec.user
+            for job in snapshot.jobs
+            if job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
+        )
         name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
         present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
     for user, bill in sorted(ledger.users.items()):
@@ -176,11 +176,8 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
     beyond = [each for each in known if each[1] > each[2] + _SLACK]
     violations = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
-    return violations + _forbidden_instances(live, policy)
-
-
-def _holds(job: Job) -> bool:
-    return job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
+    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
+    return violations + [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]
 
 
 def _money(
@@ -188,8 +185,3 @@ def _money(
 ) -> list[tuple[str, float, float | None]]:
     limits = (day_usd, month_usd) * 2
     return [(f"{name}.{rule}_usd", usd, limit) for rule, usd, limit in zip(PERIODS, bill, limits, strict=True)]
-
-
-def _forbidden_instances(live: Sequence[Instance], policy: Policy) -> list[str]:
-    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
-    return [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]

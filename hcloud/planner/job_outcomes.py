@@ -42,7 +42,7 @@ def decide_outcomes(context: PlanContext) -> None:
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
-            context.waiting.append(context.enqueue(job, _requeue_reason(context, job)))
+            context.waiting.append(context.enqueue(job, _requeue_reason(job)))
     if submitted:
         decide_submitted(context, submitted)
 
@@ -60,7 +60,7 @@ def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
         context.count_active(job)
 
 
-def _requeue_reason(context: PlanContext, job: Job) -> Reason:
+def _requeue_reason(job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in _LOST)
     text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})

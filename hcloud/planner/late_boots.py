@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from hcloud.core.model import Instance, InstanceState, Job, Reason
+from hcloud.core.model import InstanceState, Job, Reason
 from hcloud.forecast.boot_times import broken_by_waiting, is_late
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Fleet, Mask
@@ -76,7 +76,12 @@ def find_late_boots(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> LateBoo
     worker can register and nothing is late."""
     if not snapshot.engine_reachable or not fleet.coming.any():
         return None
-    ages_s = {int(at): _age_s(snapshot, fleet.instances[at]) for at in np.flatnonzero(fleet.coming)}
+    ages_s: dict[int, float] = {}
+    for at in np.flatnonzero(fleet.coming).tolist():
+        instance = fleet.instances[at]
+        since = max(instance.requested_at, instance.launched_at or 0.0, snapshot.engine_reachable_since)
+        # An instance that was only requested is not booting yet.
+        ages_s[at] = snapshot.now - since if instance.state is InstanceState.BOOTING else 0.0
     late: dict[str, float] = {}
     mask = np.zeros(len(fleet.instances), dtype=np.bool_)
     for at, age_s in ages_s.items():
@@ -86,10 +91,3 @@ def find_late_boots(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> LateBoo
         if is_late(age_s, offer.instance_type.boot_delay_s, seen_s, others_s):
             late[fleet.instances[at].id], mask[at] = age_s, True
     return LateBoots(snapshot.now, 1.0 - policy.placement.confidence, late, mask) if late else None
-
-
-def _age_s(snapshot: Snapshot, instance: Instance) -> float:
-    if instance.state is not InstanceState.BOOTING:
-        return 0.0
-    since = max(instance.requested_at, instance.launched_at or 0.0, snapshot.engine_reachable_since)
-    return snapshot.now - since

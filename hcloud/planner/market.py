@@ -230,7 +230,10 @@ def open_market(context: PlanContext) -> OfferMarket:
         price_usd_per_h=permitted.price_usd_per_h,
         steady=permitted.steady,
         kinds=permitted.kinds,
-        backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in permitted.offers],
+        backoffs=[
+            max((each for each in backoffs if each.covers(offer)), key=_retry_order, default=None)
+            for offer in permitted.offers
+        ],
         left=permitted.left.copy(),
         forbidden=permitted.forbidden,
         sells_reserved=permitted.sells_reserved,
@@ -280,10 +283,6 @@ def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
     return pools
 
 
-def _backoff(active: Sequence[OfferBackoff], offer: Offer) -> OfferBackoff | None:
-    return max((each for each in active if each.covers(offer)), key=_retry_order, default=None)
-
-
 def _retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
     key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
     return (backoff.until_at, *key)
@@ -307,10 +306,21 @@ def rank_choices(
     context: PlanContext, offer_market: OfferMarket, first: JobGroup, waiting: Sequence[JobGroup], among: Sequence[int]
 ) -> list[Choice]:
     """Return the offers ``among`` for a rank of ``first``, best first, considering the other ``waiting`` groups."""
-    others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
+    others = (
+        group
+        for group in waiting
+        if group is not first
+        and group.pending > 0
+        and group.stuck is None
+        # The others of the same kind were not placed either; those of the other kind may still find room.
+        and (group.promise is first.promise or not group.fits_now)
+    )
     company = [(first, (first.pending + 1) * first.wanted)]
     # Ranks that fit on reserved instances do not justify a rented one.
-    company += [(each, _unpaid(offer_market, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
+    company += [
+        (each, max(0, each.pending * each.wanted - offer_market.paid_ranks(each)))
+        for each in islice(others, LOOK_AHEAD_GROUPS)
+    ]
     return rank_for(context, offer_market, company, among)
 
 
@@ -352,14 +362,6 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
     expensive = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
     return {at: 1 if at in expensive else short for at, short in found.items()}
-
-
-def _unpaid(offer_market: OfferMarket, group: JobGroup) -> int:
-    return max(0, group.pending * group.wanted - offer_market.paid_ranks(group))
-
-
-def _needs_one(group: JobGroup, first: JobGroup) -> bool:
-    return group.stuck is None and (group.promise is first.promise or not group.fits_now)
 
 
 def _score_offer(
@@ -409,7 +411,10 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
     unknown."""
     fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
     if fitting:
-        return _backed_off(context, offer_market, fitting)
+        key = tuple(fitting)
+        if key not in offer_market.refused:
+            offer_market.refused[key] = _why_backed_off(context, offer_market, fitting)
+        return offer_market.refused[key]
     if not context.snapshot.offers:
         return Reason(code="no_offers", text="no provider has listed its offers yet")
     if (reason := _no_such_machine(context, group)) is not None:
@@ -430,13 +435,6 @@ def may_use(group: JobGroup, offer: Offer) -> bool:
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
     return typed and admits(group.constraints, offer)
-
-
-def _backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
-    known = offer_market.refused.get(tuple(fitting))
-    if known is None:
-        known = offer_market.refused[tuple(fitting)] = _why_backed_off(context, offer_market, fitting)
-    return known
 
 
 def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:

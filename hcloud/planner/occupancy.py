@@ -8,7 +8,7 @@ changed. So the result equals that of an empty start.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -51,7 +51,8 @@ class Residents:
     def since(self) -> float:
         """Return when the oldest unit was placed; inf if there is none."""
         if self.oldest_at is None:
-            self.oldest_at = min([_placed_at(job) for job, _ in self.held], default=inf)
+            attempts = [job.attempt for job, _ in self.held if job.attempt is not None]
+            self.oldest_at = min([attempt.placed_at for attempt in attempts], default=inf)
         return self.oldest_at
 
     def applications(self) -> tuple[str, ...]:
@@ -117,9 +118,8 @@ class Occupancy:
         return taken
 
     def _add(self, job: Job) -> None:
-        for ids, has in self._id_sets():
-            if has(job):
-                ids.add(job.id)
+        for ids in self._sets_for(job):
+            ids.add(job.id)
         number = number_of(job.id)
         for held in held_by(job):
             residents = self.residents.setdefault(held.instance_id, Residents())
@@ -130,7 +130,7 @@ class Occupancy:
             self.touched.add(held.instance_id)
 
     def _remove(self, job: Job) -> None:
-        for ids, _ in self._id_sets():
+        for ids in self._sets_for(job):
             ids.discard(job.id)
         number = number_of(job.id)
         for held in held_by(job):
@@ -142,16 +142,25 @@ class Occupancy:
             if not residents.held:
                 del self.residents[held.instance_id]
 
-    def _id_sets(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
-        return (
-            (self.stopping, _is_stopping),
-            (self.measuring, _is_profiling_run),
-            (self.corrected, _was_corrected),
-            (self.incomplete, _lacks_ranks),
-            (self.constrained, _is_constrained),
-            (self.comparable, _is_comparable),
-            (self.best_effort, _is_best_effort),
-        )
+    def _sets_for(self, job: Job) -> Iterator[set[JobId]]:
+        """Yield the sets that ``job`` belongs to, according to its row."""
+        spec, attempt = job.spec, job.attempt
+        if spec.profile is not None and job.state not in JOB_ENDED:
+            yield self.measuring
+        if spec.placement is not None:
+            yield self.constrained
+        if attempt is None or attempt.over:
+            return
+        if attempt.stop_requested_at is not None:
+            yield self.stopping
+        if job.corrections:
+            yield self.corrected
+        if job.state in JOB_ON_INSTANCE and not spec.nodes.gang and missing_ranks(job):
+            yield self.incomplete
+        if not spec.nodes.gang and spec.progress is not None and len(attempt.allocations) >= FEWEST_RANKS:
+            yield self.comparable
+        if spec.target.kind == "best_effort":
+            yield self.best_effort
 
 
 def missing_ranks(job: Job) -> list[int]:
@@ -170,10 +179,6 @@ def needs_decision(job: Job) -> bool:
     return job.cancelled_by is not None or ended_at is not None or job.spec.budget_usd is not None
 
 
-def _placed_at(job: Job) -> float:
-    return job.attempt.placed_at if job.attempt is not None else inf
-
-
 def held_by(job: Job) -> list[Allocation]:
     """Return the allocations of units that have not ended, of an attempt that is not over."""
     held = job.attempt.allocations if job.attempt is not None else ()
@@ -182,33 +187,3 @@ def held_by(job: Job) -> list[Allocation]:
 
 def _is_running(job: Job) -> bool:
     return job.attempt is not None and not job.attempt.over
-
-
-def _is_stopping(job: Job) -> bool:
-    return job.attempt is not None and job.attempt.stop_requested_at is not None and _is_running(job)
-
-
-def _is_profiling_run(job: Job) -> bool:
-    return job.spec.profile is not None and job.state not in JOB_ENDED
-
-
-def _was_corrected(job: Job) -> bool:
-    return bool(job.corrections) and _is_running(job)
-
-
-def _lacks_ranks(job: Job) -> bool:
-    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _is_running(job) and bool(missing_ranks(job))
-
-
-def _is_constrained(job: Job) -> bool:
-    return job.spec.placement is not None
-
-
-def _is_best_effort(job: Job) -> bool:
-    return job.spec.target.kind == "best_effort" and _is_running(job)
-
-
-def _is_comparable(job: Job) -> bool:
-    attempt, spec = job.attempt, job.spec
-    spread_out = not spec.nodes.gang and spec.progress is not None
-    return spread_out and attempt is not None and len(attempt.allocations) >= FEWEST_RANKS and not attempt.over

@@ -167,23 +167,18 @@ class _ProfilingState:
 def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``."""
     nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
-    state = (
-        None
-        if nothing_known and not any(job.profile_runs for job in submitted)
-        else _open_profiling(context, submitted)
-    )
+    state = None
+    if not nothing_known or any(job.profile_runs for job in submitted):
+        state = _open_profiling(context, submitted)
+        submitted = sorted(submitted, key=lambda job: (-job.spec.priority, job.submitted_at, number_of(job.id)))
     queued = []
-    for job in submitted if state is None else sorted(submitted, key=_profiling_order):
+    for job in submitted:
         if state is None or job.spec.profile is not None:
             queued.append(context.enqueue(job, _admission_reason(context, job)))
         elif (queued_job := _decide(state, job)) is not None:
             queued.append(queued_job)
     if queued:
         context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
-
-
-def _profiling_order(job: Job) -> tuple[int, float, int]:
-    return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
 def _open_profiling(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
@@ -208,41 +203,27 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
     identity = identify(job.spec)
     rows = state.context.snapshot.programs.get(identity.program, ())
     known = known_as(identity, rows)
-    if job.id in state.runs and _has_time(state, job):
-        return None
-    if job.id in state.runs and known is None:
-        return _stop_profiling(state, job)
+    if job.id in state.runs:
+        runs, policy = state.runs[job.id], state.policy
+        limit_at = min(run.submitted_at for run in runs) + policy.total_s + policy.patience_s
+        if state.context.now < min(limit_at, _slack_ends_at(state, job)):
+            return None
+        if known is None:
+            text = f"{counted(len(runs), 'profiling run')} did not finish in time"
+            numbers: dict[str, Number] = {"runs": len(runs), "waited_s": state.waited_s(job)}
+            return _classify_unknown(state, job, "profiling_too_long", text, numbers)
     if known is not None:
         return _classify_known(state, job, identity, known)
-    if job.profile_runs and not _short_run_differed(job, identity, rows):
+    own = next((row for row in rows if row.name == identity.name), None)
+    # A short run that differed from what is known of the program is followed by a full profile.
+    differed = len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
+    if job.profile_runs and not differed:
         text = "its profiling runs measured nothing"
         return _classify_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
     refusal = _why_never(state, job, identity, rows)
     if refusal is not None:
         return _classify_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
     return _start(state, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
-
-
-def _short_run_differed(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
-    """Return whether a short run differed from what is known of the program, so that a full profile must follow."""
-    own = next((row for row in rows if row.name == identity.name), None)
-    return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
-
-
-def _has_time(state: _ProfilingState, job: Job) -> bool:
-    began_at = min(run.submitted_at for run in state.runs[job.id])
-    return state.context.now < min(
-        began_at + state.policy.total_s + state.policy.patience_s, _slack_ends_at(state, job)
-    )
-
-
-def _stop_profiling(state: _ProfilingState, job: Job) -> Job:
-    """Queue a job whose runs take too long, and of which none that has ended measured enough."""
-    runs = state.runs[job.id]
-    text = f"{counted(len(runs), 'profiling run')} did not finish in time"
-    return _classify_unknown(
-        state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)}
-    )
 
 
 def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
@@ -259,7 +240,7 @@ def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Seque
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")
     if spec.profiling == "never":
-        return Reason(code="profiling_never", text="its job file says profiling: false")
+        return Reason(code="profiling_never", text="its job file says profiling: never")
     if spec.target.kind not in policy.for_targets:
         text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)
@@ -279,7 +260,10 @@ def _why_not_worthwhile(
     state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
 ) -> Reason | None:
     """Return why profiling would probably cost more than it gains, or None."""
-    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _longest_run_s(job, rows)
+    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
+    lasts_s = inf if lasts_s is None else lasts_s
+    if not isinstance(job.spec.target, ServiceTarget):  # earlier runs of a service do not bound this one
+        lasts_s = min(lasts_s, max([row.run_s for row in rows if row.run_s is not None], default=inf))
     if lasts_s < limit_s:
         text = f"it runs for at most {seconds(lasts_s)}, below the minimum of {seconds(limit_s)}"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
@@ -289,13 +273,6 @@ def _why_not_worthwhile(
         text = f"{counted(failed_runs, 'profiling run')} of this program measured nothing"
         return Reason(code="profiling_fruitless", text=text, numbers={"runs": failed_runs})
     return None
-
-
-def _longest_run_s(job: Job, rows: Sequence[Application]) -> float:
-    """Return an upper bound of the run time in seconds; inf if unknown. Earlier runs of a service do not bound it."""
-    limit_s = inf if job.spec.max_runtime_s is None else job.spec.max_runtime_s
-    ran_s = [row.run_s for row in rows if row.run_s is not None and not isinstance(job.spec.target, ServiceTarget)]
-    return min(limit_s, max(ran_s, default=inf))
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
@@ -375,7 +352,10 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
             return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         state.programs.add(identity.program)
         state.runs[job.id] = []
-        _count_as_taken(state, runs, offers)
+        types = {offer.instance_type.name: _type_of(offer) for offer in offers}
+        for run in runs:
+            state.idle[types[run.instance_types[0]]] -= run.nodes.count
+        state.offers.clear()
         reason = _profiling_reason(runs, cost_usd, needs_s, sources)
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
@@ -455,14 +435,6 @@ def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
     runs = [rows[run].spec for run in context.measuring if rows[run].state in _YET_TO_START]
     awaited = Counter(name for run in runs for name in run.instance_types[:1])
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
-
-
-def _count_as_taken(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
-    """Count the idle instances that ``runs`` will use as taken."""
-    types = {offer.instance_type.name: _type_of(offer) for offer in offers}
-    for run in runs:
-        state.idle[types[run.instance_types[0]]] -= run.nodes.count
-    state.offers.clear()
 
 
 def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:

@@ -155,5 +155,5 @@ def test_what_there_was_to_choose_from_is_told() -> None:
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
     [line] = [each for each in job_timeline(running(1, machine(1)), [placed], []) if each.code == "placed"]
     assert line.text.endswith(
-        "chosen: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; alternatives: mock/tiny at $0.05/h: no room"
+        "chosen: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; alternatives: mock/tiny at $0.05/h (no room)"
     )

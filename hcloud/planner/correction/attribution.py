@@ -121,7 +121,9 @@ def feedback_from(context: PlanContext, view: RankSamples) -> Learnt | None:
         return None
     at, column = context.fleet.index[view.held.instance_id], column_of(view.instance)
     neighbours = [each for each, _ in context.fleet.holdings[at] if each.id != view.job.id]
-    if is_straggler(context, view, _kept_with(context, view, neighbours)):
+    _, excess = _pressures(context, view, neighbours)
+    kept = 1.0 / (1.0 + EXCESS * max(excess.values(), default=0.0))  # the part of its performance they leave
+    if is_straggler(context, view, kept):
         return None
     mean, vcpus = deviation.measured.mean, view.held.resources.vcpus
     if not neighbours or mean > deviation.estimate.value:
@@ -161,12 +163,6 @@ def _tolerated(context: PlanContext, view: RankSamples, neighbours: list[Job], l
             doubts[source] = ((tolerated.value - needed) / (tolerated.value - tolerated.low), needed)
     source = min(doubts, key=lambda each: doubts[each][0], default="")
     return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}
-
-
-def _kept_with(context: PlanContext, view: RankSamples, neighbours: list[Job]) -> float:
-    """Return the part (0..1) of its performance alone that the neighbours are estimated to leave."""
-    _, excess = _pressures(context, view, neighbours)
-    return 1.0 / (1.0 + EXCESS * max(excess.values(), default=0.0))
 
 
 def _pressures(

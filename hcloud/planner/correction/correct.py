@@ -63,9 +63,11 @@ def correct(context: PlanContext) -> None:
     policy, snapshot = context.policy.correction, context.snapshot
     if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.job_samples:
         return
+    rechecks: RecheckQueue = snapshot.plan_cache.latest("rechecks") or RecheckQueue()
+    snapshot.plan_cache.keep("rechecks", rechecks)
+    due = [job for job in rechecks.due(snapshot, context.policy, context.jobs) if _can_be_judged(context, job)]
+    to_help = [view for job in due if (view := _check(context, rechecks, job)) is not None]
     left = policy.max_per_cycle
-    rechecks = _rechecks(context)
-    to_help = [view for job in _due_jobs(context, rechecks) if (view := _check(context, rechecks, job)) is not None]
     for view in sorted(to_help, key=lambda view: queue_key(view.job)):
         if left <= 0:
             break
@@ -89,12 +91,6 @@ def _check(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSample
     return None
 
 
-def _due_jobs(context: PlanContext, rechecks: RecheckQueue) -> list[Job]:
-    """Return the running jobs that are due for a check."""
-    awake = rechecks.due(context.snapshot, context.policy, context.jobs)
-    return [job for job in awake if _can_be_judged(context, job)]
-
-
 def _postpone(
     context: PlanContext,
     rechecks: RecheckQueue,
@@ -110,13 +106,6 @@ def _postpone(
     rechecks.postpone(job, _next_check_at(context, view, kept_until))
 
 
-def _rechecks(context: PlanContext) -> RecheckQueue:
-    plan_cache = context.snapshot.plan_cache
-    rechecks: RecheckQueue = plan_cache.latest("rechecks") or RecheckQueue()
-    plan_cache.keep("rechecks", rechecks)
-    return rechecks
-
-
 def _next_check_at(context: PlanContext, view: RankSamples | None, kept_until: float | None) -> float:
     """Return until when a job that needs nothing now surely needs nothing, unless a sample arrives.
 
@@ -124,8 +113,8 @@ def _next_check_at(context: PlanContext, view: RankSamples | None, kept_until: f
     """
     if view is None:
         return math.inf
-    helpless = _kept_until(context, view) if kept_until is None else kept_until
-    until = min(helpless, _next_sample_at(context, view))
+    kept_until = _kept_until(context, view) if kept_until is None else kept_until
+    until = min(kept_until, _next_sample_at(context, view))
     if until <= context.now + ROUNDING_S and not _is_being_profiled(context, view.job):
         until = context.now + context.policy.timing.sample_every_s
     return until - ROUNDING_S
@@ -173,9 +162,7 @@ def keep_in_force(context: PlanContext) -> None:
         if done & {NODES, NODES_LAUNCHED}:
             context.behind.add(job.id)
         if EVICT in done:
-            if context.guarded is None:
-                context.guarded = np.zeros(len(context.fleet.instances), dtype=np.bool_)
-            context.guarded[_machines(context, job)] = True
+            _close_to_best_effort(context, _machines(context, job))
 
 
 def _can_be_judged(context: PlanContext, job: Job) -> bool:
@@ -196,30 +183,18 @@ def _machines(context: PlanContext, job: Job) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- escalation
 def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     """Take the first step that pays off if the job surely misses its target; return whether one was taken."""
-    policy, assessment = context.policy.correction, view.assess()
-    if assessment is None or not _misses_target(context, view):
+    policy = context.policy.correction
+    assessment = view.assess() if view.expectation.steps_taken < policy.max_steps_per_attempt else None
+    if assessment is None or not assessment.missed(deviations_of(policy.confidence), policy.margin):
         return False
     if _is_being_profiled(context, view.job):
         return False
     for step, options in _OPTIONS.items():
         for option in options(context, view, assessment) if step in policy.steps else ():
-            if pays_off(context, assessment, option):
+            if option.step in LEARNING or _is_worthwhile(context, assessment, option.factor, option.cost_s):
                 _take(context, view, assessment, option)
                 return True
     return False
-
-
-def _misses_target(context: PlanContext, view: RankSamples) -> bool:
-    """Return whether the job surely misses its target and has correction steps left."""
-    policy = context.policy.correction
-    assessment = view.assess() if view.expectation.steps_taken < policy.max_steps_per_attempt else None
-    return assessment is not None and assessment.missed(deviations_of(policy.confidence), policy.margin)
-
-
-def pays_off(context: PlanContext, assessment: Assessment, option: Option) -> bool:
-    """Return whether a step is expected to help noticeably and to save enough for its cost; learning steps always
-    do."""
-    return option.step in LEARNING or _is_worthwhile(context, assessment, option.factor, option.cost_s)
 
 
 def _is_worthwhile(context: PlanContext, assessment: Assessment, factor: float, cost_s: float) -> bool:
@@ -253,11 +228,6 @@ def _take(context: PlanContext, view: RankSamples, assessment: Assessment, optio
 
 
 # ------------------------------------------------------------------------------------------------------------ the steps
-def _steps_taken(view: RankSamples) -> set[str]:
-    attempt = view.job.attempt
-    return {c.step for c in view.job.corrections if attempt is not None and c.attempt == attempt.id}
-
-
 def _reprofile(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
     """Profile a copy again on an idle instance, once per job, if its performance surely differs from the estimate."""
     policy, deviation = context.policy.correction, view.deviation()
@@ -274,15 +244,14 @@ def _reprofile(context: PlanContext, view: RankSamples, assessment: Assessment) 
 
 def _reclassify(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
     """Replace the estimate by what was measured, once per attempt."""
-    learnt = feedback_from(context, view) if RECLASSIFY not in _steps_taken(view) else None
+    job, attempt = view.job, view.job.attempt
+    if any(c.step == RECLASSIFY and attempt is not None and c.attempt == attempt.id for c in job.corrections):
+        return
+    learnt = feedback_from(context, view)
     if learnt is not None:
-        yield Option(
-            step=RECLASSIFY, text=describe_learnt(learnt), factor=1.0, cost_s=0.0, act=_no_action, learnt=learnt
-        )
-
-
-def _no_action(_: Reason) -> None:
-    """The recorded correction has no further action."""
+        text = describe_learnt(learnt)
+        # The recorded correction is all there is to do.
+        yield Option(step=RECLASSIFY, text=text, factor=1.0, cost_s=0.0, act=lambda _: None, learnt=learnt)
 
 
 def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:

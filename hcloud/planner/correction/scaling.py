@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,7 +39,10 @@ def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
     if job.spec.exclusive or any(not _can_grow(context, held) for held in ranks):
         return
     factor = _growth(context, view, assessment, ranks)
-    grown = [_grown(held, factor) for held in ranks]
+    grown = []
+    for held in ranks:
+        vcpus = math.floor(held.resources.vcpus * factor / STEP_VCPUS + SLACK) * STEP_VCPUS
+        grown.append(replace(held.resources, vcpus=round(vcpus, 2)))
     if any(after.vcpus <= held.resources.vcpus + SLACK for held, after in zip(ranks, grown, strict=True)):
         return
     more = [after.minus(held.resources) for held, after in zip(ranks, grown, strict=True)]
@@ -94,12 +98,6 @@ def _growth(context: PlanContext, view: RankSamples, assessment: Assessment, ran
     room = min(1.0 + max(0.0, spare[at]) / vcpus for at, vcpus in here.items())
     limit = most_vcpus(context, view.job) / max(held.resources.vcpus for held in ranks)
     return min(short * (1.0 + policy.margin), room, limit)
-
-
-def _grown(held: Allocation, factor: float) -> Resources:
-    now = held.resources
-    vcpus = math.floor(now.vcpus * factor / STEP_VCPUS + SLACK) * STEP_VCPUS
-    return Resources(vcpus=round(vcpus, 2), memory_mib=now.memory_mib, disk_gib=now.disk_gib)
 
 
 def _affordable(context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]) -> bool:

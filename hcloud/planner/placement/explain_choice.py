@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, Market, Number, Offer, Reason
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
-from hcloud.planner.fleet import SLACK, Fleet, Mask, OfferShape, offer_shape_of
+from hcloud.planner.fleet import SLACK, Mask, OfferShape, offer_shape_of
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
 from hcloud.planner.text import amount, deadline_numbers, percent, seconds, size_share
@@ -93,7 +92,9 @@ def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator
     ready: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
     for number, level in zip(ready, some.argmax(axis=0)[ready].tolist(), strict=True):
         mask, why = levels[level]
-        yield _candidate(context, job, _cheapest(fleet, fleet.of_shape[number] & mask), why)
+        places = (fleet.of_shape[number] & mask).nonzero()[0]
+        cheapest = fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])]
+        yield _candidate(context, job, cheapest.offer, why)
     for offer in _offers_to_launch(context, group, {fleet.shapes[number] for number in ready}):
         yield _candidate(context, job, offer, f"still booting, {seconds(offer.instance_type.boot_delay_s)}")
 
@@ -110,13 +111,8 @@ def _may_be(context: PlanContext, group: JobGroup) -> Mask:
     return may
 
 
-def _cheapest(fleet: Fleet, among: Mask) -> Offer:
-    places = among.nonzero()[0]
-    return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
-
-
 def _offers_to_launch(context: PlanContext, group: JobGroup, ready: Set[OfferShape]) -> Iterable[Offer]:
-    """Return the cheapest offer for ``group`` of each shape of which no instance is in ``there``."""
+    """Return the cheapest offer for ``group`` of each shape that is not ``ready``."""
     cheapest, demand = dict[OfferShape, Offer](), group.demand.tolist()
     for offer in context.available_offers():
         shape = offer_shape_of(offer)
@@ -138,16 +134,13 @@ def _candidate(context: PlanContext, job: Job, offer: Offer, rejected: str) -> C
     shape = offer_shape_of(offer)
     if known is None:
         return _make_candidate(shape, usd_per_h, rejected, None)
-    key = ("candidate", shape, usd_per_h, rejected, job.spec.resources.vcpus, job.spec.nodes.count)
-    return known.answer(key, lambda: _expected_candidate(known, *key[1:]))
+    vcpus, nodes = job.spec.resources.vcpus, job.spec.nodes.count
 
+    def candidate() -> Candidate:
+        estimate = expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
+        return _make_candidate(shape, usd_per_h, rejected, estimate)
 
-def _expected_candidate(
-    known: Classification, shape: OfferShape, usd_per_h: float, rejected: str, vcpus: float, nodes: int
-) -> Candidate:
-    return _make_candidate(
-        shape, usd_per_h, rejected, expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
-    )
+    return known.answer(("candidate", shape, usd_per_h, rejected, vcpus, nodes), candidate)
 
 
 def _make_candidate(
@@ -171,7 +164,9 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         "waited_s": round(waited_s, 3),
         **deadline_numbers(job, context.now),
     }
-    chosen = _chosen_size(context, group, places[0])
+    chosen: dict[str, Number] = {}
+    if group.portions is not None and context.suit is not None:
+        chosen = context.suit.sized(group.portions, places[0], float(group.asks_on(places[0])[0]))
     numbers |= chosen
     if bound := excluded(context, group, places):
         numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
@@ -190,13 +185,6 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         text += f" {percent(float(chosen['probability'] or 0))} likely to meet its target"
     text += f"; other machines with room excluded by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
-
-
-def _chosen_size(context: PlanContext, group: JobGroup, at: int) -> dict[str, Number]:
-    """Return the numbers behind the size of a rank on instance ``at``, if the planner chose it."""
-    if group.portions is None or context.suit is None:
-        return {}
-    return context.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
 
 
 def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
