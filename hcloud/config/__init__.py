@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hcloud.config.document import read_documents, to_yaml
-    from hcloud.config.files import at_its_line, load_config, load_job, load_named_policy, load_policy, read_env_file
+    from hcloud.config.files import (
+        at_its_line,
+        load_config,
+        load_job,
+        load_named_policy,
+        load_policy,
+        read_config,
+        read_env_file,
+    )
     from hcloud.config.locate import SOCKET_NAME, find_config, home_dir
     from hcloud.config.profiles import load_library
     from hcloud.config.secrets import resolve_secret
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "document": ("read_documents", "to_yaml"),
-    "files": ("at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_env_file"),
+    "files": ("at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_config", "read_env_file"),
     "locate": ("SOCKET_NAME", "find_config", "home_dir"),
     "profiles": ("load_library",),
     "secrets": ("resolve_secret",),

@@ -128,7 +128,7 @@ def test_plan_says_that_a_job_is_profiled_first_and_for_how_much(shell: Shell, d
     assert (planned["knowing"]["how"], planned["knowing"]["runs"]) == ("profiled", 2)
     assert planned["knowing"]["cost_usd"] > 0
     (plain,) = json.loads(shell.run("submit", "--dry-run", "-o", "json", "--", "true")[0])
-    assert plain["knowing"]["text"].startswith("not profiled: ")
+    assert plain["knowing"]["text"].startswith("no profile: ")
 
 
 def test_submit_of_a_file_takes_every_document_and_flags_win(shell: Shell, deployment: Deployment) -> None:
