@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "document": ("read_documents", "to_yaml"),
-    "files": ("at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_config", "read_env_file"),
+    "files": (
+        "at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_config", "read_env_file",
+    ),
     "locate": ("SOCKET_NAME", "find_config", "home_dir"),
     "profiles": ("load_library",),
     "secrets": ("resolve_secret",),

@@ -35,7 +35,7 @@ def find_config(explicit: Path | None = None) -> Path:
         if place.is_file():
             return place
     looked = ", ".join(str(place) for place in places)
-    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
+    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` creates one")
 
 
 def stated_socket(file: Path) -> Path | None:

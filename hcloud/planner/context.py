@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -16,11 +16,9 @@ from hcloud.core.model import (
     JobId,
     JobSpec,
     JobState,
-    Market,
     Offer,
     Reason,
     Resources,
-    matches,
 )
 from hcloud.core.rows import by_number
 from hcloud.planner.budget import BudgetLedger, open_budget
@@ -31,31 +29,16 @@ from hcloud.planner.late_boots import LateBoots, Urgency
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
 from hcloud.planner.text import as_wait, seconds
-from hcloud.planner.topology import AffinityGroup, TopologyConstraints, admits
-from hcloud.spec.policy import Policy, SpotPolicy
+from hcloud.planner.topology import AffinityGroup, TopologyConstraints
+from hcloud.spec.policy import Policy
 
 MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
 NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
 """Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
 Key = tuple[object, ...]
-
-
-def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
-    """Return whether ``job`` was preempted so often that it should avoid spot instances."""
-    return 0 < spot.most_losses <= job.failures.count(FailureCause.PREEMPTED)
-
-
-def has_non_spot_offer(spec: JobSpec, offers: Iterable[Offer]) -> bool:
-    """Return whether any of ``offers`` suits this job and is not spot."""
-    return any(
-        offer.market is not Market.SPOT
-        and spec.resources.fits(offer.instance_type.capacity)
-        and (not spec.instance_types or matches(offer.instance_type.name, spec.instance_types))
-        and admits(spec.placement, offer)
-        for offer in offers
-    )
 
 
 @dataclass(slots=True, eq=False)

@@ -7,17 +7,15 @@ incremental job does not stop the others; the attempt is judged when its last ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.context import PlanContext
-from hcloud.planner.plan import Finish, Preempted, Wait
+from hcloud.planner.plan import Finish, Wait
 from hcloud.planner.profiling import decide_submitted
+from hcloud.planner.retries import failure_reason, may_retry, retry
+from hcloud.planner.spot_preemption import requeue_reason
 from hcloud.planner.text import as_wait, deadline_numbers, failure, seconds, usd
-from hcloud.spec.validation import counted
 
 PLANNING_FAILS = "planning_fails"
-_LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 
@@ -42,7 +40,7 @@ def decide_outcomes(context: PlanContext) -> None:
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
-            context.waiting.append(context.enqueue(job, _requeue_reason(job)))
+            context.waiting.append(context.enqueue(job, requeue_reason(job)))
     if submitted:
         decide_submitted(context, submitted)
 
@@ -58,12 +56,6 @@ def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
         context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=PLANNING_FAILS, text=text))))
     if job.state is JobState.AWAITING_INSTANCE:
         context.count_active(job)
-
-
-def _requeue_reason(job: Job) -> Reason:
-    lost = sum(job.failures.count(cause) for cause in _LOST)
-    text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
-    return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
 
 
 def _decide_running(context: PlanContext, job: Job) -> None:
@@ -100,24 +92,10 @@ def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
         _finish(context, job, JobState.SUCCEEDED, _success(context, job, attempt))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
         _finish(context, job, JobState.FAILED, _budget_reason(job))
-    elif job.failures.count(cause) < job.spec.retries.limits.get(cause.value, 0):
-        _retry(context, job, attempt, cause)
+    elif may_retry(job, cause):
+        retry(context, job, attempt, cause)
     else:
-        _finish(context, job, JobState.FAILED, _failure(context, job, attempt, cause))
-
-
-def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> None:
-    retries, used = job.spec.retries, job.failures.count(cause)
-    delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
-    not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
-    numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
-    numbers |= _failure_numbers(attempt, cause)
-    text = f"attempt {attempt.number} {_failure_words(numbers)}; retry {used + 1} of {limit} in {seconds(delay_s)}"
-    reason = Reason(code=f"retry_{cause.value}", text=text, numbers=numbers)
-    if cause in _LOST:
-        context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
-    else:
-        context.waiting.append(context.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
+        _finish(context, job, JobState.FAILED, failure_reason(context, job, attempt, cause))
 
 
 def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
@@ -130,27 +108,6 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
     if late.get("deadline_missed"):
         text += f", {seconds(float(late['late_s'] or 0))} after its deadline"
     return Reason(code="succeeded", text=text, numbers=numbers)
-
-
-def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
-    limit = job.spec.retries.limits.get(cause.value, 0)
-    numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **_failure_numbers(attempt, cause)}
-    retries = "no retries configured" if limit == 0 else f"{counted(limit, 'retry', 'retries')} used up"
-    text = f"{_failure_words(numbers)}; {retries}"
-    return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
-
-
-def _failure_words(numbers: Mapping[str, Number]) -> str:
-    return failure(str(numbers["cause"]), numbers.get("exit_code"), numbers.get("detail"))
-
-
-def _failure_numbers(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
-    failed = next((a for a in attempt.allocations if a.cause is cause), None)
-    failed = failed or next((a for a in attempt.allocations if a.cause is not None), None)
-    if failed is None:
-        return {"cause": cause.value}
-    ending: dict[str, Number] = {"cause": cause.value, "rank": failed.rank, "exit_code": failed.exit_code}
-    return {**ending, "instance": failed.instance_id, "detail": failed.detail}
 
 
 def _budget_reason(job: Job) -> Reason:

@@ -42,7 +42,7 @@ from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.placement.place import has_room_now, usable
 from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
-from hcloud.planner.provisioning.preemption import is_preemptible
+from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.text import percent, seconds
 from hcloud.spec.validation import counted
 
@@ -262,7 +262,7 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         job.id: (job, context.fleet.instances[at].id)
         for at in _machines(context, view.job)
         for job, _ in context.fleet.holdings[at]
-        if is_preemptible(context, job)
+        if is_evictable(context, job)
     }
     blame = LossAttribution(context, view, assessment)
     for victim, name in sorted(

@@ -35,14 +35,14 @@ from hcloud.planner.placement.place import (
     unclaim,
 )
 from hcloud.planner.plan import Finish, Launch
-from hcloud.planner.provisioning.holdback import open_half_empty_holdback
-from hcloud.planner.provisioning.preemption import (
-    PreemptionCandidates,
-    find_preemptible,
-    preempt_for,
+from hcloud.planner.provisioning.eviction import (
+    EvictionCandidates,
+    evict_for,
+    find_evictable,
     put_back,
     stop_chosen,
 )
+from hcloud.planner.provisioning.holdback import open_half_empty_holdback
 from hcloud.planner.text import amount, deadline_numbers, offer_words, percent, seconds
 from hcloud.spec.validation import counted
 
@@ -98,7 +98,7 @@ class ProvisioningState:
 
     context: PlanContext
     offer_market: OfferMarket
-    victims: PreemptionCandidates
+    victims: EvictionCandidates
     groups: list[JobGroup]
     machines: list[PlannedInstance] = field(default_factory=list)
     """Instances this plan launches."""
@@ -128,7 +128,7 @@ def start_provisioning(context: PlanContext) -> ProvisioningState:
     state = ProvisioningState(
         context=context,
         offer_market=open_market(context),
-        victims=find_preemptible(context),
+        victims=find_evictable(context),
         groups=list(context.groups.values()),
     )
     context.open_of = open_half_empty_holdback(context, state.offer_market).open
@@ -303,7 +303,7 @@ def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Seque
     for _ in range(count):
         claimed = claim(state.context, group, _claimable(state, group), 1, taken)
         if not claimed:
-            at = preempt_for(state.context, state.victims, group, taken)
+            at = evict_for(state.context, state.victims, group, taken)
             if at < 0:
                 state.context.back_to(before)
                 put_back(state.context, state.victims)

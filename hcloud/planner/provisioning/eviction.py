@@ -24,7 +24,7 @@ CANDIDATES = 64
 
 
 @dataclass(slots=True)
-class PreemptionCandidates:
+class EvictionCandidates:
     """Best-effort jobs that may be evicted."""
 
     by_machine: defaultdict[int, list[Job]]
@@ -35,9 +35,9 @@ class PreemptionCandidates:
     """Jobs chosen so far."""
 
 
-def find_preemptible(context: PlanContext) -> PreemptionCandidates:
+def find_evictable(context: PlanContext) -> EvictionCandidates:
     """Return the jobs that may be evicted; none if the policy forbids eviction."""
-    candidates = PreemptionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
+    candidates = EvictionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
     if context.policy.disruption.evict_best_effort and context.snapshot.plan_cache.occupancy.best_effort:
         for at, held in enumerate(context.fleet.holdings):
             if context.fleet.placeable[at]:
@@ -45,18 +45,16 @@ def find_preemptible(context: PlanContext) -> PreemptionCandidates:
     return candidates
 
 
-def _collect(
-    context: PlanContext, candidates: PreemptionCandidates, at: int, held: list[tuple[Job, Allocation]]
-) -> None:
+def _collect(context: PlanContext, candidates: EvictionCandidates, at: int, held: list[tuple[Job, Allocation]]) -> None:
     for job, allocation in held:
-        if is_preemptible(context, job):
+        if is_evictable(context, job):
             candidates.amounts[:, at] += vector(allocation.resources)
             if job not in candidates.by_machine[at]:
                 candidates.by_machine[at].append(job)
     candidates.by_machine[at].sort(key=queue_key, reverse=True)
 
 
-def is_preemptible(context: PlanContext, job: Job) -> bool:
+def is_evictable(context: PlanContext, job: Job) -> bool:
     """Return whether ``job`` is best effort, ran long enough since its last eviction, and may be evicted once more."""
     if job.spec.target.kind != "best_effort" or job.id in context.stopping or job.attempt is None:
         return False
@@ -65,9 +63,7 @@ def is_preemptible(context: PlanContext, job: Job) -> bool:
     return rested and times < job.spec.retries.limits.get(cause, 0)
 
 
-def preempt_for(
-    context: PlanContext, candidates: PreemptionCandidates, group: JobGroup, taken_by: Sequence[int]
-) -> int:
+def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
     """Choose jobs to evict so that one more rank of ``group`` fits; return the instance, or -1. Adds nothing to the
     plan.
 
@@ -90,7 +86,7 @@ def preempt_for(
     return at
 
 
-def _needed(context: PlanContext, candidates: PreemptionCandidates, at: int, group: JobGroup) -> list[Job]:
+def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group: JobGroup) -> list[Job]:
     room, chosen, taken = context.fleet.room[:, at].copy(), list[Job](), context.amount_on(group, at)
 
     def enough() -> bool:
@@ -112,7 +108,7 @@ def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Jo
     return context.suit.suits_without(at, group.application, units)
 
 
-def _choose(context: PlanContext, candidates: PreemptionCandidates, job: Job) -> None:
+def _choose(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
     """Count what ``job`` holds on any instance as room."""
     candidates.chosen.append(job)
     for at in _machines(context, job):
@@ -125,7 +121,7 @@ def _choose(context: PlanContext, candidates: PreemptionCandidates, job: Job) ->
                 context.suit.leave(at, job.application)
 
 
-def put_back(context: PlanContext, candidates: PreemptionCandidates) -> None:
+def put_back(context: PlanContext, candidates: EvictionCandidates) -> None:
     """Undo the choices; the caller has restored ``fleet.room`` and ``suit``."""
     for job in candidates.chosen:
         for at in _machines(context, job):
@@ -150,7 +146,7 @@ def _amount(context: PlanContext, job: Job, at: int) -> Amounts:
     return total
 
 
-def stop_chosen(context: PlanContext, candidates: PreemptionCandidates, job: Job) -> None:
+def stop_chosen(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
     """Stop the chosen jobs to make room for ``job``."""
     for victim in candidates.chosen:
         numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
