@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcloud.apply import Applier, ApplyResult, Refusal, emit_failures
+from hcloud.apply import Applier, ApplyResult, Refusal, emit_provider_error
 from hcloud.apply.directives import PAUSED
 from hcloud.apply.lease_push import LeasePush
 from hcloud.classifier.applications import identify, key_of, known_as
@@ -36,7 +36,7 @@ from hcloud.preview import Preview, preview_plan
 from hcloud.provider import Provider, Runner, is_offer_list
 from hcloud.quarantine.batches import Failure, Failures, call_provider
 from hcloud.quarantine.planning import Planner, error_text, plan_without_failing
-from hcloud.quarantine.registry import CLASSIFICATION, TRIED_AGAIN_S, Quarantine
+from hcloud.quarantine.registry import CLASSIFICATION, QUARANTINE_S, Quarantine
 from hcloud.spec.policy import Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, LiveView, Store, Transaction
@@ -45,7 +45,7 @@ from hcloud.store.documents import instance_number
 _log = logging.getLogger("hcloud")
 LEADER_TTL_S = 15.0
 OFFERS_EVERY_S = 15.0
-CLOCKS_APART_S = 600.0
+CLOCK_SKEW_S = 600.0
 """Units start, and machines end, by clocks that may be so far behind ours."""
 MOST_TOLD = 20
 """Of more that fails at one time only the number is told."""
@@ -362,7 +362,7 @@ class Controller:
         if troubles:
             with self.store.transaction(self.clock.now(), self.lease) as txn:
                 for name, trouble in troubles.items():
-                    emit_failures(txn, name, "offers", trouble)
+                    emit_provider_error(txn, name, "offers", trouble)
 
     @property
     def read_up_to(self) -> int:
@@ -482,16 +482,16 @@ def read_spend(store: Store, now: float) -> SpendLedger:
     """
     view, book = store.live(), SpendLedger()
     counts_since = min([month_start(now), *(job.submitted_at for job in view.jobs if job.spec.budget_usd is not None)])
-    gone = store.iter_events(since=counts_since - CLOCKS_APART_S, kinds=(EventKind.INSTANCE_TERMINATED,))
+    gone = store.iter_events(since=counts_since - CLOCK_SKEW_S, kinds=(EventKind.INSTANCE_TERMINATED,))
     oldest = min((instance_number(event.instance_id or "") for event in gone), default=None)
     asked_at = [counts_since, *(each.requested_at for each in view.instances)]
     asked_at += [] if oldest is None else [store.instance(f"inst-{oldest}").requested_at]
-    book.follow(store.iter_events(since=min(asked_at) - CLOCKS_APART_S, kinds=SPEND_KINDS))
+    book.follow(store.iter_events(since=min(asked_at) - CLOCK_SKEW_S, kinds=SPEND_KINDS))
     return book
 
 
 def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | None = None) -> None:
-    text = f"HCloud fails on {left_out}, a defect; left out, and tried again in {TRIED_AGAIN_S:.0f} s"
+    text = f"HCloud fails on {left_out}, a defect; left out, and tried again in {QUARANTINE_S:.0f} s"
     _log.error("%s: %s", text, error)
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=left_out, error=error, text=text)
 

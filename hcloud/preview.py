@@ -16,7 +16,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.quarantine.planning import Planner, plan_or_recover
 from hcloud.spec.policy import Policy
 
-MOST_CANDIDATES = 12
+CANDIDATES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def _candidates(
     """Return the cheapest fitting offers, the chosen ones first, each with why it is not taken."""
     fitting = [o for o in snapshot.offers if job.spec.resources.fits(o.instance_type.capacity) and job.spec.may_use(o)]
     ordered = sorted(fitting, key=lambda o: (o.key not in chosen, o.price_usd_per_h, o.key))
-    return [_candidate(o, o.key in chosen, _note(o, job, snapshot, policy)) for o in ordered[:MOST_CANDIDATES]]
+    return [_candidate(o, o.key in chosen, _note(o, job, snapshot, policy)) for o in ordered[:CANDIDATES_MAX]]
 
 
 def _candidate(offer: Offer, chosen: bool, note: str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from hcloud.planner.snapshot import Spend
 
 DAY_S = 86_400.0
 EVERYBODY = ""
-MOST_PARTS, KEEP_S = 64, 3600.0
+SHARES_MAX, SHARES_KEPT_S = 64, 3600.0
 """Who left a machine is remembered for an hour, where there are many: others may be heard of later that were beside."""
 
 
@@ -206,8 +206,8 @@ class SpendLedger:
 
     def _joined(self, name: str, meter: _Meter, part: _CostShare) -> None:
         company = self._companies.setdefault(name, _Sharers())
-        if len(company.parts) >= MOST_PARTS:
-            self._settle(name, company, meter, part.since - KEEP_S)
+        if len(company.parts) >= SHARES_MAX:
+            self._settle(name, company, meter, part.since - SHARES_KEPT_S)
         company.join(part)
         if company.crowded:
             self._crowds[name] = company

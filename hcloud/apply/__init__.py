@@ -15,8 +15,8 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.jobs import classify, correct, enqueue, finish, preempted, profile, wait
-from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_failures, on_demand_price, renew
+from hcloud.apply.jobs import classify, correct, enqueue, finish, mark_preempted, profile, wait
+from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_provider_error, on_demand_price, renew
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
 from hcloud.core.clock import Clock
@@ -42,12 +42,12 @@ from hcloud.planner.plan import (
     Wait,
 )
 from hcloud.provider import Provider, Runner, WorkerBootstrap
-from hcloud.quarantine.batches import DEFECT_AGAIN_S, Failure, Failures, bisect_failures, run_batch
+from hcloud.quarantine.batches import DEFECT_RETRY_S, Failure, Failures, bisect_failures, run_batch
 from hcloud.quarantine.planning import error_text
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
-__all__ = ["Applier", "ApplyResult", "Refusal", "emit_failures"]
+__all__ = ["Applier", "ApplyResult", "Refusal", "emit_provider_error"]
 
 _log = logging.getLogger("hcloud")
 A = TypeVar("A", bound=Action)
@@ -55,7 +55,7 @@ R = TypeVar("R")
 Drive = Callable[[Sequence[Intent], LeaderLease | None], object]
 _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Enqueue: enqueue,  # type: ignore[dict-item]
-    Preempted: preempted,  # type: ignore[dict-item]
+    Preempted: mark_preempted,  # type: ignore[dict-item]
     Wait: wait,  # type: ignore[dict-item]
     Finish: finish,  # type: ignore[dict-item]
     Profile: profile,  # type: ignore[dict-item]
@@ -248,7 +248,7 @@ class Applier:
         """Return what is left on those of these machines that are READY, by the rows as they are now."""
         view = self.store.live()
         self.unit_index.follow(view.jobs, view.instances)
-        return self.unit_index.free_on(names)
+        return self.unit_index.free_resources(names)
 
     def _record(
         self,
@@ -302,16 +302,16 @@ class Applier:
 
         if not intents:
             return
-        trouble = bisect_failures(intents, carry_out, lambda intent, trouble: self._put_off(intent, trouble, lease))
+        trouble = bisect_failures(intents, carry_out, lambda intent, trouble: self._postpone(intent, trouble, lease))
         if trouble is not None:
             self._troubles[f"{intents[0].kind.value} of {_subjects(intents)}"] = trouble
 
-    def _put_off(self, intent: Intent, trouble: Failure, lease: LeaderLease | None) -> None:
+    def _postpone(self, intent: Intent, trouble: Failure, lease: LeaderLease | None) -> None:
         job_id = None if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE) else intent.subject
         self._troubles[f"{intent.kind.value} of {intent.subject}"] = trouble._replace(job_id=job_id)
         with self.store.transaction(self.clock.now(), lease) as txn:
             if (fresh := txn.intent(intent.token)) is not None:
-                txn.put_intent(replace(fresh, tries=fresh.tries + 1, retry_at=txn.now + DEFECT_AGAIN_S))
+                txn.put_intent(replace(fresh, tries=fresh.tries + 1, retry_at=txn.now + DEFECT_RETRY_S))
 
     def take_failures(self) -> Failures:
         """Return what intents could not be carried out, by a defect, since this was asked last."""

@@ -48,7 +48,7 @@ def withdraw_directive(
     return True
 
 
-def refuse_ordered(txn: Transaction, offer: Offer, orders: Sequence[Directive]) -> None:
+def refuse_drained(txn: Transaction, offer: Offer, orders: Sequence[Directive]) -> None:
     """Refuse a launch that an operator has forbidden since it was planned. Raises Refused."""
     closing = next((order for order in orders if order.closes(offer)), None)
     if closing is not None:

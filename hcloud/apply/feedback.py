@@ -76,7 +76,7 @@ def _what_was_measured(findings: Findings) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- feedback
-class Reached(NamedTuple):
+class UnitTotals(NamedTuple):
     """What a job's last samples said it had done: totals since the start, its mean rate of requests, and the best rate
     of its windows that were recorded (None: none was)."""
 
@@ -87,8 +87,8 @@ class Reached(NamedTuple):
     best_window_per_s: float | None = None
 
 
-def record_reached(
-    txn: Transaction, job: Job, instance: Instance, reached: Reached, believed: Classification | None, *, alone: bool
+def record_performance(
+    txn: Transaction, job: Job, instance: Instance, reached: UnitTotals, believed: Classification | None, *, alone: bool
 ) -> None:
     """Record how a job of a known application did, beside what was expected, once its attempt is over.
 
@@ -123,7 +123,7 @@ def record_window(
     txn.put_application(_compare(txn, job, row, believed, run))
 
 
-def _performance(row: Application, reached: Reached, run_s: float, whole: bool) -> float | None:
+def _performance(row: Application, reached: UnitTotals, run_s: float, whole: bool) -> float | None:
     """Return performance per second by the application's measure; None where this run cannot tell."""
     if row.measure in WHOLE_JOBS:
         part = 1.0 if whole else reached.progress if row.measure is Measure.PROGRESS else None

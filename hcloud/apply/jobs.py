@@ -38,7 +38,7 @@ def enqueue(txn: Transaction, action: Enqueue) -> None:
     )
 
 
-def preempted(txn: Transaction, action: Preempted) -> None:
+def mark_preempted(txn: Transaction, action: Preempted) -> None:
     """Note that a job lost its machine. Refused while a part of it still runs."""
     job = txn.job(action.job_id)
     _require_over(job, "marked preempted")

@@ -12,7 +12,7 @@ from hcloud.core.errors import ProviderError, ProviderUnavailable
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, is_machine
 from hcloud.quarantine.batches import call_provider
 
-SEND_FOR_S = 5.0
+SEND_TIME_S = 5.0
 """Nothing more is sent after this long, so that a big plan does not hold up the cycle; the next cycle goes on."""
 
 Answer = CloudInstance | ProviderError | None
@@ -27,7 +27,7 @@ def send_launches(
     None: not sent, because time was up. Where a provider takes one launch at a time, each is sent only when the answers
     before it have been taken. Whoever stops taking answers stops what is not sent; what is under way is waited for.
     """
-    until = clock.now() + SEND_FOR_S
+    until = clock.now() + SEND_TIME_S
 
     def send(request: LaunchRequest) -> Answer:
         """Ask one provider; None, and nothing was sent, where its turn comes after ``until``."""
@@ -35,7 +35,7 @@ def send_launches(
             return None
         try:
             name = request.offer.provider
-            return call_provider(lambda: named(providers, name).launch(request), f"{name}.launch", is_machine)
+            return call_provider(lambda: provider_named(providers, name).launch(request), f"{name}.launch", is_machine)
         except ProviderError as trouble:
             return trouble
 
@@ -60,7 +60,7 @@ def _flying(
     return {n: pool.submit(send, each) for n, each, pool in numbered if pool is not None}
 
 
-def named(providers: Mapping[str, Provider], name: str) -> Provider:
+def provider_named(providers: Mapping[str, Provider], name: str) -> Provider:
     """Return a provider by name; raises ProviderUnavailable where the configuration no longer has it, though machines
     of it still live: what waits for it is tried again, as it may be put back, and holds up nothing else."""
     if name not in providers:

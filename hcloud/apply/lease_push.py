@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hcloud.core.model import Instance, InstanceId, InstanceState
 from hcloud.provider import Runner
-from hcloud.quarantine.batches import DEFECT_AGAIN_S, Failure, Failures, bisect_failures
+from hcloud.quarantine.batches import DEFECT_RETRY_S, Failure, Failures, bisect_failures
 
 RENEW_EVERY_S = 30.0
 _USABLE = (InstanceState.READY, InstanceState.DRAINING)
@@ -40,7 +40,7 @@ class LeasePush:
         def fails(name: InstanceId, trouble: Failure) -> None:
             """Try that one again after a while."""
             failing[f"renewal of {name}"] = trouble
-            self._put_off[name] = now + DEFECT_AGAIN_S
+            self._put_off[name] = now + DEFECT_RETRY_S
 
         bisect_failures(list(due), tell, fails)
         return failing

@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.apply.directives import PAUSED, refuse_ordered
-from hcloud.apply.launch_pool import Answer, named, send_launches
+from hcloud.apply.directives import PAUSED, refuse_drained
+from hcloud.apply.launch_pool import Answer, provider_named, send_launches
 from hcloud.apply.transitions import reason_fields, transition_instance, transition_job
 from hcloud.core.clock import Clock
 from hcloud.core.errors import (
@@ -43,16 +43,16 @@ from hcloud.quarantine.batches import call_provider
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
-TERMINATE_AGAIN_S = 30.0
+TERMINATE_RETRY_S = 30.0
 """A machine asked to end that is still listed after this long is asked again."""
 RETRY_CAP_S = 60.0
-HELD_AGAIN_S = 2.0
+HELD_RETRY_S = 2.0
 """A launch that an operator's order holds back is looked at again after this long."""
 REJECTED_BACKOFF_S = 3600.0
 NEVER_REGISTERED = "never_registered"
 """The planner's code for ending a machine whose worker never came."""
-TAKEN_QUICKLY = "taken_quickly"
-FORGOTTEN_AFTER_CAPS = 2.0
+QUICK_LOSS = "taken_quickly"
+QUICK_LOSS_MEMORY_CAPS = 2.0
 """Quick losses are no longer in a row where none came for so many times the longest back-off."""
 
 
@@ -77,7 +77,7 @@ class MachineActions:
         """
         _refuse_beyond_caps(action.offer, policy, live)
         _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
-        refuse_ordered(txn, action.offer, self.store.live().directives)
+        refuse_drained(txn, action.offer, self.store.live().directives)
         instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
         txn.open_intent(Intent(token=instance.token, kind=IntentKind.LAUNCH, subject=instance.id, created_at=txn.now))
         txn.emit(
@@ -124,7 +124,7 @@ class MachineActions:
         if held:
             with self.store.transaction(self.clock.now(), lease) as txn:
                 for intent in held:
-                    txn.put_intent(replace(intent, retry_at=txn.now + HELD_AGAIN_S))
+                    txn.put_intent(replace(intent, retry_at=txn.now + HELD_RETRY_S))
         wanted = [each for each in asked if each[0] not in held]
         answers = send_launches(self.providers, [self._request(instance) for _, instance in wanted], self.clock)
         with closing(answers):
@@ -137,14 +137,14 @@ class MachineActions:
         if answer is None:
             return
         if isinstance(answer, (Throttled, ProviderUnavailable, OutcomeUnknown)):
-            self._postpone(intent, instance, answer, lease)
+            self._retry_launch_later(intent, instance, answer, lease)
             return
         if isinstance(answer, ProviderError):
-            self._give_up(intent, instance, answer, policy, lease)
+            self._cancel_launch(intent, instance, answer, policy, lease)
             return
         with self.store.transaction(self.clock.now(), lease) as txn:
-            adopt(txn, instance.id, answer)
-            earlier, full = _backoff_of(txn, instance.offer), _backoff_of(txn, instance.offer, quota=True)
+            confirm_launch(txn, instance.id, answer)
+            earlier, full = _find_backoff(txn, instance.offer), _find_backoff(txn, instance.offer, quota=True)
             if earlier is not None:  # that one could be launched does not say whether it comes, or how long it stays
                 until_at = earlier.until_at if earlier.losses or earlier.unregistered else txn.now
                 txn.put_backoff(replace(earlier, until_at=until_at, failures=0))
@@ -163,14 +163,16 @@ class MachineActions:
             bootstrap=self.bootstrap,
         )
 
-    def _postpone(self, intent: Intent, instance: Instance, trouble: ProviderError, lease: LeaderLease | None) -> None:
+    def _retry_launch_later(
+        self, intent: Intent, instance: Instance, trouble: ProviderError, lease: LeaderLease | None
+    ) -> None:
         now = self.clock.now()
-        retry_at = now + _again_in_s(trouble, intent.tries)
+        retry_at = now + _retry_delay_s(trouble, intent.tries)
         with self.store.transaction(now, lease) as txn:
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=retry_at))
-            emit_failures(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
+            emit_provider_error(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
 
-    def _give_up(
+    def _cancel_launch(
         self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: LeaderLease | None
     ) -> None:
         self.offers_failed = True
@@ -181,7 +183,7 @@ class MachineActions:
                 txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}")
             )
             txn.close_intent(intent.token)
-            _remember(txn, instance.offer, refusal, policy)
+            _back_off_refused(txn, instance.offer, refusal, policy)
 
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
@@ -194,9 +196,9 @@ class MachineActions:
             return None
         transition_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
-            _note_unregistered(txn, instance, action.reason.text, policy)
+            _record_unregistered(txn, instance, action.reason.text, policy)
         if instance.preempt_at is not None:
-            note_taken(txn, instance, instance.preempt_at, policy)
+            record_preemption(txn, instance, instance.preempt_at, policy)
         intent = Intent(
             token=f"terminate:{instance.id}", kind=IntentKind.TERMINATE, subject=instance.id, created_at=txn.now
         )
@@ -216,10 +218,10 @@ class MachineActions:
             with self.store.transaction(self.clock.now(), lease) as txn:
                 failed = trouble if name in self.providers else None
                 for intent in group:
-                    wait_s = terminate_again_in_s(failed, intent.tries)
+                    wait_s = terminate_retry_delay_s(failed, intent.tries)
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
                 if trouble is not None:
-                    emit_failures(txn, name, "terminate", trouble)
+                    emit_provider_error(txn, name, "terminate", trouble)
 
     def _terminate_at(self, provider: str, group: Sequence[Intent]) -> ProviderError | None:
         found = (self.store.instance(intent.subject).provider_id for intent in group)
@@ -227,25 +229,27 @@ class MachineActions:
         known = sorted(provider_id for provider_id in found if provider_id)
         try:
             if known:
-                call_provider(lambda: named(self.providers, provider).terminate(known), f"{provider}.terminate")
+                call_provider(
+                    lambda: provider_named(self.providers, provider).terminate(known), f"{provider}.terminate"
+                )
         except ProviderError as trouble:
             return trouble
         return None
 
 
-def terminate_again_in_s(trouble: ProviderError | None, tries: int) -> float:
+def terminate_retry_delay_s(trouble: ProviderError | None, tries: int) -> float:
     """Return when to ask again to end a machine that is still listed, after ``tries`` calls before the last, which
     failed with ``trouble``, or was taken and may need its time."""
-    return TERMINATE_AGAIN_S if trouble is None else _again_in_s(trouble, tries)
+    return TERMINATE_RETRY_S if trouble is None else _retry_delay_s(trouble, tries)
 
 
-def _again_in_s(trouble: ProviderError, tries: int) -> float:
+def _retry_delay_s(trouble: ProviderError, tries: int) -> float:
     """Return when to call again after ``tries`` earlier tries: twice as long each time, up to a minute."""
     wait_s = trouble.retry_after_s if isinstance(trouble, Throttled) else 1.0
     return min(RETRY_CAP_S, wait_s * 2.0 ** min(tries, 6))
 
 
-def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
+def confirm_launch(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
     """Record that the provider confirmed a machine: its id and where billing starts."""
     instance = txn.instance(instance_id)
     if instance.provider_id is not None:
@@ -267,44 +271,44 @@ def adopt(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
     return after
 
 
-def _backoff_of(txn: Transaction, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
+def _find_backoff(txn: Transaction, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
     """Return what is remembered of this very offer, or of its market's ``quota``, past or present."""
     return txn.backoff(offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
 
 
-def _remember(txn: Transaction, offer: Offer, refusal: ProviderError, policy: Policy) -> None:
+def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, policy: Policy) -> None:
     """Write down that an offer could not be had, for longer each time. A quota belongs to the account: it closes all
     types of its market."""
     quota = isinstance(refusal, QuotaExceeded)
-    earlier = _backoff_of(txn, offer, quota=quota) or _unknown(offer, quota=quota)
+    earlier = _find_backoff(txn, offer, quota=quota) or _new_backoff(offer, quota=quota)
     failures = earlier.failures + 1
     backoff_s = policy.stockout.backoff_after_s(failures)
     if isinstance(refusal, LaunchRejected):
         backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
     after = replace(earlier, until_at=txn.now + backoff_s, error=str(refusal), failures=failures)
-    _leave_alone(txn, after, type(refusal).__name__)
+    _put_backoff(txn, after, type(refusal).__name__)
 
 
-def _note_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
+def _record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
     """Remember a machine that was paid for and whose worker never came: its offer is left alone, for longer each time
     in a row. Several launched before the first was given up are one."""
-    earlier = _backoff_of(txn, instance.offer) or _unknown(instance.offer)
+    earlier = _find_backoff(txn, instance.offer) or _new_backoff(instance.offer)
     if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
         return
     count = earlier.unregistered + 1
     until_at = max(earlier.until_at, txn.now + policy.stockout.backoff_after_s(count))
     after = replace(earlier, until_at=until_at, error=why, unregistered=count, unregistered_at=txn.now)
-    _leave_alone(txn, after, NEVER_REGISTERED)
+    _put_backoff(txn, after, NEVER_REGISTERED)
 
 
-def note_registered(txn: Transaction, offer: Offer) -> None:
+def record_registration(txn: Transaction, offer: Offer) -> None:
     """Forget how many machines of an offer never registered: one has."""
-    earlier = _backoff_of(txn, offer)
+    earlier = _find_backoff(txn, offer)
     if earlier is not None and earlier.unregistered:
         txn.put_backoff(replace(earlier, unregistered=0))
 
 
-def note_taken(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:
+def record_preemption(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:
     """Remember a spot machine that is taken back at ``taken_at`` (Unix seconds) soon after its launch.
 
     Several that are taken together are one loss. After ``spot.quick_losses`` in a row its offer is left alone, longer
@@ -313,13 +317,13 @@ def note_taken(txn: Transaction, instance: Instance, taken_at: float, policy: Po
     spot, launched_at = policy.spot, instance.launched_at or instance.requested_at
     if not spot.quick_losses or instance.offer.market is not Market.SPOT:
         return
-    earlier = _backoff_of(txn, instance.offer) or _unknown(instance.offer)
+    earlier = _find_backoff(txn, instance.offer) or _new_backoff(instance.offer)
     stayed = taken_at - launched_at > spot.quick_loss_s
     if stayed and earlier.losses:
         txn.put_backoff(replace(earlier, losses=0))
     if stayed or (earlier.losses and instance.requested_at < earlier.lost_at):
         return
-    forgotten = instance.requested_at > earlier.lost_at + FORGOTTEN_AFTER_CAPS * policy.stockout.backoff_cap_s
+    forgotten = instance.requested_at > earlier.lost_at + QUICK_LOSS_MEMORY_CAPS * policy.stockout.backoff_cap_s
     losses = (0 if forgotten else earlier.losses) + 1
     # Kept for as long as other back-offs are after their end, though it keeps nobody from trying.
     after = replace(earlier, until_at=max(earlier.until_at, txn.now), losses=losses, lost_at=txn.now)
@@ -328,10 +332,10 @@ def note_taken(txn: Transaction, instance: Instance, taken_at: float, policy: Po
         return
     backoff_s = policy.stockout.backoff_after_s(losses - spot.quick_losses + 1)
     text = f"{losses} machines in a row were taken back within {spot.quick_loss_s:g} s of their launch"
-    _leave_alone(txn, replace(after, until_at=max(after.until_at, txn.now + backoff_s), error=text), TAKEN_QUICKLY)
+    _put_backoff(txn, replace(after, until_at=max(after.until_at, txn.now + backoff_s), error=text), QUICK_LOSS)
 
 
-def _unknown(offer: Offer, *, quota: bool = False) -> OfferBackoff:
+def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
     """Return what is known of an offer (or of its market's ``quota``) that never failed."""
     return OfferBackoff(
         provider=offer.provider,
@@ -343,7 +347,7 @@ def _unknown(offer: Offer, *, quota: bool = False) -> OfferBackoff:
     )
 
 
-def _leave_alone(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
+def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
     """Write down until when an offer is not tried, and tell why."""
     txn.put_backoff(backoff)
     txn.emit(
@@ -379,7 +383,7 @@ def renew(txn: Transaction, action: Renew) -> None:
     )
 
 
-def emit_failures(
+def emit_provider_error(
     txn: Transaction, provider: str, call: str, trouble: ProviderError, instance_id: str | None = None
 ) -> None:
     """Write a PROVIDER_TROUBLE event."""

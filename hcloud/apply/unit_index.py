@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hcloud.core.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, Resources
 from hcloud.core.rows import row_changes
 
-Owner = tuple[Job, Allocation]
+UnitOwner = tuple[Job, Allocation]
 """Whose unit it is."""
 
 
@@ -21,8 +21,8 @@ class UnitIndex:
     """
 
     machines: dict[str, Instance] = field(default_factory=dict)
-    owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
-    touched: set[str] = field(default_factory=set)
+    owners: dict[str, dict[str, UnitOwner]] = field(default_factory=dict)
+    changed_machines: set[str] = field(default_factory=set)
     _on: dict[str, dict[str, Job]] = field(default_factory=dict)
     """By machine, the jobs that hold part of it, whatever their state."""
     _jobs: Sequence[Job] = ()
@@ -38,18 +38,18 @@ class UnitIndex:
         for before, instance in row_changes(self._instances, instances):
             if instance is not None:
                 self.machines[instance.id] = instance
-                self.touched.add(instance.id)
+                self.changed_machines.add(instance.id)
             elif before is not None:
                 del self.machines[before.id]
-                self.touched.add(before.id)
+                self.changed_machines.add(before.id)
         self._jobs, self._instances = jobs, instances
 
-    def take_touched(self) -> set[str]:
+    def take_changed_machines(self) -> set[str]:
         """Return the machines that are ``touched``; from here on none is."""
-        taken, self.touched = self.touched, set()
+        taken, self.changed_machines = self.changed_machines, set()
         return taken
 
-    def busy(self, instance_id: str) -> bool:
+    def is_busy(self, instance_id: str) -> bool:
         """Return whether anything of a machine is held."""
         return instance_id in self._on
 
@@ -57,7 +57,7 @@ class UnitIndex:
         """Return the jobs that hold part of a machine, in order of their number."""
         return sorted(self._on.get(instance_id, {}).values(), key=lambda job: int(job.id.rpartition("-")[2]))
 
-    def free_on(self, names: Iterable[str]) -> dict[str, Resources]:
+    def free_resources(self, names: Iterable[str]) -> dict[str, Resources]:
         """Return what is left on each of these machines that is READY."""
         machines = [self.machines[name] for name in names if name in self.machines]
         return {each.id: self._left(each) for each in machines if each.state is InstanceState.READY}
@@ -76,7 +76,7 @@ class UnitIndex:
             if held.released:
                 continue
             name = held.instance_id
-            self.touched.add(name)
+            self.changed_machines.add(name)
             if by > 0:
                 self._on.setdefault(name, {})[job.id] = job
             elif (here := self._on.get(name)) is not None:

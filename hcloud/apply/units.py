@@ -30,8 +30,8 @@ from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.store import LeaderLease, Store, Transaction
 
-START_AGAIN_S = 2.0
-STOP_AGAIN_S = 10.0
+START_RETRY_S = 2.0
+STOP_RETRY_S = 10.0
 
 
 @dataclass(slots=True)
@@ -64,7 +64,11 @@ class UnitActions:
             EventKind.ATTEMPT_PLACED,
             job_id=job.id,
             user=job.spec.user,
-            **{**reason_fields(action.reason), "attempt": attempt.id, "allocations": [_as_text(a) for a in held]},
+            **{
+                **reason_fields(action.reason),
+                "attempt": attempt.id,
+                "allocations": [_allocation_text(a) for a in held],
+            },
             candidates=[_candidate_text(each) for each in action.candidates],
         )
         token = f"start:{attempt.id}:{held[0].rank}"
@@ -125,13 +129,13 @@ class UnitActions:
             assert attempt is not None
             result = results.get(attempt.unit_id(allocation.rank))
             if result is not None and result.outcome == "started":
-                job = note_started(txn, job, allocation.rank, txn.now)
+                job = record_started(txn, job, allocation.rank, txn.now)
             elif result is not None and result.outcome == "refused":
                 job = release_allocation(
                     txn, job, allocation.rank, ended_at=txn.now, cause=FailureCause.START_REFUSED, detail=result.detail
                 )
         if _start_pending(job):
-            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_AGAIN_S))
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_RETRY_S))
         else:
             txn.close_intent(intent.token)
 
@@ -183,7 +187,7 @@ class UnitActions:
                 if intent.token in done:
                     txn.close_intent(intent.token)
                 else:
-                    txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
+                    txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_RETRY_S))
 
     # -------------------------------------------------------------------------------------------------------- resizing
     def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> list[Intent]:
@@ -238,11 +242,11 @@ class UnitActions:
         # It has more than its row says, and does not go back: as long as it runs it may yet.
         stays = held is not None and held.resized_from is None and held.resources == bounds
         if outcome == "unknown" or (outcome == "refused" and stays):
-            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_AGAIN_S))
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_RETRY_S))
             return
         txn.close_intent(intent.token)
         if result is not None and outcome == "refused" and held is not None:
-            _all_back(txn, job, held, result.detail, sure=intent.tries == 0)
+            _revert_resizes(txn, job, held, result.detail, sure=intent.tries == 0)
         else:
             _settle_resizes(txn, job)
 
@@ -267,7 +271,7 @@ def _resizing(job: Job) -> list[Allocation]:
     return [each for each in held if each.resized_from is not None and not each.released]
 
 
-def _all_back(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
+def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
     """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so, and
     itself where it is not ``sure`` that it took nothing before."""
     attempt, resizing = job.attempt, _resizing(job)
@@ -333,7 +337,7 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
         )
 
 
-def note_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
+def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
     """Record that a rank's unit runs (once), with a UNIT_STARTED event; a PLACED job becomes RUNNING."""
     attempt = job.attempt
     held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
@@ -371,7 +375,7 @@ def _start_pending(job: Job) -> bool:
 def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str, Resources]) -> None:
     if job.cancelled_by:
         raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
-    if job.state not in JOB_WAITING and not _may_grow(job):
+    if job.state not in JOB_WAITING and not _can_grow(job):
         raise Refused(f"{job.id} is {job.state}, not waiting")
     attempt = job.attempt if job.state in JOB_ON_INSTANCE else None
     for rank in action.ranks:
@@ -389,7 +393,7 @@ def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str
             raise Refused(f"{instance_id} has only {free[instance_id]} left, {amount} wanted")
 
 
-def _may_grow(job: Job) -> bool:
+def _can_grow(job: Job) -> bool:
     """Return whether a running attempt may be given more ranks."""
     attempt = job.attempt
     if job.state not in JOB_ON_INSTANCE or job.spec.nodes.gang or attempt is None:
@@ -421,5 +425,5 @@ def _candidate_text(each: Candidate) -> str:
     return "|".join((f"{each.column} {each.market}", f"{each.usd_per_h:.8g}", *figures, each.rejected))
 
 
-def _as_text(a: Allocation) -> str:
+def _allocation_text(a: Allocation) -> str:
     return f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from hcloud.apply.feedback import Reached, record_findings, record_reached
-from hcloud.apply.machines import note_registered, note_taken
+from hcloud.apply.feedback import UnitTotals, record_findings, record_performance
+from hcloud.apply.machines import record_preemption, record_registration
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
-from hcloud.apply.units import note_started
+from hcloud.apply.units import record_started
 from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.core.rows import replace_fields
@@ -20,7 +20,7 @@ from hcloud.spec.policy import Policy
 from hcloud.store import LiveView, Transaction
 
 Change = Callable[[Transaction], object]
-SAME_NOTICE_S = 5.0
+NOTICE_TOLERANCE_S = 5.0
 """A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
 
 
@@ -32,7 +32,7 @@ class UnitHost(NamedTuple):
     alone: bool
 
 
-def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
+def instance_registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
     """A machine's worker registered, or tells of a notice that is earlier than what is known."""
     if instance.state is InstanceState.BOOTING:
         boot_s = now - (instance.launched_at or instance.requested_at)
@@ -43,16 +43,16 @@ def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator
             if fresh.state is InstanceState.BOOTING:
                 reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
                 transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
-                note_registered(txn, fresh.offer)
+                record_registration(txn, fresh.offer)
                 isolation = list(worker.isolation)
                 txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
 
         yield ready
-    if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - SAME_NOTICE_S:
-        yield notice(instance.id, worker.preempt_at)
+    if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - NOTICE_TOLERANCE_S:
+        yield preemption_notice(instance.id, worker.preempt_at)
 
 
-def gone(
+def instance_gone(
     instance: Instance, view: LiveView, unit_index: UnitIndex, at: float, why: str, taken: Policy | None
 ) -> Change:
     """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled.
@@ -67,7 +67,7 @@ def gone(
         if fresh.state is InstanceState.TERMINATED:
             return
         if taken is not None and fresh.state is not InstanceState.TERMINATING:  # else it was noted as it was ended
-            note_taken(txn, fresh, at, taken)
+            record_preemption(txn, fresh, at, taken)
         code = "gone" if taken is None else "preempted"
         reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         transition_instance(
@@ -96,7 +96,7 @@ def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: 
             fresh = release_allocation(txn, fresh, held.rank, ended_at=ended_at, cause=cause, detail=detail)
 
 
-def notice(instance_id: str, preempt_at: float) -> Change:
+def preemption_notice(instance_id: str, preempt_at: float) -> Change:
     """The provider is to take a machine back at ``preempt_at`` (Unix seconds)."""
 
     def record(txn: Transaction) -> None:
@@ -109,7 +109,7 @@ def notice(instance_id: str, preempt_at: float) -> Change:
     return record
 
 
-def price(instance_id: str, price_usd_per_h: float) -> Change:
+def price_changed(instance_id: str, price_usd_per_h: float) -> Change:
     """An hour of a machine costs something else from now on."""
 
     def record(txn: Transaction) -> None:
@@ -122,7 +122,7 @@ def price(instance_id: str, price_usd_per_h: float) -> Change:
     return record
 
 
-def idle(instance_id: str) -> Change:
+def instance_idle(instance_id: str) -> Change:
     """Nothing is on a machine any more."""
 
     def record(txn: Transaction) -> None:
@@ -134,9 +134,9 @@ def idle(instance_id: str) -> Change:
     return record
 
 
-def start(job_id: str, rank: int, started_at: float) -> Change:
+def unit_started(job_id: str, rank: int, started_at: float) -> Change:
     """A rank's unit runs since ``started_at`` (Unix seconds)."""
-    return lambda txn: note_started(txn, txn.job(job_id), rank, started_at)
+    return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ class UnitEnd:
     rank: int
     exited: ExitRecord
     host: UnitHost
-    reached: Reached
+    totals: UnitTotals
     believed: Classification | None
-    teaches: bool = True
+    with_feedback: bool = True
 
     def __call__(self, txn: Transaction) -> None:
         """Free the rank, learn from the end, and note both once."""
@@ -167,7 +167,7 @@ class UnitEnd:
             cpu_s=exited.cpu_s,
             memory_mib_max=exited.memory_mib_max,
         )
-        if after is not before and self.teaches:  # else it was recorded already, and so was what it taught
+        if after is not before and self.with_feedback:  # else it was recorded already, and so was what it taught
             self._learn(txn, after)
 
     def _learn(self, txn: Transaction, job: Job) -> None:
@@ -176,7 +176,7 @@ class UnitEnd:
             none = Findings(notes=(f"it ended without findings: {_how(exited)}",))
             record_findings(txn, job, exited.findings or none)
         elif job.application:
-            record_reached(txn, job, host.instance, self.reached, self.believed, alone=host.alone)
+            record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
 
 
 def _how(exited: ExitRecord) -> str:
@@ -197,7 +197,7 @@ def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tup
     return started_at, min(now, max(exited.ended_at, started_at) if agrees else started_at + ran_s)
 
 
-def vanished(job_id: str, rank: int) -> Change:
+def unit_vanished(job_id: str, rank: int) -> Change:
     """A unit is no longer on the machine where it ran."""
     detail = "its directory vanished from the machine"
     return lambda txn: release_allocation(

@@ -36,7 +36,7 @@ class Gap:
             return cls()
         return cls(int(dropped), int(told))
 
-    def note(self, archive: Path) -> None:
+    def save(self, archive: Path) -> None:
         """Keep it beside ``archive``, at once: before the line is written, which alone would be taken for output."""
         new = _gap_file(archive).with_suffix(".new")
         new.write_text(f"{self.dropped} {self.told}\n")
@@ -59,7 +59,7 @@ def _part(archive: Path) -> Path:
     return archive.with_name(f"{archive.name}.part")
 
 
-def _so_far(archive: Path, part: Path) -> tuple[int, int]:
+def _copied(archive: Path, part: Path) -> tuple[int, int]:
     """Return up to which of the program's bytes a part was copied, and how many of them are in it; nothing, where a
     daemon was killed while it told of the gap."""
     gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
@@ -108,7 +108,7 @@ class LogArchive:
 
     def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, final: Path) -> bool:
         part = _part(final)
-        offset, kept = _so_far(final, part)
+        offset, kept = _copied(final, part)
         for _ in range(CHUNKS_PER_CYCLE):
             room = self.max_mib * CHUNK_BYTES - kept
             chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
@@ -117,7 +117,7 @@ class LogArchive:
             if chunk.content:  # most streams of most jobs are empty
                 self.folder.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
                 if is_gap:
-                    Gap(dropped=chunk.next_offset, told=len(chunk.content)).note(final)
+                    Gap(dropped=chunk.next_offset, told=len(chunk.content)).save(final)
                 with part.open("ab" if offset else "wb") as file:
                     file.write(chunk.content)
             kept += 0 if is_gap else len(chunk.content)

@@ -9,9 +9,9 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from hcloud.apply.feedback import Reached, record_window
-from hcloud.apply.machines import adopt, emit_failures
-from hcloud.apply.unit_index import Owner, UnitIndex
+from hcloud.apply.feedback import UnitTotals, record_window
+from hcloud.apply.machines import confirm_launch, emit_provider_error
+from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.core.estimates import Classification
@@ -34,7 +34,7 @@ from hcloud.provider import (
     WorkerReport,
     is_listing,
 )
-from hcloud.quarantine.batches import NO_FAULT, Failure, Failures, call_provider, run_batch
+from hcloud.quarantine.batches import CYCLE_ERRORS, Failure, Failures, call_provider, run_batch
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, LiveView, Store, Transaction
 
@@ -53,7 +53,7 @@ LAPSED_S = 600.0
 """A machine that ends itself may go by a clock that is behind ours."""
 UNKNOWN_LAUNCH_S = 60.0
 """How long after its request a machine whose launch reply was lost may still turn up in a listing."""
-_NOTHING_REACHED = Reached()
+_NOTHING_REACHED = UnitTotals()
 _NOTHING_HEARD: Sequence[UnitReport] = ()
 _name_of = attrgetter("instance_id")
 _ON_THE_WAY = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
@@ -121,7 +121,7 @@ class Observer:
     """Machines that no listing named though their workers answered."""
     _told_to_stop: dict[str, str] = field(default_factory=dict)
     """Units nobody owns, by id, and the machine each is on."""
-    _reached: dict[str, Reached] = field(default_factory=dict)
+    _reached: dict[str, UnitTotals] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     _settled: dict[str, WorkerReport] = field(default_factory=dict)
     """By machine, the report that taught nothing new beside its row and its holders as they are now (and the policy as
@@ -164,7 +164,7 @@ class Observer:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
-            self._look.failing["asking the engine"] = Failure.of(exc_info=defect)
+            self._look.failing["asking the engine"] = Failure.from_error(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
@@ -179,13 +179,13 @@ class Observer:
         except Exception as defect:  # noqa: BLE001 it is told of; they are reported, and forgotten, again
             for name in self._look.ended.values():
                 self._settled.pop(name, None)
-            self._look.failing["cleaning up ended units"] = Failure.of(exc_info=defect)
+            self._look.failing["cleaning up ended units"] = Failure.from_error(exc_info=defect)
 
     def _follow(self) -> LiveView:
         """Read the rows, and forget what was concluded of machines to which something has happened."""
         view, unit_index = self.store.live(), self.unit_index
         unit_index.follow(view.jobs, view.instances)
-        for name in (touched := unit_index.take_touched()):
+        for name in (touched := unit_index.take_changed_machines()):
             row = unit_index.machines.get(name)
             self._settled.pop(name, None)
             self._heard.pop(name, None)
@@ -205,12 +205,12 @@ class Observer:
         name, source, changes = failed
         end = next((change for change in changes if isinstance(change, UnitEnd)), None)
         job_id = end.job_id if end is not None else None
-        self._look.failing[f"writing down what {source} tells"] = Failure.of(exc_info=defect, job_id=job_id)
+        self._look.failing[f"writing down what {source} tells"] = Failure.from_error(exc_info=defect, job_id=job_id)
         self._settled.pop(name, None)
         self._heard.pop(name, None)
-        if end is not None and end.teaches:
+        if end is not None and end.with_feedback:
             return FactBatch(
-                name, source, tuple(replace(each, teaches=False) if each is end else each for each in changes)
+                name, source, tuple(replace(each, with_feedback=False) if each is end else each for each in changes)
             )
         self._look.ended = {unit: where for unit, where in self._look.ended.items() if where != name}
         return None
@@ -227,7 +227,7 @@ class Observer:
         except ProviderError as trouble:
             # Nothing is concluded from a failed read; it is only told.
             with self.store.transaction(now, lease) as txn:
-                emit_failures(txn, name, "instances", trouble)
+                emit_provider_error(txn, name, "instances", trouble)
             return None
         self._end_orphans(name, listing, lease)
         return listing
@@ -262,7 +262,9 @@ class Observer:
             try:
                 changes = list(self._facts_from_listing(instance, cloud, listing, view, now, policy))
             except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
-                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Failure.of(exc_info=defect)
+                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Failure.from_error(
+                    exc_info=defect
+                )
                 continue
             if cloud is not None and not changes:
                 heard[instance.id] = cloud
@@ -288,7 +290,7 @@ class Observer:
             self._absent.pop(instance.id, None)
             # Nobody tells when it ended, which may be long ago; but no machine outlives what is paid for.
             at = min(now, instance.expires_at)
-            yield facts.gone(instance, view, self.unit_index, at, "absent from complete listings", None)
+            yield facts.instance_gone(instance, view, self.unit_index, at, "absent from complete listings", None)
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
         """A machine whose worker answers is there, whatever is listed: it is told of, once."""
@@ -299,7 +301,7 @@ class Observer:
                 f"{name} does not list {instance.id}, whose worker answers: is it asked of the account, region and "
                 "directory of before?"
             )
-            yield lambda txn: emit_failures(txn, name, "instances", trouble, instance.id)
+            yield lambda txn: emit_provider_error(txn, name, "instances", trouble, instance.id)
 
     def _lapsed(self, view: LiveView, now: float) -> Iterator[FactBatch]:
         """Tell of machines of providers that are no longer configured, which nobody lists: whose time is over by far,
@@ -309,7 +311,7 @@ class Observer:
             known = each.offer.provider in self.providers or each.id in self._look.answering
             if not known and now >= each.expires_at + LAPSED_S:
                 yield FactBatch(
-                    each.id, each.id, (facts.gone(each, view, self.unit_index, each.expires_at, why, None),)
+                    each.id, each.id, (facts.instance_gone(each, view, self.unit_index, each.expires_at, why, None),)
                 )
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
@@ -332,25 +334,25 @@ class Observer:
         self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float, policy: Policy
     ) -> Iterator[Change]:
         if instance.provider_id is None:
-            yield lambda txn: adopt(txn, instance.id, cloud)
+            yield lambda txn: confirm_launch(txn, instance.id, cloud)
         if cloud.state is CloudState.TERMINATED:
             taken = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield facts.gone(instance, view, self.unit_index, at, why, policy if taken else None)
+            yield facts.instance_gone(instance, view, self.unit_index, at, why, policy if taken else None)
             return
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
-            yield facts.notice(instance.id, cloud.preempt_at)
+            yield facts.preemption_notice(instance.id, cloud.preempt_at)
         price = cloud.price_usd_per_h
         if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
-            yield facts.price(instance.id, price)
+            yield facts.price_changed(instance.id, price)
 
     def _idle_news(self) -> Iterator[FactBatch]:
         for name in sorted(self._unlooked, key=_number_of):
             instance = self.unit_index.machines.get(name)
-            if instance is None or instance.idle_since is not None or self.unit_index.busy(name):
+            if instance is None or instance.idle_since is not None or self.unit_index.is_busy(name):
                 continue
             if instance.state in (InstanceState.READY, InstanceState.DRAINING):
-                yield FactBatch(name, name, (facts.idle(name),))
+                yield FactBatch(name, name, (facts.instance_idle(name),))
 
     # ----------------------------------------------------------------------------------------------------------- engine
     def _engine_news(self, engine: RunnerView, now: float, policy: Policy) -> list[FactBatch]:
@@ -382,7 +384,7 @@ class Observer:
     ) -> Iterator[FactBatch]:
         """``heard``: reports of units, the very same of which teach nothing new."""
         name, here = instance.id, self.unit_index.owners.get(instance.id, {})
-        yield from self._apart(name, name, None, facts.registered(instance, worker, now))
+        yield from self._apart(name, name, None, facts.instance_registered(instance, worker, now))
         alone = len({job.id for job, _ in here.values()}) <= 1
         host = UnitHost(worker, instance, alone)
         known = set(map(id, heard))
@@ -393,22 +395,22 @@ class Observer:
         if len(here) > len(worker.units) or here.keys() - {report.id for report in worker.units}:
             yield from self._apart(name, name, None, self._missing(worker, here, now))
 
-    def _apart(self, name: str, source: str, owner: Owner | None, told: Iterator[Change]) -> Iterator[FactBatch]:
+    def _apart(self, name: str, source: str, owner: UnitOwner | None, told: Iterator[Change]) -> Iterator[FactBatch]:
         """Yield what one unit, or one worker, tells; where taking that in fails it hides nothing of the others."""
         try:
             changes = tuple(told)
-        except NO_FAULT:
+        except CYCLE_ERRORS:
             raise
         except Exception as defect:  # noqa: BLE001 it is told of, and tried at each look
             self._look.ended.pop(source, None)  # nothing of an end may be lost
             self._look.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            self._look.failing[f"taking in what {source} tells"] = Failure.of(exc_info=defect, job_id=job_id)
+            self._look.failing[f"taking in what {source} tells"] = Failure.from_error(exc_info=defect, job_id=job_id)
             return
         if changes:
             yield FactBatch(name, source, changes)
 
-    def _unit(self, report: UnitReport, host: UnitHost, owner: Owner | None, policy: Policy) -> Iterator[Change]:
+    def _unit(self, report: UnitReport, host: UnitHost, owner: UnitOwner | None, policy: Policy) -> Iterator[Change]:
         self._unit_missing_since.pop(report.id, None)
         if owner is None:
             yield from self._unowned(report, host.worker)
@@ -416,17 +418,17 @@ class Observer:
         job, allocation = owner
         instance_id = host.instance.id
         if report.started_at is not None and allocation.started_at is None:
-            yield facts.start(job.id, allocation.rank, report.started_at)
+            yield facts.unit_started(job.id, allocation.rank, report.started_at)
         sample = report.sample
         every_s = policy.timing.sample_every_s
-        if report.exit is None and sample is not None and self._sampling.due(report.id, sample, every_s):
+        if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._looked(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
             self._look.ended[report.id] = instance_id
             if report.sample is not None:
                 rate = served_as_promised(report.sample, job.spec.target)
                 self._note_reached(report.id, report.sample, rate)
-            for recorded in self._sampling.end(report.id, report.sample):
+            for recorded in self._sampling.finish(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
             reached = self._reached.get(report.id, _NOTHING_REACHED)._replace(cpu_s=report.exit.cpu_s)
             yield UnitEnd(job.id, allocation.rank, report.exit, host, reached, self.believed.get(job.application))
@@ -441,7 +443,7 @@ class Observer:
         if job.attempt is not None and len(job.attempt.allocations) > 1:  # nothing is concluded before the last began
             changed_at = max(changed_at, *(each.started_at or 0.0 for each in job.attempt.allocations))
         promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
-        for recorded in self._sampling.look(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
+        for recorded in self._sampling.select(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
             yield record_sample(job, rank, host.instance.id, recorded)
         if rate is not None:
             yield from self._window(unit, job, host, sample, rate)
@@ -488,7 +490,7 @@ class Observer:
                 EventKind.ORPHAN, instance_id=worker.instance_id, provider_id=report.id, action="stop unit"
             )
 
-    def _missing(self, worker: WorkerReport, here: Mapping[str, Owner], now: float) -> Iterator[Change]:
+    def _missing(self, worker: WorkerReport, here: Mapping[str, UnitOwner], now: float) -> Iterator[Change]:
         """A unit that ran and is no longer there at all, for long, while its worker answers: its disk was lost."""
         present = {report.id for report in worker.units}
         for unit, (job, allocation) in sorted(here.items(), key=lambda each: _place(*each[1])):
@@ -496,7 +498,7 @@ class Observer:
                 continue
             since = self._unit_missing_since.setdefault(unit, now)
             if now - since >= UNIT_MISSING_S:
-                yield facts.vanished(job.id, allocation.rank)
+                yield facts.unit_vanished(job.id, allocation.rank)
 
     def _forget_vanished(self, now: float) -> None:
         """Forget, now and then, machines that no live row knows and units that nobody holds: no end of a unit is
@@ -513,7 +515,7 @@ class Observer:
         self._unit_missing_since = _only(self._unit_missing_since, units)
         self._reached = _only(self._reached, units)
         self._windows = _only(self._windows, units)
-        self._sampling.keep(units)
+        self._sampling.retain(units)
         self._orphans.forget(now - FORGET_EVERY_S)
 
 

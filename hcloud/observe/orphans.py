@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hcloud.apply.machines import emit_failures, terminate_again_in_s
+from hcloud.apply.machines import emit_provider_error, terminate_retry_delay_s
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import EventKind
@@ -47,13 +47,13 @@ class Orphans:
         trouble = _terminate(name, provider, due)
         if trouble is not None:
             with store.transaction(clock.now(), lease) as txn:
-                emit_failures(txn, name, "terminate", trouble)
+                emit_provider_error(txn, name, "terminate", trouble)
         self._note(name, due, trouble, clock.now())
 
     def _note(self, name: str, due: Sequence[CloudInstance], trouble: ProviderError | None, now: float) -> None:
         for each in due:
             tries = self._asked.get((name, each.provider_id), (0, now))[0]
-            self._asked[name, each.provider_id] = (tries + 1, now + terminate_again_in_s(trouble, tries))
+            self._asked[name, each.provider_id] = (tries + 1, now + terminate_retry_delay_s(trouble, tries))
 
     def forget(self, before: float) -> None:
         """Forget machines that nobody has had reason to ask again since ``before``: they are gone."""

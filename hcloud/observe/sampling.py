@@ -25,9 +25,9 @@ DEPARTURE = 0.05
 """A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
 SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
 """Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
-PARTS = 2
+SAMPLES_PER_WINDOW = 2
 """The looks needed to judge a unit are recorded as so many samples: they tell by how much they differ."""
-SELDOM_S = 300.0
+GAP_MAX_S = 300.0
 """Of a large fleet each rank is recorded at least so often: a daemon that starts anew reads three times as far back
 (:data:`hcloud.forecast.job_monitor.WATCHED_S`)."""
 _MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
@@ -44,7 +44,7 @@ class _SampleTrend:
     ``looks`` since then found nothing new, the latest of them being ``held``.
     """
 
-    told: UnitSample
+    recorded: UnitSample
     since: float
     began_at: float
     paced: bool = False
@@ -54,29 +54,29 @@ class _SampleTrend:
     held: UnitSample | None = None
     looks: int = 0
 
-    def tell(self, sample: UnitSample) -> Recorded:
+    def record(self, sample: UnitSample) -> Recorded:
         """Record a sample, and go by it from now on."""
-        self.learn_pace(sample)
-        looks, self.told, self.held, self.looks = self.looks + sample.looks, sample, None, 0
+        self.update_pace(sample)
+        looks, self.recorded, self.held, self.looks = self.looks + sample.looks, sample, None, 0
         return sample, looks
 
-    def learn_pace(self, sample: UnitSample) -> None:
+    def update_pace(self, sample: UnitSample) -> None:
         """Go by how fast totals grew up to a sample."""
-        span_s, last, self.paced = sample.at - self.told.at, self.told, True
+        span_s, last, self.paced = sample.at - self.recorded.at, self.recorded, True
         self.cpus = _grown(last.cpu_s, sample.cpu_s) / span_s
         self.progress_per_s = _grown(last.progress, sample.progress) / span_s
         self.mib_per_s = _grown(last.written_mib, sample.written_mib) / span_s
 
-    def tell_held(self) -> tuple[Recorded, ...]:
+    def record_held(self) -> tuple[Recorded, ...]:
         """Record the last look at which nothing was new, if there was one since."""
         if self.held is None:
             return ()
         self.looks -= self.held.looks  # they are among them
-        return (self.tell(self.held),)
+        return (self.record(self.held),)
 
-    def goes_on(self, sample: UnitSample, promised_ms: float) -> bool:
+    def continues(self, sample: UnitSample, promised_ms: float) -> bool:
         """Return whether a sample says what was to be expected."""
-        told, span_s = self.told, sample.at - self.told.at
+        told, span_s = self.recorded, sample.at - self.recorded.at
         return (
             _grows_on(told.cpu_s, sample.cpu_s, self.cpus * span_s, SLOWEST_CPUS * span_s)
             and _grows_on(told.progress, sample.progress, self.progress_per_s * span_s, 0.0)
@@ -90,14 +90,14 @@ class _SampleTrend:
 class Sampling:
     """Chooses among the samples of all running units. What it remembers may be lost: the next ones are recorded."""
 
-    _courses: dict[str, _SampleTrend] = field(default_factory=dict)
+    _trends: dict[str, _SampleTrend] = field(default_factory=dict)
 
-    def due(self, unit: str, sample: UnitSample, every_s: float) -> bool:
+    def is_due(self, unit: str, sample: UnitSample, every_s: float) -> bool:
         """Return whether it is time to look at a unit: never before, or so long after the last time."""
-        course = self._courses.get(unit)
-        return course is None or sample.at >= (course.told if course.held is None else course.held).at + every_s
+        course = self._trends.get(unit)
+        return course is None or sample.at >= (course.recorded if course.held is None else course.held).at + every_s
 
-    def look(
+    def select(
         self, unit: str, sample: UnitSample, policy: Policy, *, changed_at: float = 0.0, promised_ms: float = math.inf
     ) -> tuple[Recorded, ...]:
         """Return what is to be recorded after a look at a unit, oldest first; mostly nothing.
@@ -105,44 +105,44 @@ class Sampling:
         ``changed_at``: when something was last done to it, after which it is to be seen closely. ``promised_ms``: its
         promised latency; that this is kept no more, or again, is always news.
         """
-        course = self._courses.get(unit)
+        course = self._trends.get(unit)
         if course is None:
-            self._courses[unit] = _SampleTrend(told=sample, since=sample.at, began_at=sample.at)
+            self._trends[unit] = _SampleTrend(recorded=sample, since=sample.at, began_at=sample.at)
             return ((sample, sample.looks),)
         if not course.paced:
-            course.learn_pace(sample)
-        if not course.goes_on(sample, promised_ms):
+            course.update_pace(sample)
+        if not course.continues(sample, promised_ms):
             course.since = sample.at
-            return (*course.tell_held(), course.tell(sample))
+            return (*course.record_held(), course.record(sample))
         missed = any(ms > promised_ms for ms in sample.latency_ms.values())
-        if sample.at >= course.told.at + self._gap_s(course, changed_at, policy, missed):
-            return (course.tell(sample),)
+        if sample.at >= course.recorded.at + self._gap_s(course, changed_at, policy, missed):
+            return (course.record(sample),)
         course.held, course.looks = sample, course.looks + sample.looks
         return ()
 
     def _gap_s(self, course: _SampleTrend, changed_at: float, policy: Policy, missed: bool) -> float:
-        at, many = course.told.at, len(self._courses)
+        at, many = course.recorded.at, len(self._trends)
         age_s, steady_s = at - max(course.began_at, changed_at), at - max(course.since, changed_at)
         return gap_s(age_s, steady_s, missed, many, policy)
 
-    def end(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
+    def finish(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
         """Return what is still to be recorded of a unit that has ended; ``sample``: its last, if any.
 
         It stays the same until the unit is forgotten, as it may have to be recorded once more.
         """
-        course = copy(self._courses.get(unit))
+        course = copy(self._trends.get(unit))
         if course is None:
             return () if sample is None else ((sample, sample.looks),)
-        before = course.tell_held()
-        return before if sample is None or sample.at <= course.told.at else (*before, course.tell(sample))
+        before = course.record_held()
+        return before if sample is None or sample.at <= course.recorded.at else (*before, course.record(sample))
 
     def forget(self, unit: str) -> None:
         """Forget a unit whose end is recorded."""
-        self._courses.pop(unit, None)
+        self._trends.pop(unit, None)
 
-    def keep(self, units: Set[str]) -> None:
+    def retain(self, units: Set[str]) -> None:
         """Forget all other units: their machines vanished, and no end of theirs will ever be reported."""
-        self._courses = {unit: course for unit, course in self._courses.items() if unit in units}
+        self._trends = {unit: course for unit, course in self._trends.items() if unit in units}
 
 
 def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy) -> float:
@@ -158,9 +158,9 @@ def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy
     if age_s < judging.settle_s:
         return min(timing.steady_every_s, judging.settle_s - age_s)
     if steady_s < judging.settle_s + judging.readings * timing.sample_every_s:
-        return 0.0 if missed else judging.readings // PARTS * timing.sample_every_s
+        return 0.0 if missed else judging.readings // SAMPLES_PER_WINDOW * timing.sample_every_s
     stretched = max(1.0, many / (timing.steady_per_s * timing.steady_every_s))
-    longest_s = max(timing.steady_every_s, min(SELDOM_S, stretched * timing.steady_every_s))
+    longest_s = max(timing.steady_every_s, min(GAP_MAX_S, stretched * timing.steady_every_s))
     return min(longest_s, stretched * timing.steady_share * steady_s)
 
 

@@ -15,13 +15,13 @@ from hcloud.store import LeaderLease, Store, Transaction
 _log = logging.getLogger("hcloud")
 A = TypeVar("A")
 R = TypeVar("R")
-DEFECT_AGAIN_S = 30.0
+DEFECT_RETRY_S = 30.0
 """What cannot be carried out, by a defect, is tried again after this long."""
-NO_FAULT = (StoreBusy, StaleWrite, StoreDamaged)
+CYCLE_ERRORS = (StoreBusy, StaleWrite, StoreDamaged)
 """What is no item's fault: the database cannot be written to at all now, or not by us. The cycle ends with it."""
-TOGETHER = 20
+BATCH_FAILURES_MAX = 20
 """Where more items than these fail, each of the others gets a transaction of its own."""
-ALONE = 8
+SINGLE_FAILURES_MAX = 8
 """Where more items than these fail alone, it is not they: what was not tried yet is left for later."""
 
 
@@ -33,7 +33,7 @@ class Failure(NamedTuple):
     job_id: JobId | None = None
 
     @classmethod
-    def of(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Failure:
+    def from_error(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Failure:
         """Return what a defect is told as."""
         return cls(error_text(exc_info), exc_info, job_id)
 
@@ -65,7 +65,7 @@ def run_batch(
     carried out in another, with what ``instead`` returns in its place, if anything. Raises NO_FAULT.
     """
     left, failures = list(items), 0
-    while left and failures <= TOGETHER:
+    while left and failures <= BATCH_FAILURES_MAX:
         try:
             return _in_one_transaction(store, clock, lease, left, recording())
         except _Failed as failed:
@@ -96,7 +96,7 @@ def _in_one_transaction(
             for at, item in enumerate(items):  # noqa: B007 it tells where it failed
                 done.append((item, carry_out(txn, item)))
             at = None
-    except NO_FAULT:
+    except CYCLE_ERRORS:
         raise
     except Exception as defect:  # whatever it is, the others are to be carried out
         if at is None:
@@ -114,14 +114,14 @@ def bisect_failures(
     Returns what it failed with, where nobody failed alone. Raises NO_FAULT.
     """
     untried, alone, failed = [items] if items else [], 0, list[Failure]()
-    while untried and alone <= ALONE:
+    while untried and alone <= SINGLE_FAILURES_MAX:
         some = untried.pop()
         try:
             do(some)
-        except NO_FAULT:
+        except CYCLE_ERRORS:
             raise
         except Exception as defect:  # noqa: BLE001 whatever it is, the others are to be served
-            failed.append(Failure.of(exc_info=defect))
+            failed.append(Failure.from_error(exc_info=defect))
             if len(some) > 1:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:

@@ -24,10 +24,10 @@ from hcloud.spec.policy import Policy
 
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
 """What decides: pure, see :func:`hcloud.planner.make_plan`."""
-MOST_JOBS, MINOR = 3, tuple(name for name in OPTIONAL_STAGES if name not in ("service", "admission"))
+FAILING_JOBS_MAX, MINOR_STAGES = 3, tuple(name for name in OPTIONAL_STAGES if name not in ("service", "admission"))
 """Where planning fails on more jobs than these one of the minor stages is left out instead, if that helps. Those that
 serve everybody are not, for the sake of however many."""
-MOST_TRIALS = 250
+TRIALS_MAX = 250
 """After so many plans all jobs stay left out that were not taken in again."""
 
 
@@ -106,7 +106,7 @@ class _Trials:
         if passing is None:
             return None
         at_fault, untried, stage_tried = dict[JobId, str](), [self._others(before)], False
-        while untried and self.trials < MOST_TRIALS:
+        while untried and self.trials < TRIALS_MAX:
             some = untried.pop()
             plan = self.plan(self._with_jobs(before, at_fault, untried))
             if plan is not None:
@@ -115,7 +115,7 @@ class _Trials:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:
                 at_fault.update(dict.fromkeys(some, error_text(self.defect)))
-            if len(at_fault) > MOST_JOBS and not stage_tried:
+            if len(at_fault) > FAILING_JOBS_MAX and not stage_tried:
                 stage_tried = True
                 if (instead := self._without_one_stage(before)) is not None:
                     return instead
@@ -132,7 +132,7 @@ class _Trials:
         return None
 
     def _without_one_stage(self, before: LeftOut) -> RecoveredPlan | None:
-        for name in MINOR:
+        for name in MINOR_STAGES:
             less = _with_stages(before, (name,), self.defect)
             if name not in before.stages and (plan := self.plan(less)) is not None:
                 return RecoveredPlan(plan, less)

@@ -9,7 +9,7 @@ from itertools import chain
 from hcloud.core.model import JobId
 from hcloud.planner.snapshot import NOTHING_LEFT_OUT, LeftOut
 
-TRIED_AGAIN_S = 300.0
+QUARANTINE_S = 300.0
 """For so long what planning failed on is left out; a new version, policy or measurement may have mended it by then."""
 CLASSIFICATION = "classification"
 """Beside the stages of a plan: what is believed of applications, which comes before it."""
@@ -46,7 +46,7 @@ class Quarantine:
         """Remember what a plan was made without; return what of it was not left out just before."""
         before = self.left_out(now)
         for kept, names in ((self.jobs, left_out.jobs), (self.stages, left_out.stages)):
-            kept.update({name: (now + TRIED_AGAIN_S, error) for name, error in names.items() if name not in kept
+            kept.update({name: (now + QUARANTINE_S, error) for name, error in names.items() if name not in kept
                          or kept[name][0] <= now})  # fmt: skip
         jobs = {name: error for name, error in left_out.jobs.items() if name not in before.jobs}
         return LeftOut(jobs=jobs, stages={n: error for n, error in left_out.stages.items() if n not in before.stages})
@@ -62,7 +62,7 @@ class Quarantine:
     def record_others(self, others: Mapping[str, str], now: float) -> None:
         """Remember what was told of what fails besides planning, and nothing that is long ago."""
         self.others = dict(each for each in self.others.items() if each[1][0] > now)
-        self.others.update({name: (now + TRIED_AGAIN_S, error) for name, error in others.items()})
+        self.others.update({name: (now + QUARANTINE_S, error) for name, error in others.items()})
 
     def forget_recovered(self, now: float) -> None:
         """Forget what a plan that went well was not made without."""

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from hcloud.apply.unit_index import Owner
+from hcloud.apply.unit_index import UnitOwner
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
 from hcloud.core.model import JOB_ON_INSTANCE, Allocation, Attempt, Event, EventKind, Intent, Job, Resources
@@ -116,7 +116,7 @@ class ClumsyEnd(UnitEnd):
     def __call__(self, txn: Transaction) -> None:
         """Write it down, and fail then."""
         UnitEnd.__call__(self, txn)
-        if self.teaches or self.deed == "ending":
+        if self.with_feedback or self.deed == "ending":
             raise Planted(f"planted in {self.deed} of {self.job_id}")
 
 
@@ -126,7 +126,7 @@ class ClumsyObserver(Observer):
 
     lasts: Callable[[], bool] = lambda: True
 
-    def _unit(self, report: UnitReport, host: UnitHost, owner: Owner | None, policy: Policy) -> Iterator[Change]:
+    def _unit(self, report: UnitReport, host: UnitHost, owner: UnitOwner | None, policy: Policy) -> Iterator[Change]:
         for change in Observer._unit(self, report, host, owner, policy):
             deed = owner[0].spec.tags.get(DEFECT, "") if owner is not None else ""
             if isinstance(change, UnitEnd) and deed == "hearing" and self.lasts():

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hcloud import controller
-from hcloud.apply.machines import adopt
-from hcloud.apply.units import note_started
+from hcloud.apply.machines import confirm_launch
+from hcloud.apply.units import record_started
 from hcloud.controller import MOST_TOLD
 from hcloud.core.errors import OutcomeUnknown, ProviderUnavailable, StaleWrite, StoreBusy, Throttled
 from hcloud.core.model import EventKind, Instance, IntentKind, Job, JobState, Resources
@@ -29,8 +29,15 @@ from hcloud.provider import (
     is_machine,
     is_offer_list,
 )
-from hcloud.quarantine.batches import ALONE, TOGETHER, Failure, bisect_failures, call_provider, run_batch
-from hcloud.quarantine.registry import TRIED_AGAIN_S
+from hcloud.quarantine.batches import (
+    BATCH_FAILURES_MAX,
+    SINGLE_FAILURES_MAX,
+    Failure,
+    bisect_failures,
+    call_provider,
+    run_batch,
+)
+from hcloud.quarantine.registry import QUARANTINE_S
 from hcloud.store import Transaction
 from lab.soak.planted_defects import DEFECT, Planted, with_defects
 from tests.apply.deployment import Deployment
@@ -72,7 +79,7 @@ def test_it_is_told_again_while_it_lasts(site: Deployment) -> None:
     site.submit(tags={DEFECT: "hearing"})
     plant(site)
     site.until(lambda: told(site))
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     site.cycle(times=2)
     assert len(told(site)) == 2
 
@@ -109,17 +116,17 @@ def test_who_cannot_be_stopped_keeps_no_other_from_it(site: Deployment) -> None:
 
 def test_no_end_is_lost_however_many_cannot_teach(make: Make) -> None:
     site = make({"types": {"m.one": {"vcpus": 64, "memory_mib": 131_072, "usd_per_h": 0.3}}})
-    jobs = site.submit("sleep", "20", count=TOGETHER + 10, tags={DEFECT: "learning"})
+    jobs = site.submit("sleep", "20", count=BATCH_FAILURES_MAX + 10, tags={DEFECT: "learning"})
     plant(site)
     site.until(lambda: all(site.scene.store.job(job.id).state is JobState.SUCCEEDED for job in jobs))
     assert {site.scene.store.job(job.id).attempts_made for job in jobs} == {1}
     assert len(told(site)) == MOST_TOLD + 1
-    assert told(site)[-1] == (None, f"{TOGETHER + 10 - MOST_TOLD} more")
+    assert told(site)[-1] == (None, f"{BATCH_FAILURES_MAX + 10 - MOST_TOLD} more")
 
 
 def test_what_one_unit_tells_stands_or_falls_together(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """An end without its start would cost nothing."""
-    honest, broken = note_started, [True]
+    honest, broken = record_started, [True]
 
     def note(txn: Transaction, job: Job, rank: int, at: float) -> Job:
         if broken:
@@ -127,7 +134,7 @@ def test_what_one_unit_tells_stands_or_falls_together(site: Deployment, monkeypa
         return honest(txn, job, rank, at)
 
     for module in ("apply.units", "observe.facts"):
-        monkeypatch.setattr(f"hcloud.{module}.note_started", note)
+        monkeypatch.setattr(f"hcloud.{module}.record_started", note)
     site.submit("sleep", "20")
     site.cycle(times=60)
     assert site.state() is JobState.PLACED
@@ -200,14 +207,14 @@ def test_who_was_put_off_by_a_cloud_is_not_asked_again_for_the_sake_of_another(
         raise Throttled("slow down", retry_after_s=8.0)
 
     machines.providers = {"mock": changed_by(honest, launch=launch)}
-    honest_adopt = adopt
+    honest_adopt = confirm_launch
 
     def failing(txn: Transaction, instance_id: str, cloud: CloudInstance) -> object:
         if instance_id == "inst-16":
             raise Planted("adopt")
         return honest_adopt(txn, instance_id, cloud)
 
-    monkeypatch.setattr("hcloud.apply.machines.adopt", failing)
+    monkeypatch.setattr("hcloud.apply.machines.confirm_launch", failing)
     site.cycle()
     assert {calls[f"inst-{number}"] for number in range(1, 16)} == {1}
     assert len(site.events(EventKind.PROVIDER_TROUBLE)) == 15
@@ -218,7 +225,7 @@ def test_however_many_machines_cannot_be_told_to_live_on_the_others_are(make: Ma
     site = make({}, {"caps": {"max_instances": 14}, "lease": {"horizon_s": 600, "renew_before_s": 120}})
     site.submit("sleep", "5000", count=12, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
     site.until(lambda: all(site.state(number) is JobState.RUNNING for number in range(1, 13)))
-    bad, honest = {f"inst-{number}" for number in range(1, ALONE + 2)}, site.scene.controller.runner
+    bad, honest = {f"inst-{number}" for number in range(1, SINGLE_FAILURES_MAX + 2)}, site.scene.controller.runner
 
     def renew(expiries: Mapping[str, float]) -> frozenset[str]:
         if bad & set(expiries):
@@ -250,14 +257,14 @@ def test_what_a_worker_could_not_be_told_to_forget_is_told_again(make: Make) -> 
 
 
 def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = facts.registered
+    honest = facts.instance_registered
 
     def registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
         if instance.id == "inst-1":
             raise Planted("registered")
         yield from honest(instance, worker, now)
 
-    monkeypatch.setattr(facts, "registered", registered)
+    monkeypatch.setattr(facts, "instance_registered", registered)
     site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
     site.until(lambda: site.state(2) is JobState.SUCCEEDED)
     assert told(site) == [(None, "taking in what inst-1 tells")]
@@ -374,7 +381,7 @@ def test_by_halves_does_not_try_everything_where_everything_fails() -> None:
 
     failed: list[int] = []
     bisect_failures(range(1000), serve, lambda item, _: failed.append(item))
-    assert (failed, len(calls) < 40) == (list(range(ALONE + 1)), True)
+    assert (failed, len(calls) < 40) == (list(range(SINGLE_FAILURES_MAX + 1)), True)
 
 
 def test_by_halves_a_lost_lead_is_no_defect() -> None:
@@ -385,7 +392,7 @@ def test_by_halves_a_lost_lead_is_no_defect() -> None:
         bisect_failures(range(4), serve, lambda *_: None)
 
 
-@pytest.mark.parametrize("count", [1, TOGETHER + 5])
+@pytest.mark.parametrize("count", [1, BATCH_FAILURES_MAX + 5])
 def test_of_what_fails_in_one_go_nothing_is_kept_and_the_others_are_written(site: Deployment, count: int) -> None:
     poison = {f"key {n}" for n in range(count)}
     failed: list[str] = []

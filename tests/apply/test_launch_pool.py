@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.apply.launch_pool import SEND_FOR_S, send_launches
+from hcloud.apply.launch_pool import SEND_TIME_S, send_launches
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import InsufficientCapacity, OutcomeUnknown, ProviderError
 from hcloud.core.model import EventKind
@@ -91,7 +91,7 @@ def test_what_time_is_not_left_for_is_not_sent(clock: ManualClock, width: int) -
 
     class TakesLong(Slow):
         def launch(self, request: LaunchRequest) -> CloudInstance:
-            clock.advance(SEND_FOR_S)
+            clock.advance(SEND_TIME_S)
             return self._cloud.launch(request)
 
     answers = list(send_launches({"mock": TakesLong(cloud, width)}, _requests(cloud, clock, 6), clock))  # type: ignore[dict-item]

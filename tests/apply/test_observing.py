@@ -267,7 +267,7 @@ def test_what_is_not_looked_at_again_would_have_taught_nothing(make: MakeDeploym
 
 def test_the_comparison_sees_changes_that_are_not_noticed(make: MakeDeployment, monkeypatch: Any) -> None:
     told = _story(make(), forgets=False)
-    monkeypatch.setattr(UnitIndex, "take_touched", lambda _: set[str]())
+    monkeypatch.setattr(UnitIndex, "take_changed_machines", lambda _: set[str]())
     assert told != _story(make(), forgets=False)
 
 

@@ -16,7 +16,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.plan import Plan, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.preview import describe_preview
-from hcloud.quarantine.registry import TRIED_AGAIN_S
+from hcloud.quarantine.registry import QUARANTINE_S
 from hcloud.spec.policy import Policy
 from hcloud.store import Transaction
 from lab.soak.planted_defects import DEFECT, Planted, with_defects
@@ -55,7 +55,7 @@ def test_the_others_run_and_the_one_at_fault_is_told_and_tried_again(site: Deplo
     assert (event.job_id, event.fields["left_out"]) == ("job-2", "job-2")
     assert set(site.scene.controller.quarantine.left_out(site.now).jobs) == {"job-2"}
     fail(site, lambda _: False)
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     site.until_state(JobState.SUCCEEDED, number=2)
     site.until(lambda: not site.scene.controller.quarantine)
 
@@ -67,7 +67,7 @@ def test_it_is_looked_for_once_and_then_suspected_first(site: Deployment) -> Non
     searched = len(plans)
     site.cycle(times=10)
     assert (searched > 4, len(plans) - searched) == (True, 10)
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     before = len(plans)
     site.cycle()
     assert len(plans) - before == 2
@@ -96,7 +96,7 @@ def test_a_job_that_has_ended_is_not_remembered(site: Deployment) -> None:
     site.cycle()
     site.scene.store.request_cancel(poison.id, "ada", site.now)
     site.until_state(JobState.CANCELLED)
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     site.cycle()
     assert not site.scene.controller.quarantine
 
@@ -127,7 +127,7 @@ def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Dep
     (event,) = site.events(EventKind.PLANNING_TROUBLE)
     assert (event.job_id, event.fields["left_out"]) == (None, "classification")
     assert controller.quarantine.left_out(site.now)
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     site.cycle(times=2)
     assert not isinstance(controller.beliefs, Unbelieving)
     assert not controller.quarantine
@@ -145,7 +145,7 @@ def test_what_cannot_be_carried_out_is_undone_and_the_job_left_out_while_the_oth
     assert str(event.fields["error"]).startswith("Place: Planted: planted in placing job-3")
     assert not [each for each in site.events(EventKind.ATTEMPT_PLACED) if each.job_id == "job-3"]
     broken[0] = False
-    site.scene.clock.advance(TRIED_AGAIN_S)
+    site.scene.clock.advance(QUARANTINE_S)
     site.until_state(JobState.SUCCEEDED, number=3)
     assert site.job(3).attempts_made == 1
 

@@ -139,7 +139,7 @@ class TrustsListingsAlone(Observer):
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
         at = min(self.clock.now(), instance.expires_at)
-        yield facts.gone(instance, self.store.live(), self.unit_index, at, "absent", None)
+        yield facts.instance_gone(instance, self.store.live(), self.unit_index, at, "absent", None)
 
 
 class BelievesWhatIsPartial(TrustsListingsAlone):

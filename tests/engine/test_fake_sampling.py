@@ -86,7 +86,9 @@ def test_it_is_noticed_where_looks_around_a_change_are_not_told(monkeypatch: pyt
 
 def test_the_daemon_counts_all_looks_of_a_worker_that_tells_few() -> None:
     chosen, samples = Sampling(), told_of({}, quietly=True)
-    recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY)] + [*chosen.end(UNIT, None)]
+    recorded = [each for sample in samples for each in chosen.select(UNIT, sample, POLICY)] + [
+        *chosen.finish(UNIT, None)
+    ]
     assert sum(looks for _, looks in recorded) == round((samples[-1].at - samples[0].at) / EVERY_S) + 1
     assert len(recorded) == len(samples)
 

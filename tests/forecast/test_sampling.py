@@ -33,7 +33,7 @@ def at_paces(paces: Sequence[float], noise: random.Random) -> list[UnitSample]:
 def recorded_of(samples: Sequence[UnitSample], policy: Policy = POLICY) -> list[list[Recorded]]:
     """What is recorded at each look."""
     chosen = Sampling()
-    return [list(chosen.look(UNIT, each, policy)) for each in samples]
+    return [list(chosen.select(UNIT, each, policy)) for each in samples]
 
 
 def first_missed_at(looks: Sequence[Sequence[Recorded]]) -> float | None:
@@ -69,7 +69,9 @@ def check_totals(seed: int) -> None:
     chances = random.Random(seed)
     paces = [pace for _ in range(6) for pace in [chances.uniform(0.2, 2.0)] * chances.randrange(1, 80)]
     samples, chosen = at_paces(paces, chances), Sampling()
-    recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY)] + [*chosen.end(UNIT, None)]
+    recorded = [each for sample in samples for each in chosen.select(UNIT, sample, POLICY)] + [
+        *chosen.finish(UNIT, None)
+    ]
     assert sum(looks for _, looks in recorded) == len(samples)
     assert [each.at for each, _ in recorded] == sorted({each.at for each, _ in recorded})
     for (before, _), (after, looks) in pairwise(recorded):
@@ -84,8 +86,8 @@ def check_promise(seed: int) -> None:
     chances, chosen = random.Random(seed), Sampling()
     slow = [chances.uniform(0.98, 1.02) if chances.random() < 0.3 else 0.99 for _ in range(300)]
     samples = [UnitSample(at=EVERY_S * n, latency_ms={"99": 10.0 * each}) for n, each in enumerate(slow)]
-    recorded = [each for sample in samples for each in chosen.look(UNIT, sample, POLICY, promised_ms=10.0)]
-    recorded += chosen.end(UNIT, None)
+    recorded = [each for sample in samples for each in chosen.select(UNIT, sample, POLICY, promised_ms=10.0)]
+    recorded += chosen.finish(UNIT, None)
     assert sum(looks for each, looks in recorded if each.latency_ms["99"] <= 10.0) == sum(each <= 1.0 for each in slow)
 
 
@@ -101,7 +103,7 @@ def test_what_is_recorded_tells_what_all_samples_tell(check: Callable[[int], Non
 
 
 def test_it_is_noticed_where_news_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling._SampleTrend, "goes_on", lambda *_: True)
+    monkeypatch.setattr(sampling._SampleTrend, "continues", lambda *_: True)
     with pytest.raises(AssertionError):
         check_all(check_seen_as_soon)
 
@@ -143,15 +145,15 @@ def test_how_seldom_depends_on_all_that_run() -> None:
     others = [f"job-{number}.1.0" for number in range(2, 402)]
     samples = at_paces([1.0] * 360, random.Random(0))
     for other in others:
-        chosen.look(other, samples[0], crowd)
-    crowded = [each for sample in samples for each in chosen.look(UNIT, sample, crowd)]
+        chosen.select(other, samples[0], crowd)
+    crowded = [each for sample in samples for each in chosen.select(UNIT, sample, crowd)]
     assert len(crowded) < len(recorded_of(samples, crowd)) / 2
 
 
 @pytest.mark.parametrize("corrected_at", [0.0, 2000.0])
 def test_of_what_began_or_was_corrected_enough_is_recorded_as_soon_as_it_can_be_judged(corrected_at: float) -> None:
     chosen, samples = Sampling(), at_paces([1.0] * 240, random.Random(0))
-    looks = [chosen.look(UNIT, each, POLICY, changed_at=corrected_at) for each in samples]
+    looks = [chosen.select(UNIT, each, POLICY, changed_at=corrected_at) for each in samples]
     since = max(corrected_at, EVERY_S) + POLICY.correction.settle_s
     told = [sample.at - since for recorded in looks for sample, _ in recorded if sample.at >= since]
     assert told[:4] == [0.0, 30.0, 60.0, 120.0]

@@ -177,7 +177,7 @@ def buys_beyond_caps(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
 def forgets_what_was_spent_before_it_was_born(_: Controller, patch: pytest.MonkeyPatch) -> None:
     """Reads the log, at its start, from when the first machine was asked for that is still there."""
     patch.setattr(hcloud.controller, "month_start", lambda now: now)
-    patch.setattr(hcloud.controller, "CLOCKS_APART_S", 0.0)
+    patch.setattr(hcloud.controller, "CLOCK_SKEW_S", 0.0)
 
 
 def forgets_machines_that_are_gone(_: Controller, patch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def buys_types_that_are_drained(daemon: Controller, patch: pytest.MonkeyPatch) -
         return honest(replace(snapshot, backoffs=failed), policy, rng)
 
     daemon.planner = plan
-    patch.setattr(hcloud.apply.machines, "refuse_ordered", lambda *_: None)
+    patch.setattr(hcloud.apply.machines, "refuse_drained", lambda *_: None)
 
 
 def minds_no_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -400,7 +400,7 @@ def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPat
         smaller = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in ranks]
         hcloud.apply.units._put_ranks(txn, job, smaller)
 
-    patch.setattr(hcloud.apply.units, "_all_back", back)
+    patch.setattr(hcloud.apply.units, "_revert_resizes", back)
 
 
 def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def drops_what_it_cannot_carry_out(daemon: Controller, _: pytest.MonkeyPatch) ->
         with applier.store.transaction(applier.clock.now(), lease) as txn:
             txn.close_intent(intent.token)
 
-    applier._put_off = drop  # type: ignore[method-assign]
+    applier._postpone = drop  # type: ignore[method-assign]
 
 
 def lets_one_failing_intent_stop_the_others(_: Controller, patch: pytest.MonkeyPatch) -> None:

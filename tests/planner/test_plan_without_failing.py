@@ -18,7 +18,7 @@ from hcloud.planner.job_outcomes import PLANNING_FAILS
 from hcloud.planner.make import GROWTH, OPTIONAL_STAGES, STAGES
 from hcloud.planner.plan import Finish, Launch, Place, Plan, Renew, StopAttempt, Wait
 from hcloud.planner.snapshot import LeftOut, Snapshot
-from hcloud.quarantine.planning import MOST_JOBS, MOST_TRIALS, RecoveredPlan, plan_without_failing
+from hcloud.quarantine.planning import FAILING_JOBS_MAX, TRIALS_MAX, RecoveredPlan, plan_without_failing
 from hcloud.spec.policy import Caps, Policy
 from lab.soak.planted_defects import Planted
 from tests.planner.scenes import NOW, decide, ended, job, machine, of, offer, running, scene, spec, told
@@ -106,7 +106,7 @@ def test_however_many_fail_where_all_are_served_the_others_are_served() -> None:
     poison = names(*range(1, 60, 4))
     planner = Defective(lambda there, left_out: bool(there & poison) and "service" not in left_out.stages)
     found = despite(planner, scene(*waiting(60)))
-    assert len(poison) > MOST_JOBS
+    assert len(poison) > FAILING_JOBS_MAX
     assert (set(found.left_out.jobs), set(found.left_out.stages)) == (poison, set())
 
 
@@ -114,7 +114,7 @@ def test_the_search_ends_and_who_was_not_cleared_by_then_stays_out() -> None:
     odd = names(*range(1, 1000, 2))
     planner = Defective(lambda there, _: bool(there & odd))
     found = despite(planner, scene(*waiting(999)))
-    assert planner.plans < MOST_TRIALS + 10
+    assert planner.plans < TRIALS_MAX + 10
     assert odd <= set(found.left_out.jobs) < names(*range(1, 1000))
 
 
