@@ -282,7 +282,7 @@ class Controller:
         """Renew the lease if it is due, within a cycle that takes long. Raises StaleWrite where another one leads."""
         self._stay_leader()
         if self.lease is None:
-            raise StaleWrite("another daemon has taken the lead while this one planned")
+            raise StaleWrite("another daemon became leader while this one planned")
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         """Return what to do now. What planning fails on, a defect, is left out and told of, so that the others go on.
@@ -293,7 +293,7 @@ class Controller:
         try:
             plan = self.planner(snapshot, self.policy, self.rng)
         except Exception as defect:  # noqa: BLE001 whatever it is, machines must be renewed and the others served
-            _log.exception("planning failed; looking for what it fails on")
+            _log.exception("planning failed; searching for the job or stage at fault")
             self.rng.bit_generator.state = drawn
             return self._plan_despite(snapshot, defect)
         if self.quarantine:
@@ -307,7 +307,7 @@ class Controller:
             self.planner, snapshot, self.policy, self.rng, defect, suspects=suspects, between=self._still_lead
         )
         if found.trace:
-            _log.error("planning failed last, as it was tried, with:\n%s", found.trace)
+            _log.error("last failure during that search:\n%s", found.trace)
         self._tell_setbacks(self.quarantine.record(found.left_out, snapshot.now))
         return found.plan
 
@@ -334,7 +334,7 @@ class Controller:
             return
         told = dict(list(news.items())[:MOST_TOLD])
         for what, trouble in told.items():
-            _log.error("HCloud fails on %s, a defect: %s", what, trouble.error, exc_info=trouble.exc_info)
+            _log.error("defect in HCloud: %s failed: %s", what, trouble.error, exc_info=trouble.exc_info)
         with self.store.transaction(now, self.lease) as txn:
             for what, trouble in told.items():
                 _emit_failing(txn, what, trouble)
@@ -419,7 +419,7 @@ class Controller:
                     self._book_failed = False
                 return work_out()
         except Exception as defect:  # noqa: BLE001 what is believed gets old, which is better than no plan
-            _log.exception("classification failed; going on with what was believed before")
+            _log.exception("classification failed; keeping earlier beliefs")
             self._book_failed = True
             failed = LeftOut(stages={CLASSIFICATION: error_text(defect)})
         self._tell_setbacks(self.quarantine.record(failed, now))
@@ -497,7 +497,7 @@ def _emit_setback(txn: Transaction, left_out: str, error: str, job_id: JobId | N
 
 
 def _emit_failing(txn: Transaction, what: str, trouble: Failure) -> None:
-    text = f"HCloud fails on {what}, a defect; the rest goes on, and it is tried again and again"
+    text = f"defect in HCloud: {what} fails; everything else goes on, and it is retried"
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=trouble.job_id, left_out=what, error=trouble.error, text=text)
 
 

@@ -118,7 +118,9 @@ def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
     sources = [p for p in providers.values() if isinstance(p, MachineSource)]
     if len(sources) < len(providers):
         real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
-        raise ConfigError(f"fake work runs on pretended machines only, not on {real[0]!r}", where="engine.runner")
+        raise ConfigError(
+            f"runner: fake works with simulated machines only, not with {real[0]!r}", where="engine.runner"
+        )
     return FakeRunner(sources, clock)
 
 

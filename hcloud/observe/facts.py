@@ -41,7 +41,7 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             """Note it once: an earlier cycle, killed after its commit, may have."""
             fresh = txn.instance(instance.id)
             if fresh.state is InstanceState.BOOTING:
-                reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
+                reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
                 transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
                 record_registration(txn, fresh.offer)
                 isolation = list(worker.isolation)
@@ -69,7 +69,7 @@ def instance_gone(
         if taken is not None and fresh.state is not InstanceState.TERMINATING:  # else it was noted as it was ended
             record_preemption(txn, fresh, at, taken)
         code = "gone" if taken is None else "preempted"
-        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
+        reason = Reason(code=code, text=f"confirmed terminated: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         transition_instance(
             txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at)
         )
@@ -173,7 +173,7 @@ class UnitEnd:
     def _learn(self, txn: Transaction, job: Job) -> None:
         exited, host = self.exited, self.host
         if job.spec.profile is not None and (exited.findings is not None or self.rank == 0):
-            none = Findings(notes=(f"it ended without findings: {_how(exited)}",))
+            none = Findings(notes=(f"profiling run measured nothing: {_how(exited)}",))
             record_findings(txn, job, exited.findings or none)
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
@@ -199,7 +199,7 @@ def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tup
 
 def unit_vanished(job_id: str, rank: int) -> Change:
     """A unit is no longer on the machine where it ran."""
-    detail = "its directory vanished from the machine"
+    detail = "the unit's directory is missing on the instance"
     return lambda txn: release_allocation(
         txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
     )

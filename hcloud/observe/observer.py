@@ -164,7 +164,7 @@ class Observer:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 it never should; it is told of, and machines are to be renewed
-            self._look.failing["asking the engine"] = Failure.from_error(exc_info=defect)
+            self._look.failing["polling the engine"] = Failure.from_error(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
@@ -205,7 +205,7 @@ class Observer:
         name, source, changes = failed
         end = next((change for change in changes if isinstance(change, UnitEnd)), None)
         job_id = end.job_id if end is not None else None
-        self._look.failing[f"writing down what {source} tells"] = Failure.from_error(exc_info=defect, job_id=job_id)
+        self._look.failing[f"recording the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
         self._settled.pop(name, None)
         self._heard.pop(name, None)
         if end is not None and end.with_feedback:
@@ -262,7 +262,7 @@ class Observer:
             try:
                 changes = list(self._facts_from_listing(instance, cloud, listing, view, now, policy))
             except Exception as defect:  # noqa: BLE001 one machine's row must not hide the others; it is told of
-                self._look.failing[f"taking in what {name} tells of {instance.id}"] = Failure.from_error(
+                self._look.failing[f"reading the listing of {name} for {instance.id}"] = Failure.from_error(
                     exc_info=defect
                 )
                 continue
@@ -298,15 +298,15 @@ class Observer:
         if instance.id not in self._told_unlisted:
             self._told_unlisted.add(instance.id)
             trouble = ProviderError(
-                f"{name} does not list {instance.id}, whose worker answers: is it asked of the account, region and "
-                "directory of before?"
+                f"{name} does not list {instance.id}, but its worker answers; check that account, region and "
+                "directory are still the same"
             )
             yield lambda txn: emit_provider_error(txn, name, "instances", trouble, instance.id)
 
     def _lapsed(self, view: LiveView, now: float) -> Iterator[FactBatch]:
         """Tell of machines of providers that are no longer configured, which nobody lists: whose time is over by far,
         and whose worker does not answer, has ended itself."""
-        why = "its provider is not configured, and what was paid for is over"
+        why = "its provider is not configured, and its lease has expired"
         for each in view.instances:
             known = each.offer.provider in self.providers or each.id in self._look.answering
             if not known and now >= each.expires_at + LAPSED_S:
@@ -405,7 +405,7 @@ class Observer:
             self._look.ended.pop(source, None)  # nothing of an end may be lost
             self._look.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            self._look.failing[f"taking in what {source} tells"] = Failure.from_error(exc_info=defect, job_id=job_id)
+            self._look.failing[f"reading the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
             return
         if changes:
             yield FactBatch(name, source, changes)

@@ -138,8 +138,8 @@ def call_provider(call: Callable[[], R], what: str, answers: Callable[[object], 
     except ProviderError:
         raise
     except Exception as defect:  # a plug-in may raise anything; what it did is not known
-        _log.exception("%s fails in a way that it never should", what)
-        raise OutcomeUnknown(f"{what} fails in a way that it never should: {error_text(defect)}") from defect
+        _log.exception("%s failed with an unexpected error", what)
+        raise OutcomeUnknown(f"{what} failed with an unexpected error: {error_text(defect)}") from defect
     if not answers(told):
-        raise OutcomeUnknown(f"{what} answers what it never should, a {type(told).__name__}")
+        raise OutcomeUnknown(f"{what} returned a {type(told).__name__}, not what the port defines")
     return told
